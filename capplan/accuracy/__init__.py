@@ -1,0 +1,1 @@
+"""Back-testing: replay measured results, score, prediction intervals."""

@@ -1,0 +1,1 @@
+"""What a serving engine does, as data by version."""

@@ -1,0 +1,51 @@
+"""The errors that people see: what is wrong, where, what is allowed, and the way out."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CapplanError(Exception):
+    """A mistake in what we were given, or a question without an answer; never a bug of ours.
+
+    The first line says what is wrong, with the value; the further lines say where, what is
+    allowed, and one thing to do.
+    """
+
+    exit_code = 2
+
+
+class InputError(CapplanError):
+    """What was asked or read cannot be used (exit 2)."""
+
+
+class DoesNotFitError(CapplanError):
+    """The model does not fit on the devices (exit 3)."""
+
+    exit_code = 3
+
+
+class TargetError(CapplanError):
+    """A target is missed or cannot be reached (exit 4)."""
+
+    exit_code = 4
+
+
+def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint: str = "") -> InputError:
+    """Return the error for a name that is not in a list, with its nearest matches.
+
+    Examples
+    --------
+    >>> print(unknown("hardware", "h20", ["h100", "h200", "l4"]))
+    unknown hardware 'h20': did you mean 'h200'?
+      known: h100, h200, l4
+    """
+    names = sorted(known)
+    near = get_close_matches(name.lower(), names, n=3, cutoff=0.55)
+    near.sort(key=lambda candidate: not candidate.startswith(name.lower()))
+    question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
+    lines = [f"{place + ': ' if place else ''}unknown {kind} {name!r}{question}"]
+    shown = names if len(names) <= 24 else [*near, *(n for n in names if n not in near)][:24]
+    lines.append(f"  known: {', '.join(shown)}{', ...' if len(names) > len(shown) else ''}")
+    if hint:
+        lines.append(f"  {hint}")
+    return InputError("\n".join(lines))

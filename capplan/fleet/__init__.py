@@ -1,0 +1,1 @@
+"""What to buy: candidate plans as arrays, search, replicas, prices."""

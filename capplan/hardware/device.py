@@ -1,0 +1,53 @@
+"""What one device and its links can do, as the vendor states it; never derated here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a figure comes from."""
+
+    key: str
+    title: str
+    url: str | None = None
+    checked: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator. Unknown is None and stops the calculation that needs it."""
+
+    name: str
+    """Catalogue name, such as h100-sxm."""
+    title: str
+    vendor: str
+    architecture: str
+    """ampere, ada, hopper, blackwell, cdna3, tpu, gaudi, ... chooses inherited efficiencies."""
+    memory_bytes: float
+    """Nominal capacity as on the datasheet."""
+    reported_memory_bytes: float | None
+    """What the driver reports, which is what an engine divides up."""
+    memory_bytes_per_s: float
+    """Peak rate."""
+    peak_flop_per_s: Mapping[str, float]
+    """Dense rate by compute dtype: fp32, tf32, bf16, fp16, fp8, int8, fp4; absent = not supported or unknown."""
+    multiprocessors: int | None
+    l2_bytes: float | None
+    tdp_w: float | None
+    link: str | None
+    """nvlink4, nvlink5, xgmi, pcie4, ..."""
+    link_bytes_per_s: float | None
+    """Per device and direction, over all links to its peers."""
+    link_domain_devices: int
+    """Devices that reach each other over `link`."""
+    pcie_bytes_per_s: float | None
+    """Per direction."""
+    node_devices: int
+    """Devices in the usual server."""
+    network_bytes_per_s: float | None
+    """Per device and direction between servers."""
+    labels: Mapping[str, str]
+    """Field name -> spec | measured | assumed."""
+    sources: tuple[Source, ...] = ()

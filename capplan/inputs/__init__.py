@@ -1,0 +1,1 @@
+"""Files to values: configs, catalogues, scenarios, traces, measured results."""

@@ -1,0 +1,1 @@
+"""Weights, KV, state, activations and runtime against what the device really has."""

@@ -1,0 +1,53 @@
+"""The number type of every formula, and the sizes of the element types.
+
+Inside the package everything is in base units: seconds, bytes, FLOP, tokens, watts, dollars.
+A formula takes numbers or numpy arrays that broadcast and returns the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.float64]
+Number: TypeAlias = float | Array
+
+T = TypeVar("T")
+
+
+def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:
+    """Return one record whose fields are arrays, gathered from several records of the same kind.
+
+        out.f[i] = values[index[i]].f   for every field f
+
+    So that one call of a formula serves many plans on many devices.
+
+    Parameters
+    ----------
+    values : records of one frozen dataclass whose fields are numbers
+    index : [-]
+        which record each element of the result comes from
+
+    Returns
+    -------
+    a record of the same dataclass; a field that is not a number is taken from the first record
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Rate:
+    ...     flop_per_s: float
+    >>> stacked([Rate(1.0), Rate(2.0)], np.array([0, 1, 1])).flop_per_s
+    array([1., 2., 2.])
+    """
+    first: Any = values[0]
+    gathered = {}
+    for field in fields(first):
+        column = [getattr(value, field.name) for value in values]
+        if isinstance(column[0], (int, float)) and not isinstance(column[0], bool):
+            gathered[field.name] = np.asarray(column, dtype=np.float64)[index]
+    result: T = replace(first, **gathered)
+    return result

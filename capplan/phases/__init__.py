@@ -1,0 +1,1 @@
+"""One prefill, one decode step, one mixed step, one speculative round: sums of operators."""

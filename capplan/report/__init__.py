@@ -1,0 +1,1 @@
+"""Results to terminal, Markdown, CSV, JSON, HTML and pictures."""

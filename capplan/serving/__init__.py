@@ -1,0 +1,1 @@
+"""Scheduling under load: steady state, queueing, event simulation, prefix cache."""

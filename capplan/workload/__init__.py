@@ -1,0 +1,1 @@
+"""Traffic: length distributions, arrival processes, request classes, traces."""
