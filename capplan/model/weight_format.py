@@ -1,0 +1,373 @@
+"""The formats that weights and cached keys and values are stored in, scales included.
+
+A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` are read, not listed:
+4-bit weights, 16-bit activations, one scale per 128 weights.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from capplan.errors import unknown
+from capplan.model.network import Experts, Layer, Network, Projection
+
+QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
+"""Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bit."""
+
+WHOLE_FORMATS = frozenset({"fp32", "bf16", "fp16"})
+"""Formats that apply to every tensor, because no scale is stored with them."""
+
+SIXTEEN_BIT_REST = (
+    "weight dtype {dtype}: attention, feed-forward and expert matrices are stored in it; embedding, LM head, "
+    "router, norms and recurrent-state tensors stay in 16 bit (replace with a quantised checkpoint's own config)"
+)
+"""Assumption behind a weight dtype that the checkpoint does not have."""
+
+SCALES_OF_INT4 = (
+    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bit per weight "
+    "(replace with --weight-dtype w4a16-g64, w4a16-g128-zp, ...)"
+)
+"""Assumption behind the bare name int4."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How one weight matrix is stored, and in which format the device multiplies it."""
+
+    name: str
+    dtype: str
+    """The dtype that people name on the command line: fp32 bf16 fp16 fp8 int8 int4 nvfp4 mxfp4."""
+    bits: float
+    """Bits of one element without scales."""
+    compute_format: str
+    """Format of the matmul on a device that supports it; weight-only formats multiply in bf16."""
+    group_elements: int = 0
+    """Elements that share a scale; 0 where scales are per tensor or channel and too few to count."""
+    scale_bytes: float = 0.0
+    """Bytes of scale (and zero point) of one group."""
+
+    @property
+    def bytes_per_element(self) -> float:
+        """Bytes of one element, its share of the scales included."""
+        scale = self.scale_bytes / self.group_elements if self.group_elements else 0.0
+        return self.bits / 8.0 + scale
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the format is smaller than 16 bit."""
+        return self.bits < 16
+
+
+_GROUPED = re.compile(r"w(?P<bits>[2-8])a(?P<activation>16|8|4)(?:-g(?P<group>\d+))?(?P<zero>-zp)?")
+
+
+def grouped_format(name: str) -> WeightFormat | None:
+    """Return the format that a name such as `w4a16-g128` or `w4a16-g128-zp` describes, or None.
+
+    Each group stores an fp16 scale; with `-zp` also a zero point of the weight's own width. Without
+    `-g` the scale is per channel and not counted.
+
+    Parameters
+    ----------
+    name : weight bits, activation bits, group size, zero points
+
+    Returns
+    -------
+    the format, None where the name has another shape
+
+    Examples
+    --------
+    Half a byte and two bytes of scale per 128 weights:
+
+    >>> grouped_format("w4a16-g128").bytes_per_element
+    0.515625
+    >>> grouped_format("bf16") is None
+    True
+    """
+    match = _GROUPED.fullmatch(name)
+    if match is None:
+        return None
+    bits, activation, group = int(match["bits"]), int(match["activation"]), int(match["group"] or 0)
+    if match["group"] and not 8 <= group <= 65536:
+        return None
+    compute = {16: "bf16", 8: "int8" if bits == 8 else "fp8", 4: "int4"}[activation]
+    scale_bytes = 2.0 + (bits / 8.0 if match["zero"] else 0.0)
+    return WeightFormat(name, f"int{bits}", float(bits), compute, group, scale_bytes if group else 0.0)
+
+
+class _Formats(dict[str, WeightFormat]):
+    """The named formats; grouped names are read on first use."""
+
+    def __missing__(self, name: str) -> WeightFormat:
+        found = grouped_format(name)
+        if found is None:
+            raise unknown(
+                "weight format",
+                name,
+                self,
+                hint="or one with its group size, such as w4a16-g128, w8a16, w4a16-g64-zp",
+            )
+        self[name] = found
+        return found
+
+
+FORMATS: dict[str, WeightFormat] = _Formats(
+    {
+        entry.name: entry
+        for entry in (
+            WeightFormat("fp32", "fp32", 32, "fp32"),
+            WeightFormat("bf16", "bf16", 16, "bf16"),
+            WeightFormat("fp16", "fp16", 16, "fp16"),
+            WeightFormat("fp8", "fp8", 8, "fp8"),
+            WeightFormat("fp8_block", "fp8", 8, "fp8", 128 * 128, 4.0),
+            WeightFormat("fp8_w8a16", "fp8", 8, "bf16"),
+            WeightFormat("mxfp8", "fp8", 8, "fp8", 32, 1.0),
+            WeightFormat("int8", "int8", 8, "int8"),
+            WeightFormat("int4", "int4", 4, "bf16", 128, 2.0),
+            WeightFormat("nvfp4", "nvfp4", 4, "nvfp4", 16, 1.0),
+            WeightFormat("nvfp4_w4a16", "nvfp4", 4, "bf16", 16, 1.0),
+            WeightFormat("mxfp4", "mxfp4", 4, "mxfp4", 32, 1.0),
+            WeightFormat("nf4", "int4", 4, "bf16", 64, 4.0),
+            WeightFormat("nf4_double", "int4", 4, "bf16", 64, 1.0 + 4.0 / 256.0),
+        )
+    }
+)
+"""Weight formats by name. fp8: one scale per tensor or channel; fp8_block: an fp32 scale per 128 x 128;
+nvfp4: an fp8 scale per 16; mxfp4, mxfp8: an 8-bit exponent per 32; nf4: an fp32 scale per 64 (bitsandbytes),
+nf4_double: that scale in 8 bit, with an fp32 one per 256 scales."""
+
+KV_FORMATS: dict[str, float] = {
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5625,
+}  # fmt: skip
+"""Bytes of one cached element; the scales of int8 and int4 caches are per head and not counted."""
+
+WEIGHT_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
+"""Weight dtypes that people name; grouped names such as w4a16-g128 come on top."""
+
+KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
+"""Cache dtypes that people name."""
+
+
+def kv_bytes_per_element(dtype: str) -> float:
+    """Return the bytes of one cached element.
+
+    Parameters
+    ----------
+    dtype : name of a cache format
+
+    Returns
+    -------
+    [B]
+
+    Examples
+    --------
+    >>> kv_bytes_per_element("fp8")
+    1.0
+    """
+    if dtype not in KV_FORMATS:
+        raise unknown("KV dtype", dtype, KV_DTYPES)
+    return KV_FORMATS[dtype]
+
+
+def named_weight_format(dtype: str) -> WeightFormat:
+    """Return the format that a weight dtype of the command line stands for.
+
+    Parameters
+    ----------
+    dtype : one of `WEIGHT_DTYPES`, or a grouped name such as w4a16-g128
+
+    Returns
+    -------
+    the format
+
+    Examples
+    --------
+    >>> named_weight_format("w8a16").bytes_per_element
+    1.0
+    """
+    found = FORMATS.get(dtype) or grouped_format(dtype)
+    if found is None:
+        raise unknown(
+            "weight dtype", dtype, WEIGHT_DTYPES, hint="or one with its group size, such as w4a16-g128"
+        )
+    return found
+
+
+def with_formats(
+    network: Network,
+    projection_format: Callable[[int, Projection], str],
+    experts_format: Callable[[int, Experts], str],
+) -> Network:
+    """Return the network with the format of each layer's matrices chosen by two functions.
+
+    Parameters
+    ----------
+    network : the model
+    projection_format : format of a projection, given the index of its layer
+    experts_format : format of the routed experts, given the index of their layer
+
+    Returns
+    -------
+    the same network, formats replaced; equal layers stay one object
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
+    >>> network = Network("n", "t", 8, 10, (layer,), head, True, 80)
+    >>> changed = with_formats(network, lambda index, matrix: "fp8", lambda index, experts: "fp8")
+    >>> changed.layers[0].projections[0].weight_format
+    'fp8'
+    """
+    seen: dict[tuple[Layer, tuple[str, ...]], Layer] = {}
+    layers = []
+    for index, layer in enumerate(network.layers):
+        names = [projection_format(index, projection) for projection in layer.projections]
+        names.append(experts_format(index, layer.experts) if layer.experts else "")
+        key = (layer, tuple(names))
+        if key not in seen:
+            seen[key] = _layer_in(layer, names)
+        layers.append(seen[key])
+    return replace(network, layers=tuple(layers))
+
+
+def _layer_in(layer: Layer, names: list[str]) -> Layer:
+    projections = tuple(
+        replace(projection, weight_format=name)
+        for projection, name in zip(layer.projections, names[:-1], strict=True)
+    )
+    experts = replace(layer.experts, weight_format=names[-1]) if layer.experts else None
+    return replace(layer, projections=projections, experts=experts)
+
+
+def in_weight_format(network: Network, dtype: str) -> Network:
+    """Return the network with its matrices in another weight dtype.
+
+    fp32, bf16 and fp16 apply to every tensor, and undo a quantised checkpoint. A smaller dtype applies to
+    attention, feed-forward and expert matrices; what is already stored in that dtype keeps its own form
+    (a block-scaled fp8 checkpoint stays block-scaled), and everything else is in 16 bit.
+
+    Parameters
+    ----------
+    network : the model
+    dtype : one of `WEIGHT_DTYPES`, or a grouped name such as w4a16-g128
+
+    Returns
+    -------
+    the same network, formats replaced
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"), Projection("router", "router", 8, 4, "none")))
+    >>> network = in_weight_format(Network("n", "t", 8, 10, (layer,), head, True, 80), "fp8")
+    >>> [projection.weight_format for projection in network.layers[0].projections]
+    ['fp8', 'bf16']
+    """
+    wanted = named_weight_format(dtype)
+    if wanted.name in WHOLE_FORMATS:
+        changed = with_formats(network, lambda _, __: wanted.name, lambda _, __: wanted.name)
+        return replace(
+            changed,
+            lm_head=replace(network.lm_head, weight_format=wanted.name),
+            embedding_format=wanted.name,
+            vision_format=wanted.name,
+            activation_format=wanted.name,
+            mtp_experts=_experts_in(network.mtp_experts, wanted.name),
+        )
+    rest = network.activation_format if network.activation_format != "fp32" else "bf16"
+
+    def matrix(tensor_class: str, current: str) -> str:
+        if tensor_class not in QUANTISED_CLASSES:
+            return rest if FORMATS[current].quantised else current
+        keep = FORMATS[current].dtype == wanted.dtype and wanted.name == wanted.dtype
+        return current if keep else wanted.name
+
+    changed = with_formats(
+        network,
+        lambda _, projection: matrix(projection.tensor_class, projection.weight_format),
+        lambda _, experts: matrix("expert", experts.weight_format),
+    )
+    return replace(changed, mtp_experts=_experts_in(network.mtp_experts, wanted.name))
+
+
+def _experts_in(experts: Experts | None, name: str) -> Experts | None:
+    return replace(experts, weight_format=name) if experts else None
+
+
+def weight_format_assumptions(network: Network, dtype: str) -> tuple[str, ...]:
+    """Return what is assumed when the network is asked for in a weight dtype.
+
+    Parameters
+    ----------
+    network : the model as its config says
+    dtype : the weight dtype asked for
+
+    Returns
+    -------
+    sentences; none where the checkpoint already is in that dtype, or the dtype is a 16 or 32 bit one
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
+    >>> len(weight_format_assumptions(Network("n", "t", 8, 10, (layer,), head, True, 80), "int4"))
+    2
+    """
+    wanted = named_weight_format(dtype)
+    if wanted.name in WHOLE_FORMATS or wanted.dtype in stored_dtypes(network):
+        return ()
+    sentences = [SIXTEEN_BIT_REST.format(dtype=dtype)]
+    if wanted.name == "int4":
+        sentences.append(SCALES_OF_INT4)
+    return tuple(sentences)
+
+
+def stored_formats(network: Network) -> tuple[str, ...]:
+    """Return the weight formats of the layers' matrices, most elements first.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    names of formats
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8"),))
+    >>> stored_formats(Network("n", "t", 8, 10, (layer,), head, True, 80))
+    ('fp8',)
+    """
+    elements: dict[str, int] = {}
+    for layer in network.layers:
+        for projection in layer.projections:
+            name = projection.weight_format
+            elements[name] = elements.get(name, 0) + projection.parameters
+        if layer.experts:
+            name = layer.experts.weight_format
+            elements[name] = elements.get(name, 0) + layer.experts.parameters
+    return tuple(sorted(elements, key=lambda name: -elements[name]))
+
+
+def stored_dtypes(network: Network) -> frozenset[str]:
+    """Return the dtypes of the layers' matrices.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    names of dtypes, as on the command line
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8_block"),))
+    >>> stored_dtypes(Network("n", "t", 8, 10, (layer,), head, True, 80))
+    frozenset({'fp8'})
+    """
+    return frozenset(FORMATS[name].dtype for name in stored_formats(network))
