@@ -38,6 +38,8 @@ class Projection:
     """Key of `weight_format.FORMATS`."""
     matmul: bool = True
     """False for weights that are held but not multiplied by every token (lookup tables)."""
+    held: bool = True
+    """False where the matrix is that of another layer (zamba2): multiplied and read here, counted there."""
 
     @property
     def parameters(self) -> int:

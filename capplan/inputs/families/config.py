@@ -1,0 +1,171 @@
+"""One config.json, read by key: every value is checked, every key that was read is remembered."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from capplan.errors import InputError
+
+LARGEST_DIMENSION = 100_000_000
+"""Above any vocabulary, context length or width that was ever published; a larger number is a mistake."""
+MOST_LAYERS = 2_000
+"""A network is held as a list of its layers; the deepest published ones have about 130."""
+
+
+@dataclass(slots=True)
+class Config:
+    """A config.json or one of its sections.
+
+    A key that is absent or null is "missing"; several keys are names of one thing, tried in order.
+    """
+
+    values: Mapping[str, Any]
+    place: str
+    """The file, as the reader of an error knows it."""
+    section_path: str = ""
+    """Dotted path of this section with a final dot; empty for the file itself."""
+    keys_used: dict[str, None] = field(default_factory=dict)
+    """Dotted keys that were read, in order; shared with the sections."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the result should know; shared with the sections."""
+
+    def found(self, *keys: str) -> tuple[str, Any]:
+        """Return the first of the keys that is there and not null with its value, else the first key and None."""
+        for key in keys:
+            value = self.values.get(key)
+            if value is not None:
+                self.keys_used[self.section_path + key] = None
+                return key, value
+        return keys[0], None
+
+    def has(self, *keys: str) -> bool:
+        """Return whether one of the keys is there and not null."""
+        return self.found(*keys)[1] is not None
+
+    def error(self, key: str, problem: str, allowed: str = "") -> InputError:
+        """Return the error for one key of this file."""
+        first = f"{self.place}: {self.section_path}{key}: {problem}"
+        return InputError(f"{first}\n  {allowed}" if allowed else first)
+
+    def missing(self, *keys: str) -> InputError:
+        """Return the error for a key without which the network is not known."""
+        model_type = self.values.get("model_type", "?")
+        near = get_close_matches(keys[0], list(map(str, self.values)), n=1, cutoff=0.7)
+        names = " or ".join(keys)
+        hint = f"; did you mean it by {near[0]!r}?" if near else ""
+        return self.error(names, f"missing{hint}", f"every config of model_type {model_type!r} needs it")
+
+    def _checked(self, key: str, value: Any, least: int, most: int) -> int:
+        allowed = f"allowed: a whole number from {least} to {most}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(key, f"{value!r} is not a number", allowed)
+        if not math.isfinite(value):
+            raise self.error(key, f"{value!r} is not a finite number", allowed)
+        if value != int(value):
+            raise self.error(key, f"{value!r} is not a whole number", allowed)
+        if not least <= value <= most:
+            raise self.error(key, f"{value!r} is out of range", allowed)
+        return int(value)
+
+    def optional(self, *keys: str, least: int = 1, most: int = LARGEST_DIMENSION) -> int | None:
+        """Return a whole number, or None where no key has one."""
+        key, value = self.found(*keys)
+        return None if value is None else self._checked(key, value, least, most)
+
+    def dimension(
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_DIMENSION
+    ) -> int:
+        """Return a whole number of at least one; a default that had to be used becomes a note."""
+        value = self.optional(*keys, least=least, most=most)
+        if value is not None:
+            return value
+        if default is None:
+            raise self.missing(*keys)
+        self.notes.append(
+            f"{self.section_path}{keys[0]} is missing: {default}, the default of this model_type"
+        )
+        return default
+
+    def count(self, *keys: str, default: int = 0) -> int:
+        """Return a whole number that may be zero; missing means the default."""
+        value = self.optional(*keys, least=0)
+        return default if value is None else value
+
+    def layers(self, *keys: str) -> int:
+        """Return the number of layers."""
+        return self.dimension(*(keys or ("num_hidden_layers",)), most=MOST_LAYERS)
+
+    def flag(self, *keys: str, default: bool) -> bool:
+        """Return a yes or no."""
+        key, value = self.found(*keys)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        if value in (0, 1) and isinstance(value, int):
+            return bool(value)
+        raise self.error(key, f"{value!r} is not true or false", "allowed: true, false")
+
+    def text(self, *keys: str, default: str) -> str:
+        """Return a string."""
+        key, value = self.found(*keys)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.error(key, f"{value!r} is not a string")
+        return value
+
+    def items(self, *keys: str, length: int | None = None) -> Sequence[Any] | None:
+        """Return a list, or None where it is missing; of at least `length` items where that is given."""
+        key, value = self.found(*keys)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self.error(key, f"{_short(value)} is not a list")
+        if length is not None and len(value) < length:
+            raise self.error(
+                key, f"has {len(value)} entries for {length} layers", "allowed: one entry per layer"
+            )
+        return value
+
+    def per_layer(self, *keys: str, layers: int, default: int | None = None) -> tuple[int, ...]:
+        """Return one whole number per layer, from a list or from one number for all."""
+        key, value = self.found(*keys)
+        if isinstance(value, list):
+            entries = self.items(key, length=layers) or ()
+            numbers = [self._checked(f"{key}[{i}]", v, 0, LARGEST_DIMENSION) for i, v in enumerate(entries)]
+            return tuple(numbers[:layers])
+        number = self.dimension(*keys, default=default, least=0)
+        return (number,) * layers
+
+    def section(self, *keys: str) -> "Config | None":
+        """Return a nested object, or None where it is missing."""
+        key, value = self.found(*keys)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(key, f"{_short(value)} is not an object")
+        path = f"{self.section_path}{key}."
+        return Config(value, self.place, path, self.keys_used, self.notes)
+
+    def divisible(self, name: str, number: int, divisor_name: str, divisor: int) -> int:
+        """Return number / divisor, which has to be whole."""
+        if divisor == 0 or number % divisor:
+            raise self.error(
+                name,
+                f"{number} is not divisible by {divisor_name} = {divisor}",
+                f"allowed: a multiple of {divisor}",
+            )
+        return number // divisor
+
+    @property
+    def model_type(self) -> str:
+        """The `model_type` of this section; empty where it has none."""
+        return self.text("model_type", default="")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
