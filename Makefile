@@ -1,0 +1,56 @@
+# Everything here works on a fresh machine that has Python (3.11 or newer) and make.
+#   make plan     set up, then size and price the fleet of scenarios/support-chat.yaml
+#   make test     set up, then run all tests (the torch ones included)
+#   make lint     ruff and mypy --strict
+#   make check    lint, then test: what continuous integration runs
+#   make bench    start-up time and search speed, as ratios measured in one run
+#   make golden   write the golden files anew; review the difference like code
+#   make docs     write docs/commands.md anew from --help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: plan test lint check bench golden docs clean
+.DEFAULT_GOAL := plan
+
+plan: $(VENV)/.ready
+	$(BIN)/capplan fleet scenarios/support-chat.yaml
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.ready-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: $(VENV)/.ready
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+golden: $(VENV)/.ready-test
+	$(BIN)/python -m pytest tests/golden --update-golden
+
+docs: $(VENV)/.ready
+	$(BIN)/python -m capplan.cli.document
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
+
+# The stamp files keep set-up from being repeated until pyproject.toml changes.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.ready-test: pyproject.toml | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/.ready-lint: pyproject.toml | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[lint]'
+	@touch $@

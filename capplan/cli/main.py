@@ -1,0 +1,129 @@
+"""The program: finds the command, loads only that one, and turns our errors into exit codes."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from capplan import __version__
+from capplan.cli.commands import COMMANDS
+from capplan.errors import CapplanError, unknown
+
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+"""What the parser raises for words it cannot use; the base of bad parameters and unknown options."""
+
+
+class _LazyCommands(TyperGroup):
+    """Knows the names and summaries of all commands, and imports a command when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (the signature of the base class)
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  (the signature of the base class)
+        """Return the named command, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"capplan.cli.{cmd_name.replace('-', '_')}")
+        return as_click(cmd_name, module.command)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name the nearest commands where there is none of that name."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise unknown("command", args[0], COMMANDS, hint="see: capplan --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (the signature of the base class)
+        """Write the table without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    cls=_LazyCommands,
+    help="Capacity planning and cost modelling for LLM inference.",
+    epilog="Exit codes: 0 done, 2 bad input, 3 does not fit, 4 target not reachable, 1 a bug of ours.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def as_click(name: str, function: Callable[..., None]) -> Any:
+    """Return one command as the parser wants it."""
+    single = typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    single.command(name)(function)
+    return typer.main.get_command(single)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"capplan {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def _usage_message(error: Any) -> str:
+    """Return the parser's complaint in the form of all other errors."""
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "capplan"
+    hint = f"see: {path} --help"
+    if hasattr(error, "possibilities") and error.ctx is not None:
+        known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
+        return str(unknown("option", error.option_name, known, hint=hint))
+    message = error.format_message().rstrip(".")
+    return f"{path}: {message}\n  {hint}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code.
+
+    Only errors of ours become one line; anything else is a bug and keeps its traceback.
+    """
+    program = typer.main.get_command(app)
+    if "_CAPPLAN_COMPLETE" in os.environ:
+        program.main(prog_name="capplan")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with program.make_context("capplan", words) as context:
+            program.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as stop:
+        return stop.exit_code
+    except CapplanError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except _ParserError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, a pager) has seen enough. What is still buffered must not fail at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _complain(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message())
+        return 0
+    print(_usage_message(error), file=sys.stderr)
+    return 2

@@ -1,0 +1,73 @@
+"""What a command hands to the writers: one result, the tables that people see of it, and its footnotes.
+
+Everything is in base units. The names of keys and columns carry the unit (`kv_bytes_per_token`,
+`ttft_s`), so the writers know what to print: `capplan.report.screen_units`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from capplan.assumption import Assumption
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of the same keys. A cell is a number, text, a flag, None (unknown), a list, or a mapping of numbers."""
+
+    rows: Sequence[Mapping[str, Any]]
+    title: str = ""
+    shown: tuple[str, ...] = ()
+    """Columns on screen, in order; empty shows all. CSV always has all."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Column headings that the name does not give well."""
+    assumed: frozenset[tuple[int, str]] = frozenset()
+    """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
+    upright: bool = False
+    """One record read from top to bottom: quantity, value, unit. In CSV it stays one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one command."""
+
+    command: str
+    result: Any
+    """`result` of the JSON object."""
+    tables: tuple[Table, ...]
+    """What people see. The first one is the CSV."""
+    headline: str = ""
+    """What to read first, above the tables."""
+    closing: tuple[str, ...] = ()
+    """What to do next, below the tables."""
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+    exit_code: int = 0
+    """0 done, 3 does not fit, 4 target missed."""
+
+
+def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose cells are single values: mappings become `name.key`, lists become text.
+
+    Parameters
+    ----------
+    row : cells by column name
+
+    Returns
+    -------
+    cells by column name
+
+    Examples
+    --------
+    >>> flattened({"ttft_s": {"mean": 0.2, "p95": 0.5}, "limits": ["a", "b"]})
+    {'ttft_s.mean': 0.2, 'ttft_s.p95': 0.5, 'limits': 'a; b'}
+    """
+    flat: dict[str, Any] = {}
+    for name, cell in row.items():
+        if isinstance(cell, Mapping):
+            flat.update({f"{name}.{key}": value for key, value in flattened(cell).items()})
+        elif isinstance(cell, (list, tuple)):
+            flat[name] = "; ".join(str(part) for part in cell)
+        else:
+            flat[name] = cell
+    return flat

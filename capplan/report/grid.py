@@ -1,0 +1,75 @@
+"""A table as text cells: units in the header, three significant digits, `*` on what was assumed.
+
+Terminal and Markdown print the same grid.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capplan.report.answer import Answer, Table, flattened
+from capplan.report.json_text import plain
+from capplan.report.screen_units import is_number, screen_of, shown_number
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Headings, whether a column is right-aligned, and cells of text."""
+
+    headings: tuple[str, ...]
+    right: tuple[bool, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+
+def grid_of(table: Table) -> Grid:
+    """Return the text of a table."""
+    rows = [flattened(plain(row)) for row in table.rows]
+    names = _shown_names(table, rows)
+    if table.upright:
+        return _upright(table, rows[0], names)
+    headings, right, columns = [], [], []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        screen = screen_of(name, values, title=table.titles.get(name))
+        numbers = any(is_number(value) for value in values)
+        unit = f" ({screen.unit})" if screen.unit and numbers else ""
+        headings.append(screen.heading + unit)
+        right.append(numbers)
+        columns.append(
+            [_text(v, screen.factor, assumed=(i, name) in table.assumed) for i, v in enumerate(values)]
+        )
+    return Grid(tuple(headings), tuple(right), tuple(zip(*columns, strict=True)))
+
+
+def footnotes(answer: Answer) -> list[str]:
+    """Return the lines that say what was assumed and which flag or key replaces it."""
+    if not answer.assumptions:
+        return []
+    return ["assumed (*):", *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
+
+
+def _shown_names(table: Table, rows: list[dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not table.shown:
+        return names
+    return [n for wanted in table.shown for n in names if n == wanted or n.startswith(f"{wanted}.")]
+
+
+def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
+    cells = []
+    for name in names:
+        screen = screen_of(name, [row[name]], title=table.titles.get(name))
+        shown = _text(row[name], screen.factor, assumed=(0, name) in table.assumed)
+        cells.append((screen.heading, shown, screen.unit if is_number(row[name]) else ""))
+    return Grid(("quantity", "value", "unit"), (False, True, False), tuple(cells))
+
+
+def _text(value: Any, factor: float, *, assumed: bool) -> str:
+    star = "*" if assumed else ""
+    if value is None:
+        return f"-{star}"
+    if isinstance(value, bool):
+        return ("yes" if value else "no") + star
+    if is_number(value):
+        return shown_number(value, factor) + star
+    return f"{value}{star}"

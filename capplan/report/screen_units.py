@@ -1,0 +1,146 @@
+"""From a name in base units to what a screen shows: heading, unit and scale.
+
+The name of a column says its unit (`ttft_s`, `kv_bytes_per_token`, `usd_per_hour`), so that no
+table has to say it again. This is the only place where results get prefixes.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+# last words of a name: (unit on screen, factor from the base unit, heading where nothing is left of the name)
+_FIXED = {
+    "usd_per_hour": ("$/h", 1.0, "price"),
+    "usd_per_month": ("$/month", 1.0, "price"),
+    "usd_per_year": ("$/year", 1.0, "price"),
+    "usd_per_million_output_tokens": ("$/Mtok out", 1.0, "price"),
+    "usd_per_million_input_tokens": ("$/Mtok in", 1.0, "price"),
+    "usd_per_million_tokens": ("$/Mtok", 1.0, "price"),
+    "usd": ("$", 1.0, "price"),
+    "tokens_per_s": ("tok/s", 1.0, "tokens"),
+    "requests_per_s": ("req/s", 1.0, "requests"),
+    "request_rate": ("req/s", 1.0, "requests"),
+    "watts": ("W", 1.0, "power"),
+    "w": ("W", 1.0, "power"),
+    "joules": ("J", 1.0, "energy"),
+    "fraction": ("%", 100.0, "share"),
+    "probability": ("%", 100.0, "probability"),
+    "tokens": ("tokens", 1.0, "tokens"),
+    "seconds": ("s", 1.0, "time"),
+    "s": ("s", 1.0, "time"),
+}
+_DIVISORS = {"token", "sequence", "gpu", "device", "replica", "direction"}
+_SPELT = {
+    "kv": "KV",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "slo": "SLO",
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+}
+_SPELT |= {"itl": "ITL", "moe": "MoE", "id": "id", "cuda": "CUDA", "mtp": "MTP", "tdp": "TDP", "l2": "L2"}
+_SPELT |= {"pcie": "PCIe", "url": "URL", "lm": "LM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """How one column is shown."""
+
+    heading: str
+    unit: str
+    factor: float
+    """Shown = value x factor."""
+
+
+def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> Screen:
+    """Return heading, unit and scale of a column, the scale chosen for its largest value.
+
+    Parameters
+    ----------
+    name : key in base units; `name.key` belongs to the unit of `name`
+    values : the cells, in base units
+    title : heading to use instead of the one the name gives
+
+    Returns
+    -------
+    heading, unit on screen and factor [-]
+
+    Examples
+    --------
+    >>> screen_of("kv_bytes_per_token", [131072])
+    Screen(heading='KV', unit='KB/token', factor=0.001)
+    >>> screen_of("ttft_s.p95", [0.8])
+    Screen(heading='TTFT p95', unit='ms', factor=1000.0)
+    """
+    base, _, part = name.partition(".")
+    largest = max((abs(v) for v in values if is_number(v) and math.isfinite(v)), default=0.0)
+    words = base.split("_")
+    unit, factor, rest = _scaled(words, largest)
+    heading = " ".join(_SPELT.get(word, word) for word in (*rest, *part.replace("_", " ").split()))
+    return Screen(title if title is not None else heading or unit, unit, factor)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a cell is a number; flags are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
+    """Return unit, factor and the words that are left for the heading."""
+    divisor = ""
+    left = words
+    while len(left) > 2 and left[-2] == "per" and left[-1] in _DIVISORS:
+        divisor = f"/{_SPELT.get(left[-1], left[-1])}{divisor}"
+        left = left[:-2]
+    noun = next((word for word in ("bytes", "flop") if word in left), None)
+    if noun:
+        at = left.index(noun)
+        scale, prefix = next(((s, p) for s, p in _PREFIXES if largest >= s), (1.0, ""))
+        rate = "/s" if left[at + 1 : at + 3] == ["per", "s"] else ""
+        heading = [*left[:at], *left[at + (3 if rate else 1) :]]
+        return f"{prefix}{'B' if noun == 'bytes' else 'FLOP'}{rate}{divisor}", 1.0 / scale, heading
+    for length in range(min(5, len(left)), 0, -1):
+        tail = "_".join(left[-length:])
+        if tail in _FIXED:
+            unit, factor, alone = _FIXED[tail]
+            if unit == "s" and largest < 10.0:
+                unit, factor = "ms", 1e3
+            return f"{unit}{divisor}", factor, left[:-length] or [alone]
+    return "", 1.0, words
+
+
+def shown_number(value: float, factor: float) -> str:
+    """Return a number as people read it: whole above 100, three significant digits below.
+
+    Counts (factor 1, whole numbers) stay exact.
+
+    Parameters
+    ----------
+    value : [any] in its base unit
+    factor : [-] from the base unit to the unit on screen
+
+    Returns
+    -------
+    text without exponent
+
+    Examples
+    --------
+    >>> shown_number(8030261248, 1.0), shown_number(0.0123456, 1e3), shown_number(1234.5, 1.0)
+    ('8,030,261,248', '12.3', '1,234')
+    """
+    if not math.isfinite(value):
+        return "-"
+    if isinstance(value, int) and factor == 1.0:
+        return f"{value:,}"
+    scaled = value * factor
+    if scaled == 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(abs(scaled)))
+    rounded = round(scaled, max(0, digits))
+    if abs(rounded) >= 100:
+        return f"{rounded:,.0f}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 0
+    return f"{rounded:.{decimals}f}"

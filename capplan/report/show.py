@@ -1,0 +1,79 @@
+"""Send an answer where it was asked to go: stdout or a file, in one of the four formats."""
+
+import os
+import sys
+from pathlib import Path
+
+from capplan.errors import InputError, unknown
+from capplan.report.answer import Answer
+
+FORMATS = ("table", "json", "csv", "markdown")
+_BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
+
+
+def show(answer: Answer, form: str | None = None, output: Path | None = None) -> None:
+    """Print or write an answer; its warnings go to stderr.
+
+    Parameters
+    ----------
+    answer : what a command found
+    form : table, json, csv or markdown; None takes it from the suffix of `output`, else table
+    output : file to write instead of stdout, whole or not at all
+    """
+    for warning in answer.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    chosen = form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "table")
+    text = answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty())
+    if output is not None:
+        write_whole(output, text)
+        return
+    stdout = sys.stdout
+    if hasattr(stdout, "reconfigure"):
+        stdout.reconfigure(errors="replace")  # a terminal without '×' shows '?', and no traceback
+    stdout.write(text)
+    stdout.flush()
+
+
+def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
+    """Return an answer in one of the four formats; colour and folding only for a terminal."""
+    if form == "json":
+        from capplan.report.json_text import json_text
+
+        return json_text(answer)
+    if form == "csv":
+        from capplan.report.csv_text import csv_text
+
+        return csv_text(answer)
+    if form == "markdown":
+        from capplan.report.markdown import markdown_text
+
+        return markdown_text(answer)
+    if form != "table":
+        raise unknown("format", form, FORMATS, place="--format")
+    from capplan.report.terminal import terminal_text
+
+    width = os.get_terminal_size().columns if to_terminal else None
+    colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return terminal_text(answer, width=width, colour=colour)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: an interrupted run leaves what was there before."""
+    try:
+        if path.is_dir():
+            raise InputError(f"--output: {str(path)!r} is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a device or a pipe: nothing to replace
+            return
+        target = path.resolve()
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            part.write_text(text, encoding="utf-8", newline="\n")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(
+            f"--output: cannot write {str(path)!r}: {reason}; name a file in a folder that exists"
+        ) from error
