@@ -1,0 +1,175 @@
+"""Quantities as people write them, '141 GB' or '800 ms', to base units; the only prefix table there is."""
+
+import math
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from capplan.errors import InputError
+
+DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
+"""Prefix -> power of 1000."""
+BINARY = MappingProxyType({"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5})
+"""Prefix -> power of 1024."""
+SMALL = MappingProxyType({"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3})
+"""Prefix -> power of 1000."""
+
+_NUMBER = r"[+-]?(?:\d[\d_,]*)?\.?\d*(?:[eE][+-]?\d+)?"
+_QUANTITY = re.compile(rf"^\s*(?P<sign>\$)?\s*(?P<number>{_NUMBER})\s*(?P<unit>.*?)\s*$", re.DOTALL)
+_GROUPED = re.compile(r"^[+-]?\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?$")
+_LARGEST = 1e24
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A wanted unit: its base, what may be written for it, and an example."""
+
+    base: str
+    spellings: MappingProxyType[str, float]
+    """Written unit -> how many of the base unit it is."""
+    example: str
+    bare: bool = False
+    """A number without a unit is clear enough."""
+    bare_max: float = math.inf
+
+
+def _prefixed(
+    *stems: str, prefixes: str = "kMGTPE", binary: bool = False, small: bool = False
+) -> dict[str, float]:
+    table: dict[str, float] = {}
+    for stem in stems:
+        table[stem] = 1.0
+        table.update({p + stem: float(1000 ** DECIMAL[p]) for p in prefixes})
+        if binary:
+            table.update({p + stem: float(1024**power) for p, power in BINARY.items()})
+        if small:
+            table.update({p + stem: 1000.0**power for p, power in SMALL.items()})
+    return table
+
+
+def _frozen(table: dict[str, float]) -> MappingProxyType[str, float]:
+    return MappingProxyType(table)
+
+
+def _each(table: dict[str, float], *per: str, seconds: float = 1.0) -> dict[str, float]:
+    return {f"{name}/{p}": value / seconds for name, value in table.items() for p in per}
+
+
+_BYTES = _prefixed("B", binary=True)
+_BITS = {name: value / 8 for name, value in _prefixed("bit").items()}
+_REQUESTS = {"req": 1.0, "requests": 1.0, "request": 1.0}
+_TOKENS = _prefixed("tokens", "tok", "token", prefixes="kM")
+_DOLLARS = {"$": 1.0, "USD": 1.0}
+_TIME = {
+    **_prefixed("s", prefixes="", small=True),
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+
+BYTES = Unit("B", _frozen(_BYTES), "141 GB")
+BYTES_PER_S = Unit("B/s", _frozen({**_each(_BYTES, "s"), **_each(_BITS, "s")}), "4.8 TB/s")
+FLOP_PER_S = Unit(
+    "FLOP/s", _frozen({**_each(_prefixed("FLOP"), "s"), **_each(_prefixed("OP"), "s")}), "989 TFLOP/s"
+)
+SECONDS = Unit("s", _frozen(_TIME), "500 ms")
+FRACTION = Unit("", _frozen({"%": 0.01}), "20 %", bare=True, bare_max=1.0)
+REQUESTS_PER_S = Unit(
+    "req/s",
+    _frozen(
+        {
+            **_each(_REQUESTS, "s"),
+            **_each(_REQUESTS, "min", seconds=60.0),
+            **_each(_REQUESTS, "h", seconds=3600.0),
+            **_each(_REQUESTS, "d", seconds=86400.0),
+        }
+    ),
+    "20 req/s",
+)
+TOKENS = Unit("tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True)
+USD = Unit("$", _frozen(_DOLLARS), "30000 $")
+USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
+USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
+USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
+WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
+
+
+def _hint(written: str, unit: Unit) -> str:
+    """Say what is probably meant by a unit that is not allowed."""
+    stem = written.removesuffix("/s")
+    if stem.endswith("b") and any(s.startswith(stem[:-1] + "B") for s in unit.spellings):
+        bits = f", or {stem[:-1]}bit{written[len(stem) :]} for bits" if unit is BYTES_PER_S else ""
+        return f"b is bits: write {written[: len(stem) - 1]}B{written[len(stem) :]} for bytes{bits}"
+    for spelling in unit.spellings:
+        if spelling.lower() == written.lower():
+            return f"upper and lower case matter: did you mean {spelling!r}"
+    if unit is FLOP_PER_S and stem.upper().endswith("FLOPS"):
+        return f"write {stem[: -len('FLOPS')]}FLOP/s for a rate"
+    if unit is REQUESTS_PER_S and written in _TIME:
+        return "a time is given where a rate is due"
+    if unit is SECONDS and written.endswith("/s"):
+        return "a rate is given where a time is due"
+    return ""
+
+
+def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
+    prefix = "<prefix>" if {f"k{unit.base}", f"m{unit.base}"} & unit.spellings.keys() else ""
+    form = f"'<number> {prefix}{unit.base}'" if unit.base else "'<number> %' or a number from 0 to 1"
+    if unit is TOKENS:
+        form = "a number of tokens"
+    lead = f"{place}: " if place else ""
+    return InputError(f"{lead}{str(text)[:60]!r} {why}; write it as {form}, e.g. '{unit.example}'")
+
+
+def quantity(text: object, unit: Unit, place: str = "") -> float:
+    """Return a quantity in the base unit of `unit`.
+
+    Parameters
+    ----------
+    text : str or number
+        What is written, such as '141 GB'; a bare number only where the unit allows one.
+    unit : Unit
+        The wanted unit, such as `BYTES`.
+    place : str
+        File and key path, for the error.
+
+    Returns
+    -------
+    The value in the base unit; never NaN or infinite.
+
+    Examples
+    --------
+    >>> quantity("141 GB", BYTES), quantity("2 GiB", BYTES)
+    (141000000000.0, 2147483648.0)
+    >>> quantity("800 ms", SECONDS), quantity("20 %", FRACTION)
+    (0.8, 0.2)
+    >>> quantity("400 Gbit/s", BYTES_PER_S)
+    50000000000.0
+    """
+    if isinstance(text, bool) or text is None or not isinstance(text, (str, int, float)):
+        raise _error(text, unit, place, f"is not a quantity in {unit.base or 'percent'}")
+    match = _QUANTITY.match(str(text))
+    number = match["number"] if match else ""
+    if match is None or not re.search(r"\d", number) or number[-1] in ",_":
+        raise _error(text, unit, place, f"is not a number in {unit.base or 'percent'}")
+    if ("," in number or "_" in number) and not _GROUPED.match(number):
+        raise _error(text, unit, place, "has separators that are not groups of three digits")
+    written = " ".join(match["unit"].split())
+    if match["sign"]:
+        written = "$" + written
+    value = float(number.replace(",", "").replace("_", ""))
+    factor = unit.spellings.get(written) or unit.spellings.get(written.replace(" ", ""))
+    if not written and unit.bare:
+        factor = 1.0
+        if value > unit.bare_max:
+            raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
+    if factor is None:
+        why = f"is not in {unit.base}" if unit.base else "is not a fraction"
+        hint = _hint(written, unit) if written else "the unit is missing"
+        raise _error(text, unit, place, f"{why} ({hint})" if hint else why)
+    result = value * factor
+    if factor < 1 and (1 / factor).is_integer():
+        result = value / round(1 / factor)  # 800 ms is 0.8 s to the last bit
+    if not math.isfinite(result) or abs(result) > _LARGEST:
+        raise _error(text, unit, place, "is out of range")
+    return result
