@@ -1,0 +1,102 @@
+"""What one operator of a step costs, kept beside its floors so that its bound can be named."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from capplan.numbers import Number
+
+Bound: TypeAlias = Literal["compute", "memory", "network", "latency"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """One operator summed over the layers that have it, on one device."""
+
+    operator: str
+    seconds: Number
+    flop: Number = 0.0
+    moved_bytes: Number = 0.0
+    sent_bytes: Number = 0.0
+    compute_s: Number = 0.0
+    """Floor at the datasheet rate."""
+    memory_s: Number = 0.0
+    """Floor at the datasheet bandwidth."""
+
+    def times(self, count: Number) -> "OperatorCost":
+        """Return the cost of the operator in `count` layers."""
+        return OperatorCost(
+            self.operator,
+            self.seconds * count,
+            self.flop * count,
+            self.moved_bytes * count,
+            self.sent_bytes * count,
+            self.compute_s * count,
+            self.memory_s * count,
+        )
+
+    def plus(self, other: "OperatorCost") -> "OperatorCost":
+        """Return the sum of two costs under this operator's name."""
+        return OperatorCost(
+            self.operator,
+            self.seconds + other.seconds,
+            self.flop + other.flop,
+            self.moved_bytes + other.moved_bytes,
+            self.sent_bytes + other.sent_bytes,
+            self.compute_s + other.compute_s,
+            self.memory_s + other.memory_s,
+        )
+
+    def named(self, operator: str) -> "OperatorCost":
+        """Return the same cost under another name."""
+        return replace(self, operator=operator)
+
+
+def summed(costs: Iterable[OperatorCost]) -> list[OperatorCost]:
+    """Return one cost for each operator name, in order of first occurrence."""
+    by_name: dict[str, OperatorCost] = {}
+    for cost in costs:
+        known = by_name.get(cost.operator)
+        by_name[cost.operator] = known.plus(cost) if known else cost
+    return list(by_name.values())
+
+
+def total_s(costs: Iterable[OperatorCost]) -> Number:
+    """Return the time of operators that run one after the other.
+
+        t = sum_i t_i
+
+    Parameters
+    ----------
+    costs : the operators of a step
+
+    Returns
+    -------
+    [s]
+        t, broadcast over the costs
+
+    Examples
+    --------
+    >>> total_s([OperatorCost("a", 1.0), OperatorCost("b", 2.0)])
+    3.0
+
+    References
+    ----------
+    One CUDA stream runs its kernels in order: NVIDIA, CUDA C++ Programming Guide, "Streams".
+    """
+    time: Number = 0.0
+    for cost in costs:
+        time = time + cost.seconds
+    return time
+
+
+def bound(cost: OperatorCost) -> Bound:
+    """Return what limits an operator: the larger floor, or latency where the time is over three times both."""
+    if np.sum(cost.sent_bytes) > 0:
+        return "network"
+    compute_s, memory_s, seconds = (float(np.mean(x)) for x in (cost.compute_s, cost.memory_s, cost.seconds))
+    if seconds > 3.0 * max(compute_s, memory_s):
+        return "latency"
+    return "compute" if compute_s > memory_s else "memory"

@@ -1,0 +1,95 @@
+"""Steps of an engine as sums of operators: one decode step, one prefill chunk, one mixed step."""
+
+from capplan.model.network import LatentAttention, Layer, Network, layer_counts
+from capplan.model.sharding import Sharding
+from capplan.numbers import Number
+from capplan.operators.collective import point_to_point_time_s
+from capplan.phases.cost import OperatorCost, summed
+from capplan.phases.mixer_work import decode_cost, prefill_cost
+from capplan.phases.rates import StepRates
+from capplan.phases.token_work import ACTIVATION_BYTES, head_costs, layer_costs
+
+
+def token_costs(
+    network: Network, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+) -> list[OperatorCost]:
+    """Return the work of all layers that depends on the tokens of a step, and the pipeline transfers."""
+    costs = [
+        cost.times(count)
+        for layer, count in layer_counts(network)
+        for cost in layer_costs(network, layer, tokens, sharding, rates, decode=decode)
+    ]
+    message = ACTIVATION_BYTES * network.hidden_size * tokens / sharding.data
+    hop = OperatorCost("stage_transfer", point_to_point_time_s(message, rates.link), sent_bytes=message)
+    return summed([*costs, hop.times(sharding.pipeline - 1.0)])
+
+
+def decode_attention_costs(
+    network: Network, sequences: Number, context_tokens: Number, sharding: Sharding, kv_bytes: Number,
+    rates: StepRates, query_tokens: Number = 1.0,
+) -> list[OperatorCost]:  # fmt: skip
+    """Return the work of all mixers over the caches of decoding sequences."""
+    own = sequences / sharding.data
+    return summed(
+        decode_cost(mixer, own, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens).times(count)
+        for layer, count in layer_counts(network)
+        for mixer in layer.mixers
+    )
+
+
+def _expansion_format(layer: Layer) -> str:
+    """Return the format of the matrix that expands cached latents."""
+    formats = [p.weight_format for p in layer.projections if p.name == "kv_b"]
+    return formats[0] if formats else "bf16"
+
+
+def prefill_attention_costs(
+    network: Network, new_tokens: Number, past_tokens: Number, sharding: Sharding, kv_bytes: Number,
+    rates: StepRates,
+) -> list[OperatorCost]:  # fmt: skip
+    """Return the work of all mixers for one prefill chunk, shared evenly by the attention groups.
+
+    Groups of an attention-data-parallel replica prefill different prompts at once, so one prompt
+    occupies 1 / data of the replica's time.
+    """
+    costs = summed(
+        prefill_cost(
+            mixer, new_tokens, past_tokens, sharding.tensor, kv_bytes, rates,
+            _expansion_format(layer) if isinstance(mixer, LatentAttention) else "bf16",
+        ).times(count)
+        for layer, count in layer_counts(network)
+        for mixer in layer.mixers
+    )  # fmt: skip
+    return [cost.times(1.0 / sharding.data) for cost in costs]
+
+
+def decode_step_costs(
+    network: Network, sequences: Number, context_tokens: Number, sharding: Sharding, kv_bytes: Number,
+    rates: StepRates, query_tokens: Number = 1.0,
+) -> list[OperatorCost]:  # fmt: skip
+    """Return every operator of one decode step (a verification step with more than one query token)."""
+    tokens = sequences * query_tokens
+    return summed(
+        [
+            *token_costs(network, tokens, sharding, rates, decode=True),
+            *decode_attention_costs(
+                network, sequences, context_tokens, sharding, kv_bytes, rates, query_tokens
+            ),
+            *head_costs(network, tokens, sharding, rates),
+        ]
+    )
+
+
+def prefill_step_costs(
+    network: Network, prompts: Number, new_tokens: Number, past_tokens: Number, sharding: Sharding,
+    kv_bytes: Number, rates: StepRates,
+) -> list[OperatorCost]:  # fmt: skip
+    """Return every operator of one step that prefills `prompts` prompts of equal length."""
+    chunk = prefill_attention_costs(network, new_tokens, past_tokens, sharding, kv_bytes, rates)
+    return summed(
+        [
+            *token_costs(network, prompts * new_tokens, sharding, rates, decode=False),
+            *(cost.times(prompts) for cost in chunk),
+            *head_costs(network, prompts, sharding, rates),
+        ]
+    )

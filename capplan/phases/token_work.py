@@ -1,0 +1,161 @@
+"""Work that depends on how many tokens a step holds: matmuls, experts, elementwise passes, collectives.
+
+Every function takes the tokens of the whole replica and returns the cost on one device. Tokens of an
+attention-data-parallel replica are spread evenly over its groups.
+"""
+
+from capplan.model.network import Experts, Layer, Network, Projection
+from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
+from capplan.model.weight_format import named_weight_format
+from capplan.numbers import Number
+from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
+from capplan.operators.elementwise import elementwise_time_s
+from capplan.operators.experts import experts_bytes, experts_flop, experts_time_s
+from capplan.operators.matmul import matmul_bytes, matmul_flop, matmul_time_s
+from capplan.phases.cost import OperatorCost
+from capplan.phases.rates import StepRates
+
+ACTIVATION_BYTES = 2.0
+"""Activations travel in 16 bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
+
+ABSORBED_IN_DECODE = frozenset({"kv_b"})
+"""Projections that latent attention folds into its own kernels when it decodes (arXiv:2405.04434, section 2.1.2)."""
+
+
+def projection_cost(
+    projection: Projection, tokens: Number, tensor_parallel: Number, rates: StepRates
+) -> OperatorCost:
+    """Return the cost of one matmul on one rank."""
+    own = rates.matmul[projection.weight_format]
+    bytes_each = named_weight_format(projection.weight_format).bytes_per_element
+    inputs, outputs = rank_inputs(projection, tensor_parallel), rank_outputs(projection, tensor_parallel)
+    flop = matmul_flop(tokens, inputs, outputs)
+    moved = matmul_bytes(tokens, inputs, outputs, bytes_each, ACTIVATION_BYTES)
+    seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, ACTIVATION_BYTES, own)
+    return OperatorCost(
+        projection.name,
+        seconds,
+        flop,
+        moved,
+        compute_s=flop / own.flop_per_s,
+        memory_s=moved / own.bytes_per_s,
+    )
+
+
+def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates) -> OperatorCost:
+    """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
+    own = rates.experts[experts.weight_format]
+    ranks = sharding.tensor * sharding.data
+    shape = (
+        tokens,
+        float(experts.experts),
+        experts.experts / sharding.expert,
+        float(experts.experts_per_token),
+        float(experts.inputs),
+        experts.intermediate_size * sharding.expert / ranks,
+        experts.gated,
+        named_weight_format(experts.weight_format).bytes_per_element,
+    )
+    flop = experts_flop(*shape[:7])
+    moved = experts_bytes(*shape, ACTIVATION_BYTES)
+    return OperatorCost(
+        "experts",
+        experts_time_s(*shape, ACTIVATION_BYTES, own),
+        flop,
+        moved,
+        compute_s=flop / own.flop_per_s,
+        memory_s=moved / own.bytes_per_s,
+    )
+
+
+def pass_cost(operator: str, moved_bytes: Number, rates: StepRates) -> OperatorCost:
+    """Return the cost of one elementwise kernel."""
+    return OperatorCost(
+        operator,
+        elementwise_time_s(moved_bytes, rates.elementwise),
+        0.0,
+        moved_bytes,
+        memory_s=moved_bytes / rates.elementwise.bytes_per_s,
+    )
+
+
+def elementwise_costs(
+    layer: Layer, hidden_size: int, tokens: Number, tensor_parallel: Number, rates: StepRates
+) -> list[OperatorCost]:
+    """Return the elementwise kernels of one layer: a fused add and norm before each block, rotary, activation.
+
+    A fused add and norm reads and writes the residual and the branch (4 passes of 2 bytes); rotary
+    reads and writes q and k, and the cache write copies k and v; the activation reads gate and up and
+    writes one of them.
+    """
+    costs = []
+    if layer.mixers:
+        costs.append(pass_cost("norm", 8.0 * hidden_size * tokens, rates))
+    for projection in layer.projections:
+        width = rank_outputs(projection, tensor_parallel)
+        if projection.name in {"qkv", "q_b", "q"}:
+            costs.append(pass_cost("rotary", 4.0 * width * tokens, rates))
+        if projection.name == "gate_up" and projection.tensor_class == "ffn":
+            costs.append(pass_cost("activation", 3.0 * width * tokens, rates))
+        if projection.name == "up" and projection.tensor_class == "ffn":
+            costs.append(pass_cost("activation", 4.0 * width * tokens, rates))
+    if layer.experts or any(p.tensor_class in {"ffn", "shared_expert"} for p in layer.projections):
+        costs.append(pass_cost("norm", 8.0 * hidden_size * tokens, rates))
+    return costs
+
+
+def collective_costs(
+    layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
+) -> list[OperatorCost]:
+    """Return the collectives of one layer.
+
+    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts
+    together). Under attention data parallelism experts gather the tokens of all groups first and
+    scatter their sums afterwards.
+    """
+    message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
+    ranks = sharding.tensor
+    reduced = OperatorCost("all_reduce", all_reduce_time_s(ranks, message, rates.link), sent_bytes=message)
+    names = {(p.tensor_class, p.split) for p in layer.projections}
+    costs = []
+    if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
+        costs.append(reduced)
+    if layer.experts:
+        whole = ACTIVATION_BYTES * layer.experts.inputs * tokens
+        gather = all_gather_time_s(sharding.data, whole, rates.link)
+        scatter = reduce_scatter_time_s(sharding.data, whole, rates.link)
+        costs += [reduced, OperatorCost("expert_exchange", gather + scatter, sent_bytes=2.0 * whole)]
+    elif any(p.tensor_class == "ffn" for p in layer.projections):
+        costs.append(reduced)
+    return costs
+
+
+def layer_costs(
+    network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+) -> list[OperatorCost]:
+    """Return the costs of one layer that depend on its tokens only, attention over the cache left out."""
+    own_tokens = tokens / sharding.data
+    costs = [
+        projection_cost(projection, own_tokens, sharding.tensor, rates)
+        for projection in layer.projections
+        if projection.matmul and not (decode and projection.name in ABSORBED_IN_DECODE)
+    ]
+    if layer.experts:
+        costs.append(experts_cost(layer.experts, tokens, sharding, rates))
+    costs += elementwise_costs(layer, network.hidden_size, own_tokens, sharding.tensor, rates)
+    return costs + collective_costs(layer, network.hidden_size, tokens, sharding, rates)
+
+
+def head_costs(
+    network: Network, positions: Number, sharding: Sharding, rates: StepRates
+) -> list[OperatorCost]:
+    """Return LM head, logit gather and sampling for the positions that need logits."""
+    own = positions / sharding.data
+    logits = 4.0 * network.vocabulary_size * own
+    message = ACTIVATION_BYTES * network.vocabulary_size * own
+    gather = all_gather_time_s(sharding.tensor, message, rates.link)
+    return [
+        projection_cost(network.lm_head, own, sharding.tensor, rates).named("lm_head"),
+        OperatorCost("logit_gather", gather, sent_bytes=message),
+        pass_cost("sampling", 2.0 * logits, rates),
+    ]

@@ -1,0 +1,124 @@
+"""Step times of one replica, or of an array of replicas, as the tables that serving reads.
+
+One call of the step formulas over all plans and all knots; everything that asks how long a step takes
+(estimate, fleet, simulate, validate) reads these tables.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.engine.profile import HostOverhead
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
+from capplan.numbers import Array, Number
+from capplan.phases.cost import total_s
+from capplan.phases.rates import StepRates
+from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
+from capplan.phases.token_work import head_costs
+from capplan.serving.step_table import StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class Knots:
+    """Where step times are worked out; between knots they are linear."""
+
+    sequences: Array
+    contexts: Array
+    tokens: Array
+    new: Array
+    past: Array
+
+
+def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
+    """Return ascending whole numbers from `first` to `last`, `per_octave` to each doubling."""
+    count = max(2, int(np.ceil(np.log2(max(last, first + 1.0) / first) * per_octave)) + 1)
+    knots: Array = np.unique(np.round(np.geomspace(first, max(last, first + 1.0), count)))
+    return knots
+
+
+def step_knots(max_sequences: float, max_tokens: float, max_context: float) -> Knots:
+    """Return knots that reach the given sequences, tokens of one step and context.
+
+    Four to the doubling for batches and tokens, where tiles and waves make steps; two for contexts,
+    in which attention is nearly linear.
+    """
+    return Knots(
+        sequences=_geometric(max_sequences, 4),
+        contexts=np.concatenate([[0.0], _geometric(max_context, 2, 64.0)]),
+        tokens=_geometric(max_tokens, 4),
+        new=_geometric(max_tokens, 3),
+        past=np.concatenate([[0.0], _geometric(max_context, 2, 256.0)]),
+    )
+
+
+def _spread(time: Number, shape: tuple[int, ...]) -> Array:
+    return np.array(np.broadcast_to(time, shape), dtype=np.float64)
+
+
+def step_tables(
+    network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, host: HostOverhead, knots: Knots
+) -> StepTable:
+    """Return the step tables of an array of plans; every table has a leading axis of plans.
+
+    Parameters
+    ----------
+    network : the model, in the weight format of these plans
+    sharding : fields of shape (plans, 1, 1)
+    rates : fields of shape (plans, 1, 1)
+    kv_bytes : [B]
+        bytes of one cached element, number or shape (plans, 1, 1)
+    host : what the host adds to each step
+    knots : where times are worked out
+
+    Returns
+    -------
+    tables [s]; a pipeline of p stages carries p micro-batches at once, so a step over S sequences
+    takes as long as all stages over S / p
+    """
+    plans = np.broadcast(sharding.tensor, sharding.pipeline, sharding.data, kv_bytes).size
+    stages = sharding.pipeline
+    sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
+    tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
+    layers = len(network.layers)
+    micro = np.maximum(sequences / stages, 1.0)
+    decode = total_s(token_costs(network, micro, sharding, rates, decode=True))
+    head = total_s(head_costs(network, micro, sharding, rates))
+    cache = total_s(decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates))
+    mixed = total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
+    prefill = total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages
+    rows, columns = knots.sequences.size, knots.tokens.size
+    per_sequence = host.sequence_s * sequences
+    return StepTable(
+        sequence_knots=knots.sequences,
+        decode_s=_spread(decode + head + host.step_s + per_sequence, (plans, rows, 1))[..., 0],
+        head_s=_spread(head + per_sequence, (plans, rows, 1))[..., 0],
+        context_knots=knots.contexts,
+        decode_attention_s=_spread(cache, (plans, rows, knots.contexts.size)),
+        token_knots=knots.tokens,
+        mixed_s=_spread(
+            mixed + host.step_s + host.prefill_token_s * tokens + host.eager_layer_s * layers,
+            (plans, columns, 1),
+        )[..., 0],
+        new_knots=knots.new,
+        past_knots=knots.past,
+        prefill_attention_s=_spread(prefill, (plans, knots.new.size, knots.past.size)),
+        request_s=host.request_s,
+    )
+
+
+def table_of_plan(tables: StepTable, plan: int) -> StepTable:
+    """Return the tables of one plan out of those of an array of plans."""
+    return StepTable(
+        sequence_knots=tables.sequence_knots,
+        decode_s=tables.decode_s[plan],
+        head_s=tables.head_s[plan],
+        context_knots=tables.context_knots,
+        decode_attention_s=tables.decode_attention_s[plan],
+        token_knots=tables.token_knots,
+        mixed_s=tables.mixed_s[plan],
+        new_knots=tables.new_knots,
+        past_knots=tables.past_knots,
+        prefill_attention_s=tables.prefill_attention_s[plan],
+        request_s=tables.request_s,
+    )
