@@ -1,0 +1,66 @@
+"""What kernels reach on a device: fitted numbers, never the datasheet, and how they are chosen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capplan.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fitted numbers of one kernel, and how well they describe what was measured."""
+
+    numbers: Mapping[str, float]
+    label: str = "measured"
+    """measured, or assumed where they were taken over from something else."""
+    rows: int = 0
+    median_error_fraction: float | None = None
+    mean_error_fraction: float | None = None
+    held_out_median_error_fraction: float | None = None
+    fitted_on: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
+
+    device: str
+    """Device the numbers were fitted on."""
+    fits: Mapping[str, Fit]
+    label: str = "measured"
+    """assumed where the device inherits from another one."""
+    note: str = ""
+    """Why, in words for the footer of a table."""
+
+
+def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str) -> tuple[Fit, bool]:
+    """Return the fit of a kernel: the engine's own first, then any engine's, format by format.
+
+    Parameters
+    ----------
+    efficiency : fits of a device
+    kernel : matmul, attention, experts, ...
+    formats : wanted format first, then the nearest ones
+    engine : vllm, sglang, trtllm
+
+    Returns
+    -------
+    the fit, and whether it was fitted for the wanted format (of whatever engine)
+
+    Examples
+    --------
+    >>> numbers = Efficiency("x", {"matmul/bf16": Fit({"floor_s": 1e-6})})
+    >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
+    False
+    """
+    for place, name in enumerate(formats):
+        keys = [f"{kernel}/{name}@{engine}", f"{kernel}/{name}"]
+        keys += sorted(key for key in efficiency.fits if key.startswith(f"{kernel}/{name}@"))
+        for key in keys:
+            if key in efficiency.fits:
+                return efficiency.fits[key], place == 0
+    raise InputError(
+        f"{efficiency.device}: no fitted numbers for {kernel} in {formats[0]}\n"
+        f"  fitted: {', '.join(sorted(efficiency.fits))}\n"
+        f"  choose one of these formats, or fit this one with capplan calibrate"
+    )

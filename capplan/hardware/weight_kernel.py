@@ -1,0 +1,108 @@
+"""Which kernel multiplies a weight format on a device: native, or weight-only with wider arithmetic."""
+
+from dataclasses import dataclass
+
+from capplan.errors import InputError, unknown
+from capplan.hardware.device import Device
+
+WEIGHT_FORMATS = (
+    "fp32", "bf16", "fp16", "fp8", "fp8_block", "fp8_w8a16", "mxfp8", "int8", "int4", "nvfp4", "nvfp4_w4a16",
+    "mxfp4", "nf4", "nf4_double", "w8a16", "w4a16", "w8a8", "w4a8",
+)  # fmt: skip
+"""Weight formats whose kernels are modelled; forms such as w4a16-g128 are read as their part before the dash."""
+
+_KERNEL_FORMAT = {
+    "fp16": "bf16", "fp8_w8a16": "w8a16", "mxfp8": "fp8_block", "int4": "w4a16", "nvfp4_w4a16": "w4a16",
+    "nf4": "w4a16", "nf4_double": "w4a16", "w8a8": "int8", "w4a8": "w4a16",
+}  # fmt: skip
+"""Formats that run through the kernel of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightKernel:
+    """How a weight format is multiplied."""
+
+    compute_dtype: str
+    """Key of `Device.peak_flop_per_s`."""
+    activation_bytes: float
+    """Bytes per element of the activations as the kernel reads them."""
+    formats: tuple[str, ...]
+    """Names of the fits to look for, nearest first."""
+    quantises: bool
+    """Activations are quantised before the matmul, by a kernel of its own or a fused one."""
+
+
+def _wide(device: Device) -> str:
+    """Return the 16-bit dtype that the device multiplies in."""
+    for dtype in ("bf16", "fp16"):
+        if dtype in device.peak_flop_per_s:
+            return dtype
+    raise InputError(
+        f"{device.name}: no peak for bf16 or fp16\n"
+        f"  known: {', '.join(sorted(device.peak_flop_per_s))}\n"
+        f"  add peak_dense.bf16 to its hardware file"
+    )
+
+
+def _kernel_format(weight_format: str) -> str:
+    """Return the kernel that a weight format names."""
+    name = weight_format.partition("-")[0]
+    if name not in WEIGHT_FORMATS:
+        raise unknown("weight format", weight_format, WEIGHT_FORMATS, hint="or one such as w4a16-g128")
+    return _KERNEL_FORMAT.get(name, name)
+
+
+def matmul_kernel(device: Device, weight_format: str) -> WeightKernel:
+    """Return how dense matmuls of a weight format run on a device.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+    weight_format : one of WEIGHT_FORMATS
+
+    Returns
+    -------
+    the kernel; weight-only (16-bit arithmetic, narrow weight reads) where the device lacks the format
+    """
+    name = _kernel_format(weight_format)
+    peaks = device.peak_flop_per_s
+    wide = _wide(device)
+    if name == "fp32":
+        return WeightKernel("fp32" if "fp32" in peaks else wide, 4.0, ("fp32", "bf16"), quantises=False)
+    if name == "bf16":
+        return WeightKernel(wide, 2.0, ("bf16",), quantises=False)
+    if name in {"w8a16", "w4a16"}:
+        narrow = ("w8a16", "w4a16") if name == "w8a16" else ("w4a16", "w8a16")
+        return WeightKernel(wide, 2.0, (*narrow, "bf16"), quantises=False)
+    if name in {"fp8", "fp8_block"} and "fp8" in peaks:
+        return WeightKernel("fp8", 1.0, (name, "fp8", "fp8_block", "bf16"), quantises=True)
+    if name == "int8" and "int8" in peaks:
+        return WeightKernel("int8", 1.0, ("int8", "fp8", "bf16"), quantises=True)
+    if name in {"nvfp4", "mxfp4"} and "fp4" in peaks:
+        return WeightKernel("fp4", 0.5625, (name, "nvfp4", "fp8_block", "fp8", "bf16"), quantises=True)
+    narrow = ("w8a16", "w4a16") if name in {"fp8", "fp8_block", "int8"} else ("w4a16", "w8a16")
+    return WeightKernel(wide, 2.0, (*narrow, "bf16"), quantises=False)
+
+
+def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
+    """Return how routed experts of a weight format run on a device.
+
+    As dense matmuls, but mxfp4 experts (gpt-oss) run with mxfp8 activations where the device multiplies fp4
+    natively, and with 16-bit activations elsewhere.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+    weight_format : one of WEIGHT_FORMATS
+
+    Returns
+    -------
+    the kernel
+    """
+    name = _kernel_format(weight_format)
+    if name == "mxfp4" and "fp4" in device.peak_flop_per_s:
+        formats = ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4", "fp8_block", "fp8", "bf16")
+        return WeightKernel("fp8", 1.03125, formats, quantises=True)
+    if name == "mxfp4":
+        return WeightKernel(_wide(device), 2.0, ("w4a16_mxfp4", "w4a16", "bf16"), quantises=False)
+    return matmul_kernel(device, weight_format)

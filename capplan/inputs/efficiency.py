@@ -1,0 +1,134 @@
+"""Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
+
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from pydantic import Field
+
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.inputs.record import Record
+from capplan.inputs.yaml_file import read_yaml
+
+SCHEMA_VERSION = 1
+"""Of the efficiency files; raised when a name changes its meaning."""
+
+NEAREST = {
+    "ada": "l40s", "ampere": "a100", "turing": "a100", "volta": "a100", "pascal": "a100",
+    "hopper": "h200", "blackwell": "b200", "blackwell-ultra": "b200", "grace-blackwell": "gb200",
+}  # fmt: skip
+"""Architecture -> fitted device whose numbers it takes over; anything else takes those of the H100."""
+
+
+class FitRecord(Record):
+    """One kernel in one format."""
+
+    numbers: dict[str, float]
+    """Fitted numbers, in base units."""
+    rows: int = 0
+    """Measured timings that they were fitted on."""
+    median_error_fraction: float | None = None
+    """In-sample median of |predicted / measured - 1|."""
+    mean_error_fraction: float | None = None
+    """In-sample mean of |predicted / measured - 1|."""
+    held_out_median_error_fraction: float | None = None
+    """Median error on groups of rows that the fit had not seen."""
+    fitted_on: str
+    """What was measured, with which engine and version."""
+    label: str = Field(default="measured", pattern="^(measured|assumed)$")
+    """assumed where the numbers were taken over from something else."""
+
+
+class EfficiencyRecord(Record):
+    """All kernels of one device."""
+
+    schema_version: int
+    """Version of this file's form."""
+    device: str
+    """Device that was measured."""
+    catalogue_names: list[str]
+    """Hardware entries that are this device."""
+    fits: dict[str, FitRecord]
+    """By kernel/format or kernel/format@engine."""
+
+
+def efficiency_folder() -> Path:
+    """Return the folder of the shipped efficiency files."""
+    inside = Path(str(files("capplan"))) / "hardware_specs" / "efficiency"
+    return inside if inside.is_dir() else Path(str(files("capplan"))).parent / "hardware_specs" / "efficiency"
+
+
+def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
+    """Return the fits in one file, and the hardware entries that are its device.
+
+    Parameters
+    ----------
+    path : a YAML file
+
+    Returns
+    -------
+    the fits, and catalogue names
+    """
+    document = read_yaml(path, kind="an efficiency YAML", way_out="write one with: capplan calibrate -o FILE")
+    record = EfficiencyRecord.model_validate(document.value)
+    if record.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: schema_version {record.schema_version} is not read\n"
+            f"  known: {SCHEMA_VERSION}\n  write the file anew with: capplan calibrate -o FILE"
+        )
+    fits = {key: Fit(**fit.model_dump()) for key, fit in record.fits.items()}
+    return Efficiency(record.device, fits), tuple(record.catalogue_names)
+
+
+@lru_cache(maxsize=1)
+def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
+    """Return all shipped efficiency files by device."""
+    found = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
+    return {efficiency.device: (efficiency, names) for efficiency, names in found}
+
+
+def nearest_device(device: Device) -> str:
+    """Return the fitted device whose numbers an unfitted one takes over.
+
+    A graphics card without a link behaves like the L40S whatever its generation.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+
+    Returns
+    -------
+    key of `shipped_efficiencies`
+    """
+    if (
+        device.vendor.lower() == "nvidia"
+        and device.memory_bytes_per_s < 1.2e12
+        and device.link_bytes_per_s is None
+    ):
+        return "l40s" if device.architecture not in {"turing", "volta", "ampere", "pascal"} else "a100"
+    return NEAREST.get(device.architecture.lower(), "h100")
+
+
+def efficiency_for(device: Device) -> Efficiency:
+    """Return the fits of a device: its own, or those of its nearest relative, labelled assumed.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+
+    Returns
+    -------
+    the fits
+    """
+    shipped = shipped_efficiencies()
+    for efficiency, names in shipped.values():
+        if device.name in names:
+            return efficiency
+    nearest = nearest_device(device)
+    known = device.vendor.lower() == "nvidia"
+    note = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
+    if not known:
+        note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
+    return Efficiency(nearest, shipped[nearest][0].fits, "assumed", note)

@@ -1,0 +1,111 @@
+"""Kernels that move bytes and hardly compute: norms, rotary embedding, activation, residual, quantise."""
+
+from dataclasses import dataclass
+
+from capplan.numbers import Number
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseRates:
+    """What a device reaches in kernels that only move bytes."""
+
+    bytes_per_s: Number
+    """Datasheet memory bandwidth."""
+    memory_fraction: Number
+    floor_s: Number
+    """One kernel inside a CUDA graph."""
+    launch_s: Number = 0.0
+    """Further cost of one launch outside a CUDA graph; not charged by `elementwise_time_s`."""
+
+
+def elementwise_time_s(moved_bytes: Number, rates: ElementwiseRates) -> Number:
+    """Return the time of one kernel that only moves bytes.
+
+        t = Q / (B e) + t_0
+
+    Parameters
+    ----------
+    moved_bytes : [B]
+        Q, read plus written.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> elementwise_time_s(500.0, ElementwiseRates(1000.0, 1.0, 0.5))
+    1.0
+
+    References
+    ----------
+    Williams, Waterman, Patterson 2009, "Roofline", doi:10.1145/1498765.1498785.
+    """
+    return moved_bytes / (rates.bytes_per_s * rates.memory_fraction) + rates.floor_s
+
+
+def quantise_bytes(rows: Number, columns: Number, activation_bytes_per_element: Number) -> Number:
+    """Return the traffic of quantising activations: 2-byte values read, narrow values written.
+
+        Q = m k (2 + a)
+
+    Parameters
+    ----------
+    rows : [-]
+        m, tokens.
+    columns : [-]
+        k.
+    activation_bytes_per_element : [B]
+        a, after quantisation.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> quantise_bytes(2.0, 10.0, 1.0)
+    60.0
+
+    References
+    ----------
+    vLLM, "FP8 W8A8", dynamic quantisation of activations, https://docs.vllm.ai/en/latest/features/quantization/fp8.html
+    """
+    return rows * columns * (2.0 + activation_bytes_per_element)
+
+
+def quantise_time_s(
+    rows: Number, columns: Number, activation_bytes_per_element: Number, rates: ElementwiseRates
+) -> Number:
+    """Return the time of quantising the activations of one matmul, where it is a kernel of its own.
+
+        t = m k (2 + a) / (B e) + t_0
+
+    Parameters
+    ----------
+    rows : [-]
+        m, tokens.
+    columns : [-]
+        k.
+    activation_bytes_per_element : [B]
+        a, after quantisation.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> quantise_time_s(2.0, 10.0, 1.0, ElementwiseRates(60.0, 1.0, 0.5))
+    1.5
+
+    References
+    ----------
+    vLLM, "FP8 W8A8", dynamic quantisation of activations, https://docs.vllm.ai/en/latest/features/quantization/fp8.html
+    """
+    return elementwise_time_s(quantise_bytes(rows, columns, activation_bytes_per_element), rates)

@@ -1,0 +1,547 @@
+"""Multi-head latent attention (MLA): expanded in prefill, absorbed in decode, and the sparse indexer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.numbers import Number
+from capplan.operators.attention import attended_pairs
+from capplan.operators.roofline import roofline_time_s
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttentionRates:
+    """What a device reaches in MLA kernels of one KV format and engine."""
+
+    flop_per_s: Number
+    """Datasheet peak of the dtype that attention multiplies in."""
+    bytes_per_s: Number
+    """Datasheet memory bandwidth."""
+    multiprocessors: Number
+    prefill_fraction: Number
+    prefill_ramp_tokens: Number
+    prefill_floor_s: Number
+    decode_fraction: Number
+    decode_compute_fraction: Number
+    decode_floor_s: Number
+    bmm_fraction: Number
+    """Reached share of the peak in the two batched products of the absorbed form."""
+    bmm_floor_s: Number
+    sharpness: Number
+
+
+def mla_prefill_flop(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    rope_head_dim: Number,
+    nope_head_dim: Number,
+    value_head_dim: Number,
+    top_tokens: Number = np.inf,
+) -> Number:
+    """Return the arithmetic of causal MLA with expanded keys and values (the expansion is a projection).
+
+        F = 2 s h (d_nope + d_rope + d_v) pairs
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        of each sequence.
+    past_tokens : [-]
+        cached prefix.
+    query_heads : [-]
+        h, on this rank.
+    rope_head_dim : [-]
+        d_rope.
+    nope_head_dim : [-]
+        d_nope.
+    value_head_dim : [-]
+        d_v.
+    top_tokens : [-]
+        keys that a sparse indexer leaves to each query; infinity without one.
+
+    Returns
+    -------
+    [FLOP]
+        F.
+
+    Examples
+    --------
+    >>> float(mla_prefill_flop(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0))
+    36.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
+    """
+    pairs = attended_pairs(new_tokens, past_tokens, top_tokens)
+    return 2.0 * sequences * query_heads * (nope_head_dim + rope_head_dim + value_head_dim) * pairs
+
+
+def mla_prefill_bytes(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    rope_head_dim: Number,
+    nope_head_dim: Number,
+    value_head_dim: Number,
+) -> Number:
+    """Return the least traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
+
+        Q = 2 s h ((n + n + p)(d_nope + d_rope + d_v))
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n.
+    past_tokens : [-]
+        p, whose keys and values are expanded too.
+    query_heads : [-]
+        h, on this rank.
+    rope_head_dim : [-]
+        d_rope.
+    nope_head_dim : [-]
+        d_nope.
+    value_head_dim : [-]
+        d_v.
+
+    Returns
+    -------
+    [B]
+        Q, 2 bytes per element.
+
+    Examples
+    --------
+    >>> mla_prefill_bytes(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+    36.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
+    """
+    width = nope_head_dim + rope_head_dim + value_head_dim
+    return 2.0 * sequences * query_heads * (2.0 * new_tokens + past_tokens) * width
+
+
+def mla_prefill_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    nope_head_dim: Number,
+    value_head_dim: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+    top_tokens: Number = np.inf,
+) -> Number:
+    """Return the time of prefill MLA of one layer, without its projections.
+
+        t = softmax-roofline(F (1 + c / l), Q + cache write) + t_0
+
+    Parameters
+    ----------
+    sequences : [-]
+        prefilled together.
+    new_tokens : [-]
+        of each sequence.
+    past_tokens : [-]
+        cached prefix.
+    query_heads : [-]
+        on this rank.
+    kv_lora_rank : [-]
+        width of the latent.
+    rope_head_dim : [-]
+        width of the shared rotary key.
+    nope_head_dim : [-]
+        of queries and expanded keys.
+    value_head_dim : [-]
+        of expanded values.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device reaches
+    top_tokens : [-]
+        keys that a sparse indexer leaves; infinity without one.
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(mla_prefill_time_s(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, rates)), 6)
+    0.036
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
+    """
+    flop = mla_prefill_flop(
+        sequences, new_tokens, past_tokens, query_heads, rope_head_dim, nope_head_dim, value_head_dim,
+        top_tokens,
+    )  # fmt: skip
+    moved_bytes = mla_prefill_bytes(
+        sequences, new_tokens, past_tokens, query_heads, rope_head_dim, nope_head_dim, value_head_dim
+    )
+    cache_bytes = sequences * new_tokens * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    length = attended_pairs(new_tokens, past_tokens, top_tokens) / np.maximum(new_tokens, 1e-9)
+    return roofline_time_s(
+        flop * (1.0 + rates.prefill_ramp_tokens / np.maximum(length, 1.0)),
+        moved_bytes + cache_bytes,
+        rates.flop_per_s * rates.prefill_fraction,
+        rates.bytes_per_s * rates.decode_fraction,
+        rates.sharpness,
+        rates.prefill_floor_s,
+    )
+
+
+def mla_decode_flop(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    top_tokens: Number = np.inf,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the arithmetic of absorbed decode MLA: scores over latent and rotary part, values over the latent.
+
+        F = 2 s g h (2 r + d_rope) min(c, top)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    context_tokens : [-]
+        c.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    rope_head_dim : [-]
+        d_rope.
+    top_tokens : [-]
+        keys that a sparse indexer leaves; infinity without one.
+    query_tokens : [-]
+        g, per sequence.
+
+    Returns
+    -------
+    [FLOP]
+        F.
+
+    Examples
+    --------
+    >>> float(mla_decode_flop(1.0, 10.0, 1.0, 2.0, 1.0))
+    100.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
+    """
+    visible = np.minimum(context_tokens, top_tokens)
+    return np.asarray(
+        2.0 * sequences * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim) * visible
+    )[()]
+
+
+def mla_decode_bytes(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    kv_bytes_per_element: Number,
+    top_tokens: Number = np.inf,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the least traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
+
+        Q = s (min(c, top) (r + d_rope) b + 2 g h (2 r + d_rope))
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    context_tokens : [-]
+        c.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    rope_head_dim : [-]
+        d_rope.
+    kv_bytes_per_element : [B]
+        b.
+    top_tokens : [-]
+        keys that a sparse indexer leaves; infinity without one.
+    query_tokens : [-]
+        g, per sequence.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> float(mla_decode_bytes(1.0, 10.0, 1.0, 2.0, 1.0, 2.0))
+    70.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
+    """
+    cache = np.minimum(context_tokens, top_tokens) * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    queries = 2.0 * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim)
+    return np.asarray(sequences * (cache + queries))[()]
+
+
+def mla_decode_time_s(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    nope_head_dim: Number,
+    value_head_dim: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+    top_tokens: Number = np.inf,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the time of absorbed decode MLA of one layer, with the two batched products, without projections.
+
+        t = softmax-roofline(F, Q) + t_0 + bmm(q, W_uk) + bmm(o, W_uv)
+
+    Parameters
+    ----------
+    sequences : [-]
+        running sequences.
+    context_tokens : [-]
+        of each.
+    query_heads : [-]
+        on this rank.
+    kv_lora_rank : [-]
+        width of the latent.
+    rope_head_dim : [-]
+        width of the shared rotary key.
+    nope_head_dim : [-]
+        of queries before absorption.
+    value_head_dim : [-]
+        of outputs after it.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device reaches
+    top_tokens : [-]
+        keys that a sparse indexer leaves; infinity without one.
+    query_tokens : [-]
+        per sequence.
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(mla_decode_time_s(1.0, 10.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0, rates)), 6)
+    0.09
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
+    """
+    attention_s = mla_attention_decode_time_s(
+        sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element, rates,
+        top_tokens, query_tokens,
+    )  # fmt: skip
+    tokens = sequences * query_tokens
+    absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
+    expand_s = mla_bmm_time_s(tokens, query_heads, kv_lora_rank, value_head_dim, 2.0, rates)
+    return attention_s + absorb_s + expand_s
+
+
+def mla_attention_decode_time_s(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+    top_tokens: Number = np.inf,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the time of the bare absorbed attention kernel.
+
+        t = softmax-roofline(F, Q) + t_0
+
+    Parameters
+    ----------
+    sequences : [-]
+        running sequences.
+    context_tokens : [-]
+        of each.
+    query_heads : [-]
+        on this rank.
+    kv_lora_rank : [-]
+        width of the latent.
+    rope_head_dim : [-]
+        width of the shared rotary key.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device reaches
+    top_tokens : [-]
+        keys that a sparse indexer leaves; infinity without one.
+    query_tokens : [-]
+        per sequence.
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(mla_attention_decode_time_s(1.0, 10.0, 1.0, 2.0, 1.0, 2.0, rates)), 6)
+    0.07
+
+    References
+    ----------
+    DeepSeek-AI 2025, FlashMLA, https://github.com/deepseek-ai/FlashMLA
+    """
+    flop = mla_decode_flop(
+        sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, top_tokens, query_tokens
+    )
+    moved_bytes = mla_decode_bytes(
+        sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element,
+        top_tokens, query_tokens,
+    )  # fmt: skip
+    return roofline_time_s(
+        flop,
+        moved_bytes,
+        rates.flop_per_s * rates.decode_compute_fraction,
+        rates.bytes_per_s * rates.decode_fraction,
+        rates.sharpness,
+        rates.decode_floor_s,
+    )
+
+
+def mla_bmm_time_s(
+    tokens: Number,
+    query_heads: Number,
+    inputs: Number,
+    outputs: Number,
+    weight_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+) -> Number:
+    """Return the time of one batched product over heads, as the absorbed form needs before and after attention.
+
+        F = 2 T h k n,  Q = h (k n w + 2 T (k + n))
+
+    Parameters
+    ----------
+    tokens : [-]
+        T.
+    query_heads : [-]
+        h, on this rank.
+    inputs : [-]
+        k, per head.
+    outputs : [-]
+        n, per head.
+    weight_bytes_per_element : [B]
+        w.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(mla_bmm_time_s(1.0, 1.0, 1.0, 2.0, 2.0, rates)), 6)
+    0.01
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", appendix C, https://arxiv.org/abs/2405.04434
+    """
+    weight_bytes = query_heads * inputs * outputs * weight_bytes_per_element
+    return roofline_time_s(
+        2.0 * tokens * query_heads * inputs * outputs,
+        weight_bytes + 2.0 * tokens * query_heads * (inputs + outputs),
+        rates.flop_per_s * rates.bmm_fraction,
+        rates.bytes_per_s * rates.decode_fraction,
+        rates.sharpness,
+        rates.bmm_floor_s,
+    )
+
+
+def indexer_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    index_heads: Number,
+    index_head_dim: Number,
+    key_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+) -> Number:
+    """Return the time in which a sparse indexer scores every visible key of every query.
+
+        F = 2 s i d pairs,  Q = s (n + p) d b
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n, 1 in decode.
+    past_tokens : [-]
+        p.
+    index_heads : [-]
+        i, replicated on every rank.
+    index_head_dim : [-]
+        d.
+    key_bytes_per_element : [B]
+        b, of the index cache.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, without the projections of the indexer.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(indexer_time_s(1.0, 1.0, 9.0, 1.0, 2.0, 1.0, rates)), 6)
+    0.02
+
+    References
+    ----------
+    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", section 1, equation 1,
+    https://github.com/deepseek-ai/DeepSeek-V3.2-Exp
+    """
+    pairs = attended_pairs(new_tokens, past_tokens, np.inf)
+    return roofline_time_s(
+        2.0 * sequences * index_heads * index_head_dim * pairs,
+        sequences * (new_tokens + past_tokens) * index_head_dim * key_bytes_per_element,
+        rates.flop_per_s * rates.prefill_fraction,
+        rates.bytes_per_s * rates.decode_fraction,
+        rates.sharpness,
+        rates.decode_floor_s,
+    )

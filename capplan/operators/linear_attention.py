@@ -1,0 +1,265 @@
+"""Attention with a recurrent state instead of a cache (gated delta net), and short convolutions."""
+
+from dataclasses import dataclass
+
+from capplan.numbers import Number
+from capplan.operators.roofline import roofline_time_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionRates:
+    """What a device reaches in recurrent kernels: chunked scan, state update, short convolution."""
+
+    flop_per_s: Number
+    """Datasheet peak in bf16."""
+    bytes_per_s: Number
+    """Datasheet memory bandwidth."""
+    chunk_fraction: Number
+    """Reached share of the peak in the chunked scan."""
+    chunk_tokens: Number
+    """Length of one chunk of the scan."""
+    chunk_step_s: Number
+    """One sequential step from chunk to chunk."""
+    chunk_floor_s: Number
+    decode_fraction: Number
+    """Reached share of the bandwidth in the state update."""
+    decode_floor_s: Number
+    convolution_fraction: Number
+    """Reached share of the bandwidth in the short convolution over a prompt."""
+    convolution_floor_s: Number
+    sharpness: Number
+
+
+def gated_delta_prefill_flop(
+    sequences: Number,
+    new_tokens: Number,
+    value_heads: Number,
+    key_head_dim: Number,
+    value_head_dim: Number,
+    chunk_tokens: Number,
+) -> Number:
+    """Return the arithmetic of the chunked gated delta rule.
+
+        F = 2 s n h (c d_k + c d_v + 3 d_k d_v)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n, of each.
+    value_heads : [-]
+        h, on this rank.
+    key_head_dim : [-]
+        d_k.
+    value_head_dim : [-]
+        d_v.
+    chunk_tokens : [-]
+        c, inside which scores are quadratic.
+
+    Returns
+    -------
+    [FLOP]
+        F.
+
+    Examples
+    --------
+    >>> gated_delta_prefill_flop(1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    10.0
+
+    References
+    ----------
+    Yang et al. 2024, "Gated Delta Networks", section 3.3, https://arxiv.org/abs/2412.06464
+    """
+    inside = chunk_tokens * (key_head_dim + value_head_dim)
+    return 2.0 * sequences * new_tokens * value_heads * (inside + 3.0 * key_head_dim * value_head_dim)
+
+
+def gated_delta_prefill_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    key_heads: Number,
+    value_heads: Number,
+    key_head_dim: Number,
+    value_head_dim: Number,
+    state_bytes_per_element: Number,
+    rates: LinearAttentionRates,
+) -> Number:
+    """Return the time of the chunked gated delta rule over a prompt.
+
+        t = softmax-roofline(F, Q) + (n / c) t_c + t_0
+
+    Parameters
+    ----------
+    sequences : [-]
+        prefilled together.
+    new_tokens : [-]
+        n, of each.
+    key_heads : [-]
+        on this rank.
+    value_heads : [-]
+        on this rank.
+    key_head_dim : [-]
+        of queries and keys.
+    value_head_dim : [-]
+        of values.
+    state_bytes_per_element : [B]
+        of the recurrent state.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, without convolution and projections.
+
+    Examples
+    --------
+    >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> round(float(gated_delta_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
+    0.51
+
+    References
+    ----------
+    Yang et al. 2024, "Gated Delta Networks", section 3.3, https://arxiv.org/abs/2412.06464
+    """
+    flop = gated_delta_prefill_flop(
+        sequences, new_tokens, value_heads, key_head_dim, value_head_dim, rates.chunk_tokens
+    )
+    tokens_bytes = (
+        2.0 * sequences * new_tokens * (2.0 * key_heads * key_head_dim + 2.0 * value_heads * value_head_dim)
+    )
+    state_bytes = 2.0 * sequences * value_heads * key_head_dim * value_head_dim * state_bytes_per_element
+    return roofline_time_s(
+        flop,
+        tokens_bytes + state_bytes,
+        rates.flop_per_s * rates.chunk_fraction,
+        rates.bytes_per_s * rates.decode_fraction,
+        rates.sharpness,
+        rates.chunk_floor_s + new_tokens / rates.chunk_tokens * rates.chunk_step_s,
+    )
+
+
+def gated_delta_decode_time_s(
+    sequences: Number,
+    key_heads: Number,
+    value_heads: Number,
+    key_head_dim: Number,
+    value_head_dim: Number,
+    state_bytes_per_element: Number,
+    rates: LinearAttentionRates,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the time of one recurrent step: every state is read, updated and written.
+
+        t = 2 s h d_k d_v b / (B e) + t_0
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    key_heads : [-]
+        on this rank.
+    value_heads : [-]
+        h, on this rank.
+    key_head_dim : [-]
+        d_k.
+    value_head_dim : [-]
+        d_v.
+    state_bytes_per_element : [B]
+        b.
+    rates : what the device reaches
+    query_tokens : [-]
+        per sequence; the state is written once per token, to be able to roll back.
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph, without convolution and projections.
+
+    Examples
+    --------
+    >>> rates = LinearAttentionRates(1e12, 1e3, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.0, 8.0)
+    >>> round(float(gated_delta_decode_time_s(1.0, 1.0, 1.0, 10.0, 10.0, 4.0, rates)), 6)
+    1.38
+
+    References
+    ----------
+    Yang et al. 2024, "Gated Delta Networks", section 3.1, equation 10, https://arxiv.org/abs/2412.06464
+    """
+    state = value_heads * key_head_dim * value_head_dim * state_bytes_per_element
+    tokens_bytes = 2.0 * query_tokens * 2.0 * (key_heads * key_head_dim + value_heads * value_head_dim)
+    moved_bytes = sequences * (state * (1.0 + query_tokens) + tokens_bytes)
+    return moved_bytes / (rates.bytes_per_s * rates.decode_fraction) + rates.decode_floor_s
+
+
+def short_convolution_bytes(
+    sequences: Number, new_tokens: Number, channels: Number, kernel: Number
+) -> Number:
+    """Return the traffic of a causal depthwise convolution with its kept columns.
+
+        Q = 2 s c (2 n + 2 (w - 1)) + 2 c w
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n, of each; 1 in decode.
+    channels : [-]
+        c, on this rank.
+    kernel : [-]
+        w, taps.
+
+    Returns
+    -------
+    [B]
+        Q, 2 bytes per element.
+
+    Examples
+    --------
+    >>> short_convolution_bytes(1.0, 1.0, 1.0, 4.0)
+    24.0
+
+    References
+    ----------
+    Gu, Dao 2023, "Mamba", section 3.4, https://arxiv.org/abs/2312.00752
+    """
+    return 4.0 * sequences * channels * (new_tokens + kernel - 1.0) + 2.0 * channels * kernel
+
+
+def short_convolution_time_s(
+    sequences: Number, new_tokens: Number, channels: Number, kernel: Number, rates: LinearAttentionRates
+) -> Number:
+    """Return the time of a causal depthwise convolution.
+
+        t = Q / (B e) + t_0
+
+    Parameters
+    ----------
+    sequences : [-]
+        together.
+    new_tokens : [-]
+        of each; 1 in decode.
+    channels : [-]
+        on this rank.
+    kernel : [-]
+        taps.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> rates = LinearAttentionRates(1e12, 24.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.5, 8.0)
+    >>> short_convolution_time_s(1.0, 1.0, 1.0, 4.0, rates)
+    1.5
+
+    References
+    ----------
+    Gu, Dao 2023, "Mamba", section 3.4, https://arxiv.org/abs/2312.00752
+    """
+    moved_bytes = short_convolution_bytes(sequences, new_tokens, channels, kernel)
+    return moved_bytes / (rates.bytes_per_s * rates.convolution_fraction) + rates.convolution_floor_s
