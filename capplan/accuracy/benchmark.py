@@ -1,0 +1,162 @@
+"""The benchmark behind one measured row: what was sent, when, and to which replica."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from capplan.engine.releases import version_of
+from capplan.errors import InputError, unknown
+from capplan.model.sharding import Sharding
+from capplan.numbers import Array
+
+Kind: TypeAlias = Literal[
+    "offline_max",
+    "offline_burst",
+    "online_burst",
+    "static_batch",
+    "first_token",
+    "online_conc",
+    "online_rate",
+]
+
+SHAREGPT_SPREAD = (1.1, 0.9)
+"""Log standard deviation of prompt and answer lengths of chat data, where only the mean is known."""
+
+SEED = 20260101
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """How one row was measured."""
+
+    kind: Kind
+    engine: str
+    engine_version: str | None
+    model: str
+    weight_format: str
+    kv_format: str
+    device: str
+    sharding: Sharding
+    input_tokens: float
+    output_tokens: float
+    lengths: str
+    concurrency: int | None
+    request_rate: float | None
+    requests: int | None
+    static_batch: int | None
+    limits: Mapping[str, int]
+    """Scheduler limits that the row states (max_num_seqs, max_num_batched_tokens, kv_blocks)."""
+
+
+def _number(row: Mapping[str, str], key: str) -> float | None:
+    text = (row.get(key) or "").strip()
+    try:
+        value = float(text) if text else None
+    except ValueError as error:
+        raise InputError(f"{key}: {text!r} is not a number") from error
+    return value if value is not None and np.isfinite(value) else None
+
+
+def _needed(row: Mapping[str, str], key: str) -> float:
+    value = _number(row, key)
+    if value is None or value <= 0:
+        raise InputError(f"{key}: missing or not positive ({row.get(key)!r})")
+    return value
+
+
+def sharding_of(row: Mapping[str, str]) -> Sharding:
+    """Return the parallelism of a row.
+
+    Engines count attention data parallelism in two ways: beside tensor parallelism, or inside it
+    (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
+    """
+    tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
+    data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
+    devices = _number(row, "num_gpus") or tensor * pipeline * data
+    if tensor * pipeline * data > devices:
+        tensor = max(1.0, devices / (pipeline * data))
+    elif tensor * pipeline * data < devices:
+        raise InputError(f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs")
+    return Sharding(tensor, pipeline, expert, data)
+
+
+def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
+    """Return how many requests the row's notes name."""
+    notes = row.get("notes") or ""
+    for pattern in (r"n_requests=(\d+)", r"(\d+) requests submitted", r"(\d+) ShareGPT prompts"):
+        found = re.search(pattern, notes)
+        if found:
+            return int(found.group(1))
+    factor = re.search(r"num_prompts=(\d+)x conc", notes)
+    if factor and concurrency:
+        return int(factor.group(1)) * concurrency
+    seconds = re.search(r"short run \(([\d.]+) s\)", notes) or re.search(r"req/s for (\d+) s", notes)
+    if seconds and rate:
+        return max(1, round(float(seconds.group(1)) * rate))
+    return None
+
+
+def benchmark_of(row: Mapping[str, str]) -> Benchmark:
+    """Return the benchmark that a row of measured serving results describes; InputError where it cannot be known."""
+    kind = (row.get("kind") or "").strip()
+    if kind not in get_args(Kind):
+        raise unknown("kind", kind, get_args(Kind))
+    for key in ("disagg", "spec_decode"):
+        if (row.get(key) or "0").strip() not in {"", "0", "0.0", "False", "none"}:
+            raise InputError(
+                f"{key}: {row[key]!r} is not replayed; only aggregated serving without drafts is"
+            )
+    rate = _number(row, "request_rate")
+    concurrency = _number(row, "concurrency")
+    static = _number(row, "batch_static")
+    notes = row.get("notes") or ""
+    limits = {
+        key: int(found.group(1))
+        for key in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
+        if (found := re.search(rf"{key}=(\d+)", notes))
+    }
+    engine = (row.get("engine") or "").strip()
+    return Benchmark(
+        kind=kind,
+        engine=engine,
+        engine_version=(row.get("engine_version") or "").strip() or version_of(engine, row.get("date") or ""),
+        model=(row.get("model_hf_id") or "").strip(),
+        weight_format=(row.get("weights_dtype") or "auto").strip(),
+        kv_format=(row.get("kv_dtype") or "auto").strip(),
+        device=(row.get("gpu") or "").strip(),
+        sharding=sharding_of(row),
+        input_tokens=_needed(row, "isl"),
+        output_tokens=1.0 if kind == "first_token" else _needed(row, "osl"),
+        lengths=(row.get("length_distribution") or "fixed").strip(),
+        concurrency=int(concurrency) if concurrency else None,
+        request_rate=rate,
+        requests=_requests(row, int(concurrency) if concurrency else None, rate),
+        static_batch=int(static) if static else None,
+        limits=limits,
+    )
+
+
+def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
+    """Return prompt and answer lengths of the requests, in tokens.
+
+    fixed : every request has the mean
+    uniform[a,b] : uniform between a and b of the nominal length, whose mean the row gives
+    sharegpt : lognormal with the mean of the row and the spread of chat data (an assumption)
+    """
+    random = np.random.default_rng(SEED)
+    uniform = re.search(r"uniform\[([\d.]+),\s*([\d.]+)\]", benchmark.lengths)
+    out = []
+    for mean, spread in zip((benchmark.input_tokens, benchmark.output_tokens), SHAREGPT_SPREAD, strict=True):
+        if uniform:
+            low, high = float(uniform.group(1)), float(uniform.group(2))
+            draw = random.uniform(low, high, requests) * (2.0 * mean / (low + high))
+        elif "sharegpt" in benchmark.lengths and mean > 1:
+            draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)
+            draw = np.minimum(draw * mean / draw.mean(), 20.0 * mean)
+        else:
+            draw = np.full(requests, mean)
+        out.append(np.maximum(1.0, np.round(draw)))
+    return out[0], out[1]
