@@ -1,0 +1,233 @@
+"""What a projection is called in a checkpoint, and whether a list of names or patterns means it.
+
+Quantisers name modules of the checkpoint (`model.layers.3.mlp.experts.0.w1`, `*.self_attn*`,
+`re:.*lm_head`); a Network has fused matrices by class and layer. This file brings the two together.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import lru_cache
+
+from capplan.model.network import Layer, LinearAttention, Network, Projection, StateSpace
+
+_ATTENTION = {"llama4": "self_attn", "nemotron_h": "mixer", "deepseek_v4": "attn"}
+_FEED_FORWARD = {
+    "llama4": "feed_forward", "jamba": "feed_forward", "lfm2": "feed_forward", "lfm2_moe": "feed_forward",
+    "falcon_h1": "feed_forward", "bamba": "feed_forward", "nemotron_h": "mixer", "deepseek_v4": "ffn",
+    "granitemoehybrid": "shared_mlp",
+}  # fmt: skip
+_EXPERTS = {
+    "mixtral": "block_sparse_moe.experts", "minimax": "block_sparse_moe.experts",
+    "minimax_m2": "block_sparse_moe.experts", "minimax_m3": "block_sparse_moe.experts",
+    "minimax_m3_vl": "block_sparse_moe.experts", "phimoe": "block_sparse_moe.experts",
+    "granitemoe": "block_sparse_moe.experts", "granitemoehybrid": "block_sparse_moe.experts",
+    "kimi_linear": "block_sparse_moe.experts", "kimi_k3": "block_sparse_moe.experts",
+    "gemma4": "experts", "gemma4_text": "experts", "nemotron_h": "mixer.experts",
+    "deepseek_v4": "ffn.experts", "dbrx": "ffn.experts", "llama4": "feed_forward.experts",
+    "jamba": "feed_forward.experts", "lfm2_moe": "feed_forward.experts", "step3p7": "moe.experts",
+}  # fmt: skip
+_SHARED = {"shared_experts": "shared_experts", "shared_expert": "shared_expert"}
+_STATE = {"nemotron_h": "mixer", "mamba": "mixer", "mamba2": "mixer", "falcon_mamba": "mixer"}
+_LINEAR = {"minimax": "self_attn", "kimi_linear": "self_attn", "kimi_k3": "self_attn"}
+
+_SPELLINGS = {
+    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
+    "o": ("o_proj", "out_proj"),
+    "q": ("q_proj",),
+    "q_a": ("q_a_proj", "wq_a"),
+    "q_b": ("q_b_proj", "wq_b"),
+    "kv_a": ("kv_a_proj_with_mqa", "wkv"),
+    "kv_b": ("kv_b_proj",),
+    "index_q": ("indexer.wq_b", "index_q_proj"),
+    "index_k": ("indexer.wk", "index_k_proj"),
+    "index_weights": ("indexer.weights_proj",),
+    "gate_up": ("gate_proj", "up_proj", "gate_up_proj", "w1", "w3"),
+    "up": ("up_proj", "fc1"),
+    "down": ("down_proj", "w2", "fc2"),
+    "latent_down": ("fc1_latent_proj",),
+    "latent_up": ("fc2_latent_proj",),
+    "in_proj_qkvz": ("in_proj_qkvz", "in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_ba", "in_proj_a", "in_proj_b"),
+}
+_EXPERT_MATRICES = (
+    "0.gate_proj",
+    "0.up_proj",
+    "0.down_proj",
+    "0.w1",
+    "0.w2",
+    "0.w3",
+    "gate_up_proj",
+    "down_proj",
+)
+_OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "multi_modal", "mm_projector")
+_LAYER = re.compile(r"(?:^|.*\.)layers\.(\d+)\.(.+)")
+_EXPERT_NUMBER = re.compile(r"\bexperts\.(\d+)\b")
+
+
+def projection_names(network: Network, layer: Layer, projection: Projection) -> tuple[str, ...]:
+    """Return the names, below its layer, that a projection has in the checkpoint.
+
+    Parameters
+    ----------
+    network : the model; its model_type decides the spelling
+    layer : the layer that the projection is in
+    projection : the matrix
+
+    Returns
+    -------
+    names such as self_attn.q_proj; a fused matrix has several
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> down = Projection("down", "ffn", 8, 8, "rows")
+    >>> layer = Layer((), (down,))
+    >>> projection_names(Network("n", "llama", 8, 10, (layer,), head, True, 80), layer, down)
+    ('mlp.down_proj', 'mlp.w2', 'mlp.fc2')
+    """
+    name = projection.name.removeprefix("shared_")
+    spellings = _SPELLINGS.get(name, (name,))
+    return tuple(
+        f"{base}.{spelling}"
+        for base in _bases(network.model_type, layer, projection)
+        for spelling in spellings
+    )
+
+
+def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, ...]:
+    family = model_type.removesuffix("_text")
+    if projection.tensor_class == "attention":
+        if projection.name.startswith(("in_proj", "out_proj")) or _only_states(layer):
+            linear = any(isinstance(mixer, LinearAttention) for mixer in layer.mixers)
+            return (_LINEAR.get(family, "linear_attn") if linear else _STATE.get(family, "mamba"),)
+        return (_ATTENTION.get(family, "self_attn"),)
+    if projection.tensor_class == "shared_expert":
+        parent = _EXPERTS.get(family, "mlp.experts").rpartition(".")[0]
+        return tuple(f"{parent}.{shared}" if parent else shared for shared in _SHARED.values())
+    return (_FEED_FORWARD.get(family, "mlp"),)
+
+
+def _only_states(layer: Layer) -> bool:
+    return bool(layer.mixers) and all(
+        isinstance(mixer, LinearAttention | StateSpace) for mixer in layer.mixers
+    )
+
+
+def expert_names(network: Network) -> tuple[str, ...]:
+    """Return the names, below their layer, of the routed experts' matrices in the checkpoint.
+
+    Parameters
+    ----------
+    network : the model; its model_type decides the spelling
+
+    Returns
+    -------
+    names of the first expert; all experts of a layer are alike
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> expert_names(Network("n", "mixtral", 8, 10, (), head, True, 80))[3]
+    'block_sparse_moe.experts.0.w1'
+    """
+    base = _EXPERTS.get(network.model_type.removesuffix("_text"), "mlp.experts")
+    return tuple(f"{base}.{matrix}" for matrix in _EXPERT_MATRICES)
+
+
+@dataclass(slots=True)
+class NameList:
+    """Module names and patterns, indexed so that long lists (20,000 names) stay quick."""
+
+    by_layer: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Layer number -> name below the layer -> value."""
+    patterns: list[tuple[str, str]] = field(default_factory=list)
+    """Patterns that name no single layer, with their values, in order."""
+    anywhere: dict[str, str] = field(default_factory=dict)
+    """Names without a layer, such as lm_head."""
+
+    def add(self, name: str, value: str) -> None:
+        """Add a name or pattern; towers other than the text decoder are left out."""
+        if name.startswith("re:"):
+            self.patterns.append((name, value))
+            return
+        expert = _EXPERT_NUMBER.search(name)
+        if expert and expert[1] != "0":
+            return
+        match = _LAYER.fullmatch(name)
+        prefix = name.partition("layers.")[0]
+        if any(tower in prefix for tower in _OTHER_TOWERS):
+            return
+        if match:
+            self.by_layer.setdefault(int(match[1]), {})[match[2]] = value
+        elif any(mark in name for mark in "*?["):
+            self.patterns.append((name, value))
+        else:
+            self.anywhere[name] = value
+
+    def value(self, index: int, names: Iterable[str]) -> str | None:
+        """Return the value of the first name of a layer's module that is listed, or None."""
+        listed = self.by_layer.get(index, {})
+        for name in names:
+            for entry, value in listed.items():
+                if _is_or_is_inside(name, entry):
+                    return value
+            full = f"model.layers.{index}.{name}"
+            for pattern, value in self.patterns:
+                if _matches(pattern, full):
+                    return value
+            for entry, value in self.anywhere.items():
+                if f".{entry}." in f".{full}.":
+                    return value
+        return None
+
+
+def name_list(entries: Iterable[tuple[str, str]]) -> NameList:
+    """Return the index of names and patterns with a value each.
+
+    Parameters
+    ----------
+    entries : name or pattern, value
+
+    Returns
+    -------
+    the index
+
+    Examples
+    --------
+    >>> listed = name_list([("model.layers.3.mlp*", "left out")])
+    >>> listed.value(3, ["mlp.down_proj"]), listed.value(4, ["mlp.down_proj"])
+    ('left out', None)
+    """
+    found = NameList()
+    for name, value in entries:
+        found.add(name, value)
+    return found
+
+
+def _is_or_is_inside(name: str, entry: str) -> bool:
+    if name == entry or name.startswith(entry + "."):
+        return True
+    return any(mark in entry for mark in "*?[") and _glob(entry).match(name) is not None
+
+
+def _matches(pattern: str, full_name: str) -> bool:
+    if pattern.startswith("re:"):
+        return _regular(pattern[3:]).match(full_name) is not None
+    start = pattern.find("layers.")
+    if start >= 0:
+        tail = full_name[full_name.index("layers.") :]
+        wanted = pattern[start:]
+        return _glob(wanted).match(tail) is not None or _glob(wanted + ".*").match(tail) is not None
+    return _glob(pattern).match(full_name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
+@lru_cache(maxsize=4096)
+def _regular(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,203 @@
+"""How each quantiser spells a format, and which of our formats that is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from capplan.errors import InputError, unknown
+from capplan.model.weight_format import KV_FORMATS
+
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_REAL": "fp8_block",
+    "FP8_PB_WO": "fp8_block",
+    "FP8_BLOCK_SCALES": "fp8_block",
+    "INT8_SQ": "int8",
+    "INT8": "int8",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+    "W8A16": "w8a16",
+    "MXFP8": "mxfp8",
+    "MXFP4": "mxfp4",
+    "W4A8_MXFP4_FP8": "mxfp4",
+    "W4A8_MXFP4_MXFP8": "mxfp4",
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A8_NVFP4_FP8": "nvfp4",
+    "W4A16_NVFP4": "nvfp4_w4a16",
+}
+_GROUPED_ALGORITHMS = {"W4A16": "w4a16", "W4A16_AWQ": "w4a16", "INT4_AWQ": "w4a16", "W4A8_AWQ": "w4a8"}
+
+
+def algorithm_format(algorithm: str, group_size: int, place: str) -> str:
+    """Return the format that a `quant_algo` of NVIDIA's quantiser stands for.
+
+    Parameters
+    ----------
+    algorithm : its name
+    group_size : weights that share a scale; 0 where the file does not say
+    place : file and key, as an error should name them
+
+    Returns
+    -------
+    name of a weight format
+
+    Examples
+    --------
+    >>> algorithm_format("NVFP4", 16, "here"), algorithm_format("W4A16_AWQ", 128, "here")
+    ('nvfp4', 'w4a16-g128')
+    """
+    name = algorithm.upper()
+    if name in _GROUPED_ALGORITHMS:
+        return f"{_GROUPED_ALGORITHMS[name]}-g{group_size or 128}"
+    if name not in _ALGORITHMS:
+        known = ", ".join(sorted([*_ALGORITHMS, *_GROUPED_ALGORITHMS, "MIXED_PRECISION"]))
+        raise InputError(f"{place}: {algorithm!r} is not known\n  known: {known}")
+    return _ALGORITHMS[name]
+
+
+def packed_format(bits: int, group_size: int, *, zero_points: bool, place: str) -> str:
+    """Return the format of weight-only integers in groups (AWQ, GPTQ, AutoRound).
+
+    Parameters
+    ----------
+    bits : [bit]
+        width of a weight
+    group_size : weights that share a scale; -1 for one per channel
+    zero_points : whether the checkpoint stores zero points (GPTQ always does)
+    place : file and key, as an error should name them
+
+    Returns
+    -------
+    name of a weight format
+
+    Examples
+    --------
+    >>> packed_format(4, 128, zero_points=True, place="here")
+    'w4a16-g128-zp'
+    """
+    if not 2 <= bits <= 8:
+        raise InputError(f"{place}.bits: {bits} is not modelled\n  allowed: 2 to 8")
+    if group_size in (-1, 0):
+        return f"w{bits}a16"
+    if not 8 <= group_size <= 65536:
+        raise InputError(f"{place}.group_size: {group_size} is out of range\n  allowed: -1, or 8 to 65536")
+    return f"w{bits}a16-g{group_size}{'-zp' if zero_points else ''}"
+
+
+def compressed_format(group: Mapping[str, Any], place: str) -> str:
+    """Return the format of one config group of compressed-tensors.
+
+    Parameters
+    ----------
+    group : an object with `weights` and perhaps `input_activations`
+    place : file and key, as an error should name them
+
+    Returns
+    -------
+    name of a weight format
+
+    Examples
+    --------
+    >>> compressed_format({"weights": {"num_bits": 4, "type": "int", "group_size": 128, "symmetric": True}}, "here")
+    'w4a16-g128'
+    >>> compressed_format({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
+    ...                    "input_activations": {"num_bits": 8}}, "here")
+    'fp8'
+    """
+    weights = group["weights"]
+    activations = group.get("input_activations")
+    bits, kind = weights.get("num_bits"), weights.get("type", "int")
+    size = weights.get("group_size") or 0
+    activation_bits = activations.get("num_bits", 16) if isinstance(activations, Mapping) else 16
+    if kind == "float":
+        return _float_format(bits, size, activation_bits, weights, place)
+    if not isinstance(bits, int) or not 2 <= bits <= 8:
+        raise InputError(f"{place}.weights.num_bits: {bits!r} is not modelled\n  allowed: 2 to 8")
+    if bits == 8 and activation_bits == 8 and size <= 0:
+        return "int8"
+    suffix = "" if weights.get("symmetric", True) else "-zp"
+    grouped = f"-g{size}{suffix}" if size > 0 else ""
+    return f"w{bits}a{8 if activation_bits == 8 else 16}{grouped}"
+
+
+def _float_format(bits: Any, size: int, activation_bits: int, weights: Mapping[str, Any], place: str) -> str:
+    if bits == 4 and size == 16:
+        return "nvfp4" if activation_bits < 16 else "nvfp4_w4a16"
+    if bits == 4 and size == 32:
+        return "mxfp4"
+    if bits == 8 and size == 32:
+        return "mxfp8"
+    if bits == 8 and weights.get("strategy") == "block":
+        return "fp8_block"
+    if bits == 8 and size <= 0:
+        return "fp8" if activation_bits < 16 else "fp8_w8a16"
+    raise InputError(
+        f"{place}.weights: float of {bits!r} bits in groups of {size} is not modelled\n"
+        "  known: 8 bits (tensor, channel, block, groups of 32), 4 bits in groups of 16 or 32"
+    )
+
+
+def quark_format(entry: Mapping[str, Any], place: str) -> str | None:
+    """Return the format of one config of AMD's quantiser.
+
+    Parameters
+    ----------
+    entry : an object with `weight`
+    place : file and key, as an error should name them
+
+    Returns
+    -------
+    name of a weight format, None where it has no weight part
+
+    Examples
+    --------
+    >>> quark_format({"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}}, "here")
+    'mxfp4'
+    """
+    weight = entry.get("weight")
+    if weight is None:
+        return None
+    if isinstance(weight, list) and weight:
+        weight = weight[0]
+    if not isinstance(weight, Mapping):
+        raise InputError(f"{place}.weight: not an object")
+    dtype, size = weight.get("dtype"), weight.get("group_size") or 0
+    if dtype in ("fp8_e4m3", "fp8_e5m2"):
+        return "fp8"
+    if dtype == "fp4" and size == 32:
+        return "mxfp4"
+    if dtype == "int8":
+        return "int8"
+    if dtype in ("int4", "uint4"):
+        return f"w4a16-g{size}{'-zp' if dtype == 'uint4' else ''}" if size > 0 else "w4a16"
+    raise InputError(
+        f"{place}.weight.dtype: {dtype!r} is not modelled\n  known: fp8_e4m3, fp4 in groups of 32, int8, int4"
+    )
+
+
+def kv_format(scheme: Any, place: str) -> str:
+    """Return the cache format that a `kv_cache_scheme` or `kv_cache_quant_algo` asks for.
+
+    Parameters
+    ----------
+    scheme : a name, or an object with num_bits and type
+    place : file and key, as an error should name them
+
+    Returns
+    -------
+    name of a cache format
+
+    Examples
+    --------
+    >>> kv_format({"num_bits": 8, "type": "float"}, "here"), kv_format("NVFP4", "here")
+    ('fp8', 'nvfp4')
+    """
+    if isinstance(scheme, str) and scheme.lower() in KV_FORMATS:
+        return scheme.lower()
+    if isinstance(scheme, Mapping):
+        found = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4", (4, "int"): "int4"}.get(
+            (scheme.get("num_bits", 0), scheme.get("type", "float"))
+        )
+        if found:
+            return found
+    raise unknown("KV cache scheme", str(scheme), KV_FORMATS, place=place)
