@@ -101,9 +101,11 @@ def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | Non
 
 def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     """Return the benchmark that a row of measured serving results describes; InputError where it cannot be known."""
-    kind = (row.get("kind") or "").strip()
-    if kind not in get_args(Kind):
-        raise unknown("kind", kind, get_args(Kind))
+    named = (row.get("kind") or "").strip()
+    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    if named not in kinds:
+        raise unknown("kind", named, kinds)
+    kind = kinds[named]
     for key in ("disagg", "spec_decode"):
         if (row.get(key) or "0").strip() not in {"", "0", "0.0", "False", "none"}:
             raise InputError(

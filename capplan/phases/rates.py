@@ -27,6 +27,10 @@ class StepRates:
     linear_attention: LinearAttentionRates
     elementwise: ElementwiseRates
     link: LinkRates
+    activation_bytes: Mapping[str, float]
+    """Bytes per element of the activations that a dense kernel reads, by weight format."""
+    expert_activation_bytes: Mapping[str, float]
+    """The same for expert kernels."""
 
 
 def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
@@ -43,4 +47,6 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         linear_attention=stacked([value.linear_attention for value in values], index),
         elementwise=stacked([value.elementwise for value in values], index),
         link=stacked([value.link for value in values], index),
+        activation_bytes=first.activation_bytes,
+        expert_activation_bytes=first.expert_activation_bytes,
     )

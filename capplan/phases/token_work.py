@@ -29,9 +29,10 @@ def projection_cost(
     own = rates.matmul[projection.weight_format]
     bytes_each = named_weight_format(projection.weight_format).bytes_per_element
     inputs, outputs = rank_inputs(projection, tensor_parallel), rank_outputs(projection, tensor_parallel)
+    activation_bytes = rates.activation_bytes[projection.weight_format]
     flop = matmul_flop(tokens, inputs, outputs)
-    moved = matmul_bytes(tokens, inputs, outputs, bytes_each, ACTIVATION_BYTES)
-    seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, ACTIVATION_BYTES, own)
+    moved = matmul_bytes(tokens, inputs, outputs, bytes_each, activation_bytes)
+    seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, activation_bytes, own)
     return OperatorCost(
         projection.name,
         seconds,
@@ -56,11 +57,12 @@ def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: St
         experts.gated,
         named_weight_format(experts.weight_format).bytes_per_element,
     )
+    activation_bytes = rates.expert_activation_bytes[experts.weight_format]
     flop = experts_flop(*shape[:7])
-    moved = experts_bytes(*shape, ACTIVATION_BYTES)
+    moved = experts_bytes(*shape, activation_bytes)
     return OperatorCost(
         "experts",
-        experts_time_s(*shape, ACTIVATION_BYTES, own),
+        experts_time_s(*shape, activation_bytes, own),
         flop,
         moved,
         compute_s=flop / own.flop_per_s,

@@ -1,0 +1,66 @@
+"""The rates that the steps of one network run at on one device: one record for every format it holds."""
+
+from dataclasses import dataclass
+
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.model.network import Network
+from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.phases.rates import StepRates
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRates:
+    """Rates, and how far they were measured."""
+
+    rates: StepRates
+    label: str
+    assumptions: tuple[str, ...]
+
+
+def _formats(network: Network) -> tuple[list[str], list[str]]:
+    dense = {network.lm_head.weight_format}
+    experts = set()
+    for layer in set(network.layers):
+        dense |= {projection.weight_format for projection in layer.projections}
+        if layer.experts:
+            experts.add(layer.experts.weight_format)
+    return sorted(dense), sorted(experts)
+
+
+def step_rates(
+    network: Network, device: Device, efficiency: Efficiency, *, engine: str, kv_format: str
+) -> LabelledRates:
+    """Return the rates of every kernel that a step of the network runs on the device."""
+    dense_formats, expert_formats = _formats(network)
+
+    def of(weight_format: str, expert_format: str | None = None) -> DeviceRates:
+        return device_rates(
+            device,
+            efficiency,
+            weight_format=weight_format,
+            kv_format=kv_format,
+            engine=engine,
+            expert_format=expert_format,
+        )
+
+    dense = {name: of(name) for name in dense_formats}
+    experts = {name: of("bf16", name) for name in expert_formats}
+    every = [*dense.values(), *experts.values()]
+    first = every[0]
+    notes = dict.fromkeys(note for rates in every for note in rates.assumptions)
+    return LabelledRates(
+        rates=StepRates(
+            matmul={name: rates.matmul for name, rates in dense.items()},
+            experts={name: rates.experts for name, rates in experts.items()},
+            attention=first.attention,
+            latent_attention=first.latent_attention,
+            linear_attention=first.linear_attention,
+            elementwise=first.elementwise,
+            link=first.link,
+            activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
+            expert_activation_bytes={name: rates.expert_activation_bytes for name, rates in experts.items()},
+        ),
+        label="assumed" if any(rates.label == "assumed" for rates in every) else "measured",
+        assumptions=tuple(notes),
+    )
