@@ -1,0 +1,105 @@
+"""Speculative decoding: what one round of drafting and verifying yields and costs."""
+
+import numpy as np
+
+from capplan.numbers import Number
+
+
+def expected_tokens_per_round(acceptance_fraction: Number, draft_tokens: Number) -> Number:
+    """Return the tokens that one round adds to a sequence, the bonus token included.
+
+        E = (1 - a^(g+1)) / (1 - a),   g + 1 at a = 1
+
+    Parameters
+    ----------
+    acceptance_fraction : [-]
+        a, the chance that one draft token is accepted given that all before it were, 0 to 1
+    draft_tokens : [tokens]
+        g, drafted in one round
+
+    Returns
+    -------
+    [tokens]
+        E, between 1 and g + 1; assumes that acceptances are independent
+
+    Examples
+    --------
+    >>> round(float(expected_tokens_per_round(0.9, 4.0)), 4)
+    4.0951
+    >>> float(expected_tokens_per_round(1.0, 4.0))
+    5.0
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative Decoding",
+    arXiv:2211.17192, equation 1.
+    """
+    acceptance, drafts = np.broadcast_arrays(
+        np.asarray(acceptance_fraction, dtype=np.float64), np.asarray(draft_tokens, dtype=np.float64)
+    )
+    certain = acceptance >= 1.0
+    miss = np.where(certain, 1.0, 1.0 - acceptance)
+    tokens: Number = np.where(certain, drafts + 1.0, (1.0 - acceptance ** (drafts + 1.0)) / miss)[()]
+    return tokens
+
+
+def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -> Number:
+    """Return the time of one round: the drafts one after the other, then one verification.
+
+        t = g t_d + t_v
+
+    Parameters
+    ----------
+    draft_tokens : [tokens]
+        g
+    draft_step_s : [s]
+        t_d, one decode step of the draft
+    verify_s : [s]
+        t_v, one step of the target over g + 1 tokens of every sequence
+
+    Returns
+    -------
+    [s]
+        t, rejection sampling left out
+
+    Examples
+    --------
+    >>> round_time_s(5.0, 0.002, 0.035)
+    0.045
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, section 3.2.
+    """
+    return draft_tokens * draft_step_s + verify_s
+
+
+def speculative_speedup_ratio(expected_tokens: Number, round_s: Number, target_step_s: Number) -> Number:
+    """Return how many times faster a sequence decodes with drafts than without.
+
+        speedup = E t_t / t
+
+    Parameters
+    ----------
+    expected_tokens : [tokens]
+        E, of one round
+    round_s : [s]
+        t, of one round
+    target_step_s : [s]
+        t_t, of one plain decode step of the target at the same batch
+
+    Returns
+    -------
+    [-]
+        below 1 where drafting costs more than it brings
+
+    Examples
+    --------
+    >>> speculative_speedup_ratio(3.0, 0.045, 0.030)
+    2.0
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, theorem 3.8.
+    """
+    return expected_tokens * target_step_s / round_s
