@@ -1,7 +1,10 @@
 """What a serving engine of a version does: scheduling, defaults, memory accounting, host overhead."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from capplan.engine.memory_rules import MemoryRules
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
 
@@ -37,3 +40,52 @@ class HostOverhead:
     """Per request, before its first token: HTTP, tokenisation, first streaming chunk."""
     eager_layer_s: float = 0.0
     """Per layer of a step that does not run under CUDA graphs: launches that the device waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Defaults that an engine chooses by the memory of the device."""
+
+    above_bytes: float
+    """The tier holds from this much device memory on."""
+    max_num_seqs: int
+    server_batched_tokens: int
+    """Token budget of a step behind an API server."""
+    offline_batched_tokens: int
+    """Token budget of a step of the offline class."""
+    graph_max_sequences: int = 512
+    """Largest batch that is captured as a CUDA graph."""
+    wide_graph_max_sequences: int = 512
+    """The same from four tensor-parallel ranks on."""
+    not_architectures: tuple[str, ...] = ()
+    """Architectures that fall through to the next tier although their memory is large enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """A serving engine of a version, as data."""
+
+    engine: str
+    version: str
+    """The known version that the figures belong to."""
+    policy: Policy
+    chunked: bool
+    block_tokens: int
+    tiers: tuple[Tier, ...]
+    """Largest first; the last holds for every device."""
+    memory: MemoryRules
+    host: HostOverhead
+    weight_dtypes: Mapping[str, frozenset[str]]
+    """Weight dtypes that run, by device architecture; `*` for every other one."""
+    kv_dtypes: Mapping[str, frozenset[str]]
+    """Cache dtypes that run, by device architecture."""
+    prefix_caching: bool = True
+    async_scheduling: bool = False
+    """The host prepares a step while the device runs the one before."""
+    doubles_graph_sequences: bool = False
+    """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
+    long_chunked_tokens: int | None = None
+    """Prompts are cut after all where the maximum context is above this (vLLM V0)."""
+    asked_version: str | None = None
+    assumptions: tuple[str, ...] = field(default=())
+    """What was assumed to choose this profile, in sentences."""

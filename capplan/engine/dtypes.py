@@ -1,0 +1,52 @@
+"""Which weight and cache dtypes run on which device architecture.
+
+Sources: vLLM documentation "Supported Hardware" of quantisation; SGLang "Quantization"; TensorRT-LLM "Numerical Precision".
+"""
+
+from collections.abc import Mapping
+
+_ALWAYS = frozenset({"fp32", "fp16", "int8", "int4"})
+_AMPERE = _ALWAYS | {
+    "bf16",
+    "fp8",
+    "mxfp4",
+    "nvfp4",
+}  # fp8 and fp4 weights are widened in the kernel before the matmul
+
+CUDA_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
+    "volta": frozenset({"fp32", "fp16"}),
+    "turing": _ALWAYS,
+    "ampere": _AMPERE,
+    "ada": _AMPERE,
+    "hopper": _AMPERE,
+    "blackwell": _AMPERE,
+    "cdna2": _ALWAYS | {"bf16"},
+    "cdna3": _ALWAYS | {"bf16", "fp8", "mxfp4"},
+    "cdna4": _ALWAYS | {"bf16", "fp8", "mxfp4"},
+    "*": _ALWAYS | {"bf16", "fp8", "mxfp4"},
+}
+"""Weights that vLLM and SGLang load, by architecture."""
+
+TRTLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
+    "ampere": _ALWAYS | {"bf16"},
+    "ada": _ALWAYS | {"bf16", "fp8"},
+    "hopper": _ALWAYS | {"bf16", "fp8", "mxfp4"},
+    "blackwell": _AMPERE,
+    "*": frozenset(),
+}
+"""Weights that TensorRT-LLM runs: NVIDIA devices from Ampere on."""
+
+_PLAIN_KV = frozenset({"fp32", "bf16", "fp16"})
+
+CUDA_KV_DTYPES: Mapping[str, frozenset[str]] = {
+    "volta": frozenset({"fp32", "fp16"}),
+    "turing": frozenset({"fp32", "fp16"}),
+    "*": _PLAIN_KV | {"fp8", "int8"},
+}
+"""Caches that vLLM and SGLang keep."""
+
+TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
+    "ampere": _PLAIN_KV | {"int8"},
+    "*": _PLAIN_KV | {"fp8", "int8"},
+}
+"""Caches that TensorRT-LLM keeps."""

@@ -1,0 +1,282 @@
+"""Which profile answers for an engine and a version, and what it schedules by default on a device."""
+
+import re
+from dataclasses import replace
+
+from capplan.engine.profile import EngineProfile, Scheduling, Tier
+from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
+from capplan.engine.trtllm import TRTLLM
+from capplan.engine.vllm import VLLM
+from capplan.errors import InputError, unknown
+
+ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
+"""Profiles of each engine, oldest first."""
+
+_ALIASES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "sgl": "sglang"}
+_VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+
+def version_key(version: str) -> tuple[int, int, int] | None:
+    """Return the first version number in a text, as numbers that compare.
+
+    Parameters
+    ----------
+    version : such as `0.11.2`, `v0.6.5-dev (V0)`, `0.8.x`
+
+    Returns
+    -------
+    major, minor, patch [-]; None where the text has none
+
+    Examples
+    --------
+    >>> version_key("0.11.2.dev690+g67475a6e8")
+    (0, 11, 2)
+    >>> version_key("0.8.x (V0)")
+    (0, 8, 0)
+    >>> version_key("nightly") is None
+    True
+    """
+    match = _VERSION.search(version)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def profile(engine: str, version: str | None = None) -> EngineProfile:
+    """Return what an engine of a version does: the nearest known version at or below it.
+
+    Parameters
+    ----------
+    engine : vllm, sglang or trtllm
+    version : None is the newest known
+
+    Returns
+    -------
+    the profile; its `assumptions` say so where the version was not known
+
+    Examples
+    --------
+    >>> profile("vllm", "0.19.1").version
+    '0.18.0'
+    >>> profile("sglang").policy
+    'prefill_first'
+    """
+    name = engine.strip().lower()
+    name = _ALIASES.get(name, name)
+    if name not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    known = ENGINES[name]
+    newest = known[-1]
+    if version is None:
+        sentence = f"{name} {newest.version}, the newest version known (replace with --engine-version)"
+        return replace(newest, assumptions=(sentence,))
+    key = version_key(version)
+    if key is None:
+        sentence = f"{name} version {version!r} is not known: taken as {newest.version} (replace with --engine-version)"
+        return replace(newest, asked_version=version, assumptions=(sentence,))
+    older = [entry for entry in known if (version_key(entry.version) or (0, 0, 0)) <= key]
+    if not older:
+        sentence = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
+        return replace(known[0], asked_version=version, assumptions=(sentence,))
+    found = replace(older[-1], asked_version=version)
+    if key > (version_key(newest.version) or key):
+        sentence = f"{name} {version} is newer than the newest version known: taken as {newest.version}"
+        return replace(found, assumptions=(sentence,))
+    return found
+
+
+def tier(engine: EngineProfile, device_memory_bytes: float, architecture: str = "") -> Tier:
+    """Return the defaults that an engine chooses for a device.
+
+    Parameters
+    ----------
+    engine : the profile
+    device_memory_bytes : [B]
+        as the driver reports it
+    architecture : of the device; some engines keep small defaults on Ampere whatever its memory
+
+    Returns
+    -------
+    the tier
+
+    Examples
+    --------
+    >>> tier(profile("vllm", "0.11.0"), 79.2 * 2**30, "hopper").max_num_seqs
+    1024
+    >>> tier(profile("vllm", "0.11.0"), 79.2 * 2**30, "ampere").max_num_seqs
+    256
+    """
+    for entry in engine.tiers:
+        if device_memory_bytes >= entry.above_bytes and architecture.lower() not in entry.not_architectures:
+            return entry
+    return engine.tiers[-1]
+
+
+def scheduling(
+    engine: EngineProfile,
+    device_memory_bytes: float,
+    architecture: str = "",
+    *,
+    offline: bool = False,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> Scheduling:
+    """Return how an engine forms its steps on a device, where nothing else is asked for.
+
+    Parameters
+    ----------
+    engine : the profile
+    device_memory_bytes : [B]
+        as the driver reports it
+    architecture : of the device
+    offline : the offline class instead of the API server
+    max_model_len : [tokens]
+        an engine that does not cut prompts takes at least one whole prompt per step
+    max_num_seqs : [-]
+        asked for; None takes the default
+    max_num_batched_tokens : [tokens]
+        asked for; None takes the default
+
+    Returns
+    -------
+    policy, limits and block size
+
+    Examples
+    --------
+    >>> scheduling(profile("vllm", "0.19.0"), 79.2 * 2**30, "hopper").max_num_batched_tokens
+    8192
+    """
+    entry = tier(engine, device_memory_bytes, architecture)
+    chunked = engine.chunked
+    tokens = entry.offline_batched_tokens if offline else entry.server_batched_tokens
+    if engine.long_chunked_tokens is not None and max_model_len is not None:
+        chunked = chunked or max_model_len > engine.long_chunked_tokens
+        tokens = tokens if chunked else max(tokens, max_model_len)
+    return Scheduling(
+        policy=engine.policy,
+        max_num_seqs=max_num_seqs or entry.max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens or tokens,
+        chunked=chunked,
+        block_tokens=engine.block_tokens,
+    )
+
+
+def default_memory_fraction(
+    engine: EngineProfile,
+    device_memory_bytes: float,
+    tensor_pipeline_ranks: float = 1.0,
+    architecture: str = "",
+) -> float:
+    """Return the memory fraction that an engine takes where none is asked for.
+
+    Parameters
+    ----------
+    engine : the profile
+    device_memory_bytes : [B]
+        as the driver reports it
+    tensor_pipeline_ranks : [-]
+        tensor x pipeline ranks
+    architecture : of the device
+
+    Returns
+    -------
+    [-]
+        of total memory (vLLM), of memory free at start (SGLang), of memory left by the weights (TensorRT-LLM)
+
+    Examples
+    --------
+    >>> default_memory_fraction(profile("vllm", "0.19.0"), 79.2 * 2**30)
+    0.9
+    >>> default_memory_fraction(profile("sglang"), 79.2 * 2**30)
+    0.834
+    """
+    fixed = engine.memory.default_fraction
+    if fixed is not None:
+        return fixed
+    entry = tier(engine, device_memory_bytes, architecture)
+    wide = tensor_pipeline_ranks >= 4
+    graphs = entry.wide_graph_max_sequences if wide else entry.graph_max_sequences
+    reserved = reserved_bytes(entry.server_batched_tokens, graphs, tensor_pipeline_ranks, device_memory_bytes)
+    return static_fraction(reserved, device_memory_bytes)
+
+
+def graph_max_sequences(
+    engine: EngineProfile, entry: Tier, max_num_seqs: int, tensor_parallel: int = 1
+) -> int:
+    """Return the largest decode batch that runs as a captured CUDA graph.
+
+    Parameters
+    ----------
+    engine : the profile
+    entry : the tier of the device
+    max_num_seqs : [-]
+        sequences that may run at once
+    tensor_parallel : [-]
+        ranks
+
+    Returns
+    -------
+    [-]
+
+    Examples
+    --------
+    >>> vllm = profile("vllm", "0.19.0")
+    >>> graph_max_sequences(vllm, vllm.tiers[-1], 64)
+    128
+    """
+    limit = entry.wide_graph_max_sequences if tensor_parallel >= 4 else entry.graph_max_sequences
+    return min(2 * max_num_seqs, limit) if engine.doubles_graph_sequences else limit
+
+
+def unsupported_reason(
+    engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
+) -> str | None:
+    """Return why an engine cannot run dtypes on a device, or None where it can.
+
+    Parameters
+    ----------
+    engine : the profile
+    architecture : of the device
+    weight_dtype : name of a weight dtype; None is not checked
+    kv_dtype : name of a cache dtype; None is not checked
+
+    Returns
+    -------
+    a sentence, or None
+
+    Examples
+    --------
+    >>> unsupported_reason(profile("trtllm"), "ampere", weight_dtype="fp8")
+    'trtllm does not run fp8 weights on ampere'
+    >>> unsupported_reason(profile("vllm"), "hopper", "fp8", "fp8") is None
+    True
+    """
+    for what, dtype, table in (
+        ("weights", weight_dtype, engine.weight_dtypes),
+        ("KV cache", kv_dtype, engine.kv_dtypes),
+    ):
+        if dtype is not None and dtype not in table.get(architecture.lower(), table["*"]):
+            return f"{engine.engine} does not run {dtype} {what} on {architecture}"
+    return None
+
+
+def refuse_unsupported(
+    engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
+) -> None:
+    """Raise the error for dtypes that an engine cannot run on a device.
+
+    Parameters
+    ----------
+    engine : the profile
+    architecture : of the device
+    weight_dtype : name of a weight dtype; None is not checked
+    kv_dtype : name of a cache dtype; None is not checked
+
+    Examples
+    --------
+    >>> refuse_unsupported(profile("vllm"), "hopper", "fp8", "fp8")
+    """
+    reason = unsupported_reason(engine, architecture, weight_dtype, kv_dtype)
+    if reason:
+        table = engine.kv_dtypes if "KV" in reason else engine.weight_dtypes
+        allowed = ", ".join(sorted(table.get(architecture.lower(), table["*"]))) or "none"
+        raise InputError(f"{reason}\n  allowed: {allowed}\n  change the dtype, the engine or the hardware")

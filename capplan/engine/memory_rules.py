@@ -1,0 +1,51 @@
+"""How an engine of a version divides the memory of a device: rules as data, and the few fitted numbers in them."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+GIB = 2.0**30
+
+BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """What an engine takes out of a device before the KV cache gets the rest.
+
+    utilisation : fraction x total - weights - activations - runtime (vLLM)
+    static_fraction : fraction x (total - runtime) - weights; activations live in the rest (SGLang)
+    free_fraction : fraction x (total - weights - activations - runtime) (TensorRT-LLM)
+    """
+
+    budget: BudgetKind
+    default_fraction: float | None
+    """None: chosen from device memory and settings (SGLang)."""
+    sampler_bytes: float
+    """Working memory of the sampler per running sequence and vocabulary entry, beside the logits."""
+    hidden_copies: float
+    """Hidden-state tensors of the whole token budget that are alive at the peak of a layer."""
+    resident_copies: float
+    """Hidden-state tensors of the token budget that are alive while the sampler runs."""
+    activation_base_bytes: float
+    """Part of the activation peak that depends on neither model nor settings."""
+    expert_workspace_resident: bool
+    """Buffers of routed experts stay allocated while the sampler runs."""
+    non_torch_bytes: float
+    """Held outside the tensor allocator on one device: kernels, handles, workspaces."""
+    collective_bytes: float
+    """The same, added once tensor-parallel ranks talk over fast links: collective and all-reduce buffers."""
+    graph_bytes_per_layer: float
+    """CUDA graphs of one layer at the default capture sizes."""
+    graph_base_bytes: float
+    graphs_in_budget: bool
+    """The engine subtracts its estimate of CUDA-graph memory before it sizes the cache."""
+    layer_groups: bool
+    """Layers of different kinds share one pool in groups; otherwise each keeps every token."""
+    tokens_from_concurrency: bool
+    """The printed cache size is concurrency x context rather than blocks x block size."""
+    profiles_whole_context: bool = False
+    """The activation peak is measured at the maximum context where prompts are not cut (vLLM V0)."""
+    window_tokens_ratio: float | None = None
+    """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
+    state_pool_ratio: float | None = None
+    """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""

@@ -1,0 +1,65 @@
+"""TensorRT-LLM: in-flight batching, prompts whole by default, a share of what weights leave free for the cache.
+
+Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`. No start was logged: the runtime memory is assumed.
+"""
+
+from dataclasses import replace
+
+from capplan.engine.dtypes import TRTLLM_KV_DTYPES, TRTLLM_WEIGHT_DTYPES
+from capplan.engine.memory_rules import GIB, MemoryRules
+from capplan.engine.profile import EngineProfile, HostOverhead, Tier
+
+_MEMORY = MemoryRules(
+    budget="free_fraction",
+    default_fraction=0.9,
+    sampler_bytes=8.0,
+    hidden_copies=4.3,
+    resident_copies=1.16,
+    activation_base_bytes=0.05 * GIB,
+    expert_workspace_resident=True,
+    non_torch_bytes=0.8 * GIB,
+    collective_bytes=1.5 * GIB,
+    graph_bytes_per_layer=0.01 * GIB,
+    graph_base_bytes=0.2 * GIB,
+    graphs_in_budget=False,
+    layer_groups=False,
+    tokens_from_concurrency=False,
+)
+
+_BASE = EngineProfile(
+    engine="trtllm",
+    version="0.7.0",
+    policy="mixed",
+    chunked=False,
+    block_tokens=64,
+    tiers=(Tier(0.0, 2048, 8192, 8192, graph_max_sequences=128, wide_graph_max_sequences=128),),
+    memory=_MEMORY,
+    host=HostOverhead(
+        step_s=0.5e-3, sequence_s=4e-6, prefill_token_s=0.05e-6, request_s=5e-3, eager_layer_s=0.0
+    ),
+    weight_dtypes=TRTLLM_WEIGHT_DTYPES,
+    kv_dtypes=TRTLLM_KV_DTYPES,
+    prefix_caching=False,
+)
+
+TRTLLM: tuple[EngineProfile, ...] = (
+    _BASE,
+    replace(_BASE, version="0.14.0", host=replace(_BASE.host, step_s=0.4e-3)),
+    replace(
+        _BASE,
+        version="1.0.0",
+        block_tokens=32,
+        prefix_caching=True,
+        async_scheduling=True,
+        host=replace(_BASE.host, step_s=0.3e-3, eager_layer_s=25e-6),
+    ),
+    replace(
+        _BASE,
+        version="1.2.0",
+        block_tokens=32,
+        prefix_caching=True,
+        async_scheduling=True,
+        host=replace(_BASE.host, step_s=0.25e-3, eager_layer_s=25e-6),
+    ),
+)
+"""Profiles of TensorRT-LLM, oldest first; each holds until the next."""

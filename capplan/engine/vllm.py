@@ -1,0 +1,119 @@
+"""vLLM, by version: 0.5 to 0.7 schedule with the first engine (V0), 0.8 and later with the second (V1).
+
+Defaults: `vllm/engine/arg_utils.py` and `vllm/config` of each release. Fitted numbers of the memory rules:
+`calibrate/fit_memory.py` on logged starts; host times: fitted on measured serving results.
+"""
+
+from dataclasses import replace
+
+from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
+from capplan.engine.memory_rules import GIB, MemoryRules
+from capplan.engine.profile import EngineProfile, HostOverhead, Tier
+
+_V0_MEMORY = MemoryRules(
+    budget="utilisation",
+    default_fraction=0.9,
+    sampler_bytes=36.0,
+    hidden_copies=2.9,
+    resident_copies=1.16,
+    activation_base_bytes=0.05 * GIB,
+    expert_workspace_resident=False,
+    non_torch_bytes=0.35 * GIB,
+    collective_bytes=1.85 * GIB,
+    graph_bytes_per_layer=0.0165 * GIB,
+    graph_base_bytes=0.3 * GIB,
+    graphs_in_budget=False,
+    layer_groups=False,
+    tokens_from_concurrency=False,
+    profiles_whole_context=True,
+)
+_V1_MEMORY = replace(
+    _V0_MEMORY,
+    hidden_copies=4.3,
+    non_torch_bytes=0.13 * GIB,
+    profiles_whole_context=False,
+)
+_GROUPED_MEMORY = replace(_V1_MEMORY, layer_groups=True)
+_LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.44, expert_workspace_resident=True)
+_WORKSPACE_MEMORY = replace(_LEAN_SAMPLER_MEMORY, non_torch_bytes=0.25 * GIB)
+_FRACTION_92_MEMORY = replace(_WORKSPACE_MEMORY, default_fraction=0.92)
+_GRAPHS_MEMORY = replace(_FRACTION_92_MEMORY, graphs_in_budget=True, tokens_from_concurrency=True)
+
+_SMALL = Tier(
+    0.0, max_num_seqs=256, server_batched_tokens=2048, offline_batched_tokens=8192, graph_max_sequences=512
+)
+_LARGE = Tier(
+    70 * GIB,
+    max_num_seqs=1024,
+    server_batched_tokens=8192,
+    offline_batched_tokens=16384,
+    not_architectures=("ampere", "gb10"),
+)
+_HUGE = Tier(160 * GIB, max_num_seqs=1024, server_batched_tokens=16384, offline_batched_tokens=16384)
+
+_V0 = EngineProfile(
+    engine="vllm",
+    version="0.5.0",
+    policy="prefill_first",
+    chunked=False,
+    block_tokens=16,
+    tiers=(Tier(0.0, 256, 2048, 2048, graph_max_sequences=256, wide_graph_max_sequences=256),),
+    memory=_V0_MEMORY,
+    host=HostOverhead(
+        step_s=4e-3, sequence_s=60e-6, prefill_token_s=0.3e-6, request_s=12e-3, eager_layer_s=60e-6
+    ),
+    weight_dtypes=CUDA_WEIGHT_DTYPES,
+    kv_dtypes=CUDA_KV_DTYPES,
+    prefix_caching=False,
+    long_chunked_tokens=32768,
+)
+_V1 = replace(
+    _V0,
+    version="0.8.0",
+    policy="mixed",
+    chunked=True,
+    tiers=(_SMALL,),
+    memory=_V1_MEMORY,
+    host=HostOverhead(
+        step_s=1.2e-3, sequence_s=8e-6, prefill_token_s=0.1e-6, request_s=8e-3, eager_layer_s=40e-6
+    ),
+    prefix_caching=True,
+    doubles_graph_sequences=True,
+    long_chunked_tokens=None,
+)
+
+VLLM: tuple[EngineProfile, ...] = (
+    _V0,
+    replace(_V0, version="0.6.0", host=replace(_V0.host, step_s=2.5e-3, sequence_s=30e-6)),
+    replace(_V0, version="0.7.0", host=replace(_V0.host, step_s=2.5e-3, sequence_s=30e-6)),
+    _V1,
+    replace(_V1, version="0.9.0", tiers=(_LARGE, _SMALL)),
+    replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),
+    replace(
+        _V1,
+        version="0.14.0",
+        tiers=(_LARGE, _SMALL),
+        memory=_GROUPED_MEMORY,
+        async_scheduling=True,
+        host=replace(_V1.host, step_s=0.4e-3, sequence_s=3e-6),
+    ),
+    *(
+        replace(
+            _V1,
+            version=version,
+            tiers=tiers,
+            memory=memory,
+            async_scheduling=True,
+            host=replace(_V1.host, step_s=0.3e-3, sequence_s=3e-6),
+        )
+        for version, tiers, memory in (
+            ("0.17.0", (_LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
+            ("0.18.0", (_LARGE, _SMALL), _WORKSPACE_MEMORY),
+            ("0.20.0", (_LARGE, _SMALL), _FRACTION_92_MEMORY),
+            ("0.21.0", (_LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.26.0", (_HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
+            ("0.33.0", (_HUGE, _LARGE, _SMALL), _GRAPHS_MEMORY),
+        )
+    ),
+)
+"""Profiles of vLLM, oldest first; each holds until the next."""
