@@ -64,7 +64,7 @@ def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -
 
     Examples
     --------
-    >>> round_time_s(5.0, 0.002, 0.035)
+    >>> round(round_time_s(5.0, 0.002, 0.035), 6)
     0.045
 
     References
