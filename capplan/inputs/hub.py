@@ -1,0 +1,147 @@
+"""Files of a model on the Hugging Face hub: the local cache first, the hub next, and one clear line when neither has it.
+
+Endpoint, token, cache folder and time-outs come from the usual variables: HF_ENDPOINT, HF_TOKEN,
+HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from capplan.errors import InputError
+
+_REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+
+
+def is_repository(name: str) -> bool:
+    """Return whether a name has the form of a hub id.
+
+    Examples
+    --------
+    >>> is_repository("meta-llama/Llama-3.1-8B"), is_repository("./a/b"), is_repository("a/b/c")
+    (True, False, False)
+    """
+    return bool(_REPOSITORY.match(name)) and ".." not in name and not name.endswith((".git", ".", "-"))
+
+
+def hub_file(
+    repository: str,
+    filename: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    optional: bool = False,
+) -> Path | None:
+    """Return where a file of a hub model lies on this machine, fetched now if it is not here yet.
+
+    Parameters
+    ----------
+    repository : hub id, such as meta-llama/Llama-3.1-8B-Instruct
+    filename : file in it
+    revision : branch, tag or commit; None is main
+    offline : look in the local cache only, never open a connection
+    optional : a repository without this file is no error
+
+    Returns
+    -------
+    path in the local cache; None only where `optional` and there is none
+
+    Raises
+    ------
+    InputError
+        The model is not there, is gated, or the hub does not answer.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repository, filename, revision=revision)
+    if isinstance(cached, str):
+        return Path(cached)
+    absent = cached is not None  # the cache remembers that the hub has no such file
+    if optional and (offline or absent):
+        return None
+    if offline:
+        raise InputError(
+            f"model {repository!r}: not shipped, and its {filename} is not in the local Hugging Face cache\n"
+            "  --offline never connects: run once without it, or give the path of a config.json"
+        )
+    return _fetched(repository, filename, revision, optional=optional)
+
+
+def _fetched(repository: str, filename: str, revision: str | None, *, optional: bool) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import logging as hub_logging
+
+    disable_progress_bars()
+    hub_logging.set_verbosity_error()
+    try:
+        return Path(hf_hub_download(repository, filename, revision=revision))
+    except LocalEntryNotFoundError as error:  # no answer; derives from EntryNotFoundError, so it comes first
+        _refuse(repository, filename, revision, error)
+    except EntryNotFoundError as error:
+        if optional:
+            return None
+        _refuse(repository, filename, revision, error)
+    except (OSError, ValueError) as error:  # every hub error of every client version is one of the two
+        _refuse(repository, filename, revision, error)
+
+
+def _refuse(repository: str, filename: str, revision: str | None, error: Exception) -> NoReturn:
+    """Say in one line what the hub said, and in the next what to do."""
+    raise InputError(_message(repository, filename, revision, error)) from error
+
+
+def _message(repository: str, filename: str, revision: str | None, error: Exception) -> str:
+    from huggingface_hub import constants, errors
+
+    hub = constants.ENDPOINT
+    path = "or give the path of a config.json"
+    if isinstance(error, errors.GatedRepoError):
+        token = "HF_TOKEN has no access" if os.environ.get("HF_TOKEN") else "no HF_TOKEN is set"
+        return (
+            f"model {repository!r} is gated on {hub}, and {token}\n"
+            f"  accept its terms at {hub}/{repository} and set HF_TOKEN, {path}"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"model {repository!r}: not shipped, not in the local cache, and {hub} has none of that name\n"
+            f"  see capplan model --list for what is shipped; a private model needs HF_TOKEN; {path}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"model {repository!r} has no revision {revision!r} on {hub}\n  leave --revision out for main, {path}"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return f"{_silence(repository, hub, error)}\n  try again, set HF_ENDPOINT, {path}"
+    if isinstance(error, errors.EntryNotFoundError):
+        return (
+            f"model {repository!r} has no {filename} on {hub}\n"
+            f"  adapters and GGUF repositories have none: name the base model, {path}"
+        )
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"model {repository!r}: {hub} refuses access (status {status})\n  set HF_TOKEN to a token that may read it, {path}"
+    said = f"answered with status {status}" if status else f"failed ({_first_line(error)})"
+    return f"model {repository!r}: {hub} {said}\n  try again, {path}"
+
+
+def _silence(repository: str, hub: str, error: BaseException) -> str:
+    """Tell a hub that is slow from one that cannot be reached, by the errors under this one."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    names = " ".join(type(e).__name__ for e in chain)
+    if "Timeout" in names:
+        return f"model {repository!r}: {hub} did not answer in time (HF_HUB_ETAG_TIMEOUT sets the limit)"
+    if "OfflineMode" in names:
+        return f"model {repository!r}: not in the local cache, and HF_HUB_OFFLINE forbids to ask {hub}"
+    status = next((e.response.status_code for e in chain if getattr(e, "response", None) is not None), None)  # type: ignore[attr-defined]
+    if status is not None:
+        return f"model {repository!r}: {hub} answered with status {status}"
+    return f"model {repository!r}: {hub} cannot be reached ({_first_line(chain[-1])})"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

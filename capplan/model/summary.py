@@ -1,0 +1,117 @@
+"""What a network is, in one line: the figures that a person compares with a model card."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capplan.model.network import (
+    Attention,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    Network,
+    ShortConvolution,
+    StateSpace,
+)
+from capplan.model.parameters import active_parameters, parameters, weight_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one network."""
+
+    model: str
+    model_type: str
+    layers: int
+    parameters: int
+    """As the reference implementation counts them; multi-token-prediction layers apart."""
+    active_parameters: int
+    """Multiplied or added for one generated token; without the embedding lookup."""
+    embedding_parameters: int
+    mtp_parameters: int
+    weight_bytes: float
+    hidden_size: int
+    vocabulary_size: int
+    attention_layers: int
+    """Layers with softmax attention of any kind."""
+    mixers: Mapping[str, int]
+    """Kind of mixer -> number of them."""
+    experts: int
+    """Routed experts of a layer that has them; 0 for a dense model."""
+    experts_per_token: int
+    max_context_tokens: int | None
+
+
+def summary(network: Network) -> Summary:
+    """Return the figures of a network.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    counts [-], weights [B] in the formats that the network holds
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((Attention(2, 1, 4, 4),), (Projection("qkv", "attention", 8, 16, "columns"),))
+    >>> tiny = summary(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80))
+    >>> tiny.attention_layers, tiny.mixers, tiny.parameters, tiny.weight_bytes
+    (3, {'attention': 3}, 464, 928.0)
+    """
+    mixers = Counter(mixer_name(mixer) for layer in network.layers for mixer in layer.mixers)
+    routed = next((layer.experts for layer in network.layers if layer.experts), None)
+    return Summary(
+        model=network.name,
+        model_type=network.model_type,
+        layers=len(network.layers),
+        parameters=parameters(network),
+        active_parameters=active_parameters(network),
+        embedding_parameters=network.embedding_parameters,
+        mtp_parameters=network.mtp_parameters,
+        weight_bytes=float(weight_bytes(network)),
+        hidden_size=network.hidden_size,
+        vocabulary_size=network.vocabulary_size,
+        attention_layers=sum(
+            any(isinstance(mixer, (Attention, LatentAttention)) for mixer in layer.mixers)
+            for layer in network.layers
+        ),
+        mixers=dict(mixers),
+        experts=routed.experts if routed else 0,
+        experts_per_token=routed.experts_per_token if routed else 0,
+        max_context_tokens=network.max_context_tokens,
+    )
+
+
+def mixer_name(mixer: Mixer) -> str:
+    """Return what a person calls a mixer.
+
+    Parameters
+    ----------
+    mixer : of one layer
+
+    Returns
+    -------
+    name
+
+    Examples
+    --------
+    >>> mixer_name(Attention(8, 8, 64, 64, window_tokens=4096)), mixer_name(ShortConvolution(64, 3))
+    ('sliding_window', 'short_convolution')
+    """
+    match mixer:
+        case Attention(window_tokens=None):
+            return "attention"
+        case Attention(chunked=chunked):
+            return "chunked" if chunked else "sliding_window"
+        case LatentAttention(index_heads=index_heads):
+            return "sparse_mla" if index_heads else "mla"
+        case LinearAttention(kind=kind):
+            return kind
+        case StateSpace(version=version):
+            return f"mamba{version}"
+        case ShortConvolution():
+            return "short_convolution"

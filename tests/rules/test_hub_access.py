@@ -1,0 +1,199 @@
+"""The hub is asked last, never under --offline, and every refusal is one clear line.
+
+The hub here is a real HTTP server on loopback that speaks the few answers of the protocol; the
+client is the real huggingface-hub.
+"""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(ThreadingHTTPServer):
+    """Answers for a handful of repositories and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.asked = []
+        self.files = {("tiny/open", "main", "config.json"): CONFIG}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def answer(self, *, body):
+        self.server.asked.append((self.command, self.path, self.headers.get("Authorization")))
+        parts = self.path.split("?")[0].strip("/").split("/")
+        if len(parts) < 5 or parts[2] != "resolve":
+            return self.send(404, {}, b"", body)
+        repository, revision, name = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
+        if repository == "tiny/slow":
+            time.sleep(4)
+        refusals = {
+            "tiny/gated": (403, "GatedRepo"),
+            "tiny/locked": (401, "GatedRepo"),
+            "tiny/missing": (404, "RepoNotFound"),
+            "tiny/broken": (500, "ServerError"),
+        }
+        if repository in refusals:
+            status, code = refusals[repository]
+            return self.send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"", body)
+        if revision not in ("main", COMMIT, "v2"):
+            return self.send(404, {"X-Error-Code": "RevisionNotFound"}, b"", body)
+        config = self.server.files.get((repository, revision, name))
+        if config is None:
+            return self.send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, b"", body)
+        return self.send(
+            200, {"ETag": '"etag-1"', "X-Repo-Commit": COMMIT}, json.dumps(config).encode(), body
+        )
+
+    def send(self, status, headers, content, body):
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def hub():
+    server = Hub()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def asks(hub, program, tmp_path):
+    """Run `capplan model` against the hub on loopback with a cache of its own."""
+
+    def run(*words, **env):
+        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), **env}
+        return program("model", *words, env=variables)
+
+    return run
+
+
+def one_line_error(ran, *expected):
+    assert ran.code == 2
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    first = ran.err.splitlines()[0]
+    for text in expected:
+        assert text in first, ran.err
+    return ran.err
+
+
+def test_a_model_on_the_hub_is_read_and_then_kept_in_the_local_cache(asks, hub):
+    first = asks("tiny/open", "--format", "json")
+    assert first.code == 0, first.err
+    assert json.loads(first.out)["result"]["layers"] == 2
+    assert any("/tiny/open/resolve/main/config.json" in path for _, path, _ in hub.asked)
+
+    hub.asked.clear()
+    again = asks("tiny/open", "--format", "json")
+    assert json.loads(again.out)["result"] == json.loads(first.out)["result"]
+    assert [path for _, path, _ in hub.asked if path.endswith("/config.json")] == []
+
+    hub.asked.clear()
+    assert asks("tiny/open", "--offline").code == 0
+    assert hub.asked == []
+
+
+def test_the_quantisation_file_beside_the_config_counts(asks, hub):
+    plain = json.loads(asks("tiny/open", "--format", "json").out)["result"]
+    hub.files["tiny/fp8", "main", "config.json"] = CONFIG
+    hub.files["tiny/fp8", "main", "hf_quant_config.json"] = {
+        "producer": {"name": "modelopt", "version": "0.23.0"},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    }
+    quantised = json.loads(asks("tiny/fp8", "--format", "json").out)["result"]
+    assert quantised["parameters"] == plain["parameters"]
+    assert quantised["weight_bytes"] < 0.8 * plain["weight_bytes"]
+
+
+def test_a_revision_is_asked_for_by_name(asks, hub):
+    hub.files["tiny/open", "v2", "config.json"] = {**CONFIG, "num_hidden_layers": 3}
+    ran = asks("tiny/open", "--revision", "v2", "--format", "json")
+    assert json.loads(ran.out)["result"]["layers"] == 3
+    one_line_error(asks("tiny/open", "--revision", "v9"), "tiny/open", "no revision 'v9'")
+
+
+def test_offline_never_opens_a_connection(asks, hub):
+    for name in ("tiny/open", "tiny/gated", "tiny/missing"):
+        err = one_line_error(asks(name, "--offline"), name)
+        assert "--offline" in err
+    assert hub.asked == []
+
+
+def test_the_token_of_the_environment_is_sent(asks, hub):
+    asks("tiny/open", HF_TOKEN="hf_testtoken")
+    assert {token for _, path, token in hub.asked if "config.json" in path} == {"Bearer hf_testtoken"}
+
+
+@pytest.mark.parametrize("name", ["tiny/gated", "tiny/locked"])
+def test_a_gated_model_says_so_and_what_to_do(asks, name):
+    err = one_line_error(asks(name), name, "gated")
+    assert "accept its terms" in err
+    assert "HF_TOKEN" in err
+
+
+def test_a_missing_model_says_so(asks):
+    one_line_error(asks("tiny/missing"), "tiny/missing", "none of that name")
+
+
+def test_a_repository_without_config_says_so(asks):
+    one_line_error(asks("tiny/adapter"), "tiny/adapter", "no config.json")
+
+
+def test_a_hub_error_shows_its_status(asks):
+    one_line_error(asks("tiny/broken"), "tiny/broken", "500")
+
+
+def test_a_slow_hub_times_out(asks):
+    one_line_error(asks("tiny/slow", HF_HUB_ETAG_TIMEOUT="1"), "tiny/slow", "did not answer in time")
+
+
+def test_a_hub_that_is_not_there_is_named(program, tmp_path):
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    one_line_error(program("model", "tiny/open", env=env), "127.0.0.1:9", "cannot be reached")
+
+
+def test_the_offline_variable_of_the_client_is_honoured(asks, hub):
+    one_line_error(asks("tiny/open", HF_HUB_OFFLINE="1"), "tiny/open", "HF_HUB_OFFLINE")
+    assert hub.asked == []
