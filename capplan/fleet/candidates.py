@@ -1,0 +1,129 @@
+"""Which plans are legal: hardware x parallelism x dtypes, and why the others are not."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from capplan.engine.lookup import unsupported_reason
+from capplan.engine.profile import EngineProfile
+from capplan.hardware.device import Device
+from capplan.model.network import Attention, LatentAttention, LinearAttention, Network, StateSpace
+from capplan.model.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to run the model on one kind of device; concurrency is left open."""
+
+    device: Device
+    sharding: Sharding
+    weight_format: str
+    kv_format: str
+
+    @property
+    def devices(self) -> int:
+        """Devices of one replica."""
+        return int(self.sharding.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What the search may choose from."""
+
+    tensor_parallel: Sequence[int] = (1, 2, 4, 8)
+    pipeline_parallel: Sequence[int] = (1, 2)
+    weight_formats: Sequence[str] = ()
+    kv_formats: Sequence[str] = ()
+    max_devices_per_replica: int | None = None
+
+
+Rejections = Counter[tuple[str, str]]
+"""(device name, reason) -> candidates."""
+
+
+def head_reason(network: Network, tensor_parallel: int) -> str | None:
+    """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
+
+    Query heads must divide evenly; KV heads must divide, or be replicated evenly.
+    """
+    for mixer in {mixer for layer in network.layers for mixer in layer.mixers}:
+        if isinstance(mixer, Attention | LatentAttention):
+            heads = mixer.query_heads
+        elif isinstance(mixer, LinearAttention):
+            heads = mixer.value_heads
+        elif isinstance(mixer, StateSpace):
+            heads = mixer.heads if mixer.version == 2 else mixer.inner_size
+        else:
+            heads = mixer.channels
+        if heads % tensor_parallel:
+            return f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
+        if (
+            isinstance(mixer, Attention)
+            and mixer.kv_heads % tensor_parallel
+            and tensor_parallel % mixer.kv_heads
+        ):
+            return f"{mixer.kv_heads} KV heads neither divide nor replicate over tensor-parallel {tensor_parallel}"
+    return None
+
+
+def expert_reason(network: Network, sharding: Sharding) -> str | None:
+    """Return why the experts cannot be spread that way, or None where they can."""
+    ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
+    for experts in {layer.experts for layer in network.layers if layer.experts}:
+        if experts.experts % groups:
+            return f"{experts.experts} experts do not divide over expert-parallel {groups}"
+        if experts.intermediate_size % (ranks // groups):
+            return f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+    return None
+
+
+def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> str | None:
+    """Return why a layout cannot run, or None where it can (memory is judged elsewhere)."""
+    device, sharding = layout.device, layout.sharding
+    tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
+    reach = max(device.link_domain_devices, device.node_devices)
+    if tensor * data > reach:
+        return f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+    if pipeline > len(network.layers):
+        return f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+    dtype = layout.weight_format
+    return (
+        head_reason(network, tensor)
+        or expert_reason(network, sharding)
+        or unsupported_reason(
+            profile, device.architecture, None if dtype == "auto" else dtype, layout.kv_format
+        )
+    )
+
+
+def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
+    """Return the parallelisms to try: expert and attention data parallelism only where there are experts."""
+    has_experts = any(layer.experts for layer in network.layers)
+    for tensor, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
+        yield Sharding(float(tensor), float(pipeline))
+        if has_experts and tensor > 1:
+            yield Sharding(float(tensor), float(pipeline), float(tensor))
+            yield Sharding(1.0, float(pipeline), float(tensor), float(tensor))
+
+
+def layouts(
+    network: Network, devices: Sequence[Device], ranges: Ranges, profile: EngineProfile
+) -> tuple[list[Layout], Rejections]:
+    """Return every legal layout, and the number of illegal ones by device and reason."""
+    legal: list[Layout] = []
+    rejected: Rejections = Counter()
+    formats = product(ranges.weight_formats or ("auto",), ranges.kv_formats or ("auto",))
+    for device, (weight, kv), sharding in product(devices, list(formats), list(shardings(network, ranges))):
+        layout = Layout(device, sharding, weight, kv)
+        most = ranges.max_devices_per_replica
+        reason = (
+            f"over {most} devices in one replica"
+            if most is not None and layout.devices > most
+            else layout_reason(network, layout, profile)
+        )
+        if reason:
+            rejected[device.name, reason] += 1
+        else:
+            legal.append(layout)
+    return legal, rejected
