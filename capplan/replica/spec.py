@@ -1,0 +1,76 @@
+"""One replica as it is asked for: the model, the device, the engine, and how they are put together."""
+
+from dataclasses import dataclass
+
+from capplan.engine.lookup import scheduling
+from capplan.engine.profile import EngineProfile, Scheduling
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """Everything that decides what a replica holds and how long its steps take."""
+
+    network: Network
+    """In the weight format that is served."""
+    device: Device
+    efficiency: Efficiency
+    profile: EngineProfile
+    sharding: Sharding
+    """Numbers, not arrays."""
+    kv_format: str
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    offline: bool = False
+    """The offline class of the engine instead of its API server: larger steps, no HTTP."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of the replica."""
+        return int(self.sharding.devices)
+
+
+def device_memory_bytes(device: Device) -> float:
+    """Return the memory that an engine divides up: what the driver reports, else the datasheet's."""
+    return device.reported_memory_bytes or device.memory_bytes
+
+
+def served_context_tokens(spec: ReplicaSpec) -> int:
+    """Return the longest context that the replica accepts."""
+    tokens = spec.max_model_len or spec.network.max_context_tokens
+    if tokens is None:
+        raise InputError(
+            f"{spec.network.name}: its config names no longest context\n  give one: --max-model-len 8192"
+        )
+    return tokens
+
+
+def scheduling_of(spec: ReplicaSpec) -> Scheduling:
+    """Return how the replica forms its steps, where nothing else is asked for by the engine's defaults.
+
+    Attention-data-parallel groups and pipeline stages each hold a batch of their own, so the limits of
+    the replica are those of one engine times groups times stages.
+    """
+    one = scheduling(
+        spec.profile,
+        device_memory_bytes(spec.device),
+        spec.device.architecture,
+        offline=spec.offline,
+        max_model_len=served_context_tokens(spec),
+        max_num_seqs=spec.max_num_seqs,
+        max_num_batched_tokens=spec.max_num_batched_tokens,
+    )
+    copies = int(spec.sharding.data)
+    return Scheduling(
+        policy=one.policy,
+        max_num_seqs=one.max_num_seqs * copies,
+        max_num_batched_tokens=one.max_num_batched_tokens * copies * int(spec.sharding.pipeline),
+        chunked=one.chunked,
+        block_tokens=one.block_tokens,
+    )
