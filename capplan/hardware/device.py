@@ -1,7 +1,7 @@
 """What one device and its links can do, as the vendor states it; never derated here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Device:
     memory_bytes: float
     """Nominal capacity as on the datasheet."""
     reported_memory_bytes: float | None
-    """What the driver reports, which is what an engine divides up."""
+    """What a process is given as the total (cudaMemGetInfo), which an engine divides up; a little
+    below what nvidia-smi prints."""
     memory_bytes_per_s: float
     """Peak rate."""
     peak_flop_per_s: Mapping[str, float]
@@ -49,5 +50,35 @@ class Device:
     network_bytes_per_s: float | None
     """Per device and direction between servers."""
     labels: Mapping[str, str]
-    """Field name -> spec | measured | assumed."""
+    """Field name -> spec | measured | assumed; peaks as peak_flop_per_s.bf16."""
     sources: tuple[Source, ...] = ()
+    driver_memory_bytes: float | None = None
+    """What nvidia-smi or rocm-smi prints as the total."""
+    memory_kind: str = ""
+    """HBM3e, GDDR6, ..."""
+    figure_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field name -> keys of `sources`, or 'assumed'."""
+    traps: tuple[str, ...] = ()
+    """Figures in circulation that are something else."""
+
+    def link_within(self, devices: int) -> "Link | None":
+        """Return what joins a group of devices, the slowest hop of it; None where that is unknown.
+
+        Up to `link_domain_devices` this is `link`; up to a server the host link; beyond it the network.
+        """
+        if devices <= max(self.link_domain_devices, 1):
+            kind, rate = self.link or "pcie", self.link_bytes_per_s
+        elif devices <= self.node_devices:
+            kind, rate = "pcie", self.pcie_bytes_per_s
+        else:
+            kind, rate = "network", self.network_bytes_per_s
+        return None if rate is None else Link(kind, rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins the devices of a group."""
+
+    kind: str
+    bytes_per_s: float
+    """Per device and direction."""

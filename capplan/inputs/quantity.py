@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from types import MappingProxyType
 
 from capplan.errors import InputError
@@ -157,19 +158,18 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     written = " ".join(match["unit"].split())
     if match["sign"]:
         written = "$" + written
-    value = float(number.replace(",", "").replace("_", ""))
+    digits = Decimal(number.replace(",", "").replace("_", ""))
     factor = unit.spellings.get(written) or unit.spellings.get(written.replace(" ", ""))
     if not written and unit.bare:
         factor = 1.0
-        if value > unit.bare_max:
+        if digits > unit.bare_max:
             raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
     if factor is None:
         why = f"is not in {unit.base}" if unit.base else "is not a fraction"
         hint = _hint(written, unit) if written else "the unit is missing"
         raise _error(text, unit, place, f"{why} ({hint})" if hint else why)
-    result = value * factor
-    if factor < 1 and (1 / factor).is_integer():
-        result = value / round(1 / factor)  # 800 ms is 0.8 s to the last bit
+    # in decimal, so that 66.9 TFLOP/s and 800 ms are right to the last bit
+    result = float(digits * Decimal(factor)) if factor >= 1 else float(digits / Decimal(round(1 / factor)))
     if not math.isfinite(result) or abs(result) > _LARGEST:
         raise _error(text, unit, place, "is out of range")
     return result

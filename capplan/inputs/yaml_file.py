@@ -146,7 +146,7 @@ class _Reader:
 
     def scalar(self, event: Any) -> str | int | float | bool | None:
         text = str(event.value)
-        if event.style is not None:
+        if event.style not in (None, ""):
             return text
         if text in _NAMED:
             return _NAMED[text]
