@@ -7,7 +7,6 @@ HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.
 import os
 import re
 from pathlib import Path
-from typing import NoReturn
 
 from capplan.errors import InputError
 
@@ -69,28 +68,25 @@ def hub_file(
 
 
 def _fetched(repository: str, filename: str, revision: str | None, *, optional: bool) -> Path | None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
     from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
 
     disable_progress_bars()
     hub_logging.set_verbosity_error()
+    # The HTTP library below the client changed twice; the base of its errors is the first base of the client's own.
+    refusals = (OSError, ValueError, HfHubHTTPError.__mro__[1])
     try:
+        # Asked once before the download, whose retries would keep a person waiting for minutes.
+        url = hf_hub_url(repository, filename, revision=revision)
+        get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         return Path(hf_hub_download(repository, filename, revision=revision))
-    except LocalEntryNotFoundError as error:  # no answer; derives from EntryNotFoundError, so it comes first
-        _refuse(repository, filename, revision, error)
-    except EntryNotFoundError as error:
-        if optional:
+    except refusals as error:
+        absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
+        if optional and absent:
             return None
-        _refuse(repository, filename, revision, error)
-    except (OSError, ValueError) as error:  # every hub error of every client version is one of the two
-        _refuse(repository, filename, revision, error)
-
-
-def _refuse(repository: str, filename: str, revision: str | None, error: Exception) -> NoReturn:
-    """Say in one line what the hub said, and in the next what to do."""
-    raise InputError(_message(repository, filename, revision, error)) from error
+        raise InputError(_message(repository, filename, revision, error)) from error
 
 
 def _message(repository: str, filename: str, revision: str | None, error: Exception) -> str:
@@ -111,9 +107,7 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"model {repository!r} has no revision {revision!r} on {hub}\n  leave --revision out for main, {path}"
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return f"{_silence(repository, hub, error)}\n  try again, set HF_ENDPOINT, {path}"
-    if isinstance(error, errors.EntryNotFoundError):
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return (
             f"model {repository!r} has no {filename} on {hub}\n"
             f"  adapters and GGUF repositories have none: name the base model, {path}"
@@ -121,12 +115,13 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return f"model {repository!r}: {hub} refuses access (status {status})\n  set HF_TOKEN to a token that may read it, {path}"
-    said = f"answered with status {status}" if status else f"failed ({_first_line(error)})"
-    return f"model {repository!r}: {hub} {said}\n  try again, {path}"
+    return f"model {repository!r}: {_silence(hub, error, status)}\n  try again, set HF_ENDPOINT, {path}"
 
 
-def _silence(repository: str, hub: str, error: BaseException) -> str:
-    """Tell a hub that is slow from one that cannot be reached, by the errors under this one."""
+def _silence(hub: str, error: BaseException, status: int | None) -> str:
+    """Tell a hub that is slow from one that cannot be reached or is out of order, by the errors under this one."""
+    if status is not None:
+        return f"{hub} answered with status {status}"
     chain: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in chain:
@@ -134,14 +129,8 @@ def _silence(repository: str, hub: str, error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     names = " ".join(type(e).__name__ for e in chain)
     if "Timeout" in names:
-        return f"model {repository!r}: {hub} did not answer in time (HF_HUB_ETAG_TIMEOUT sets the limit)"
+        return f"{hub} did not answer in time (HF_HUB_ETAG_TIMEOUT sets the limit)"
     if "OfflineMode" in names:
-        return f"model {repository!r}: not in the local cache, and HF_HUB_OFFLINE forbids to ask {hub}"
-    status = next((e.response.status_code for e in chain if getattr(e, "response", None) is not None), None)  # type: ignore[attr-defined]
-    if status is not None:
-        return f"model {repository!r}: {hub} answered with status {status}"
-    return f"model {repository!r}: {hub} cannot be reached ({_first_line(chain[-1])})"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        return f"not in the local cache, and HF_HUB_OFFLINE forbids to ask {hub}"
+    said = (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
+    return f"{hub} cannot be reached ({said[:160]})"

@@ -4,6 +4,7 @@ The hub here is a real HTTP server on loopback that speaks the few answers of th
 client is the real huggingface-hub.
 """
 
+import hashlib
 import json
 import threading
 import time
@@ -60,7 +61,7 @@ class Answers(BaseHTTPRequestHandler):
             return self.send(404, {}, b"", body)
         repository, revision, name = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
         if repository == "tiny/slow":
-            time.sleep(4)
+            time.sleep(10)
         refusals = {
             "tiny/gated": (403, "GatedRepo"),
             "tiny/locked": (401, "GatedRepo"),
@@ -75,9 +76,9 @@ class Answers(BaseHTTPRequestHandler):
         config = self.server.files.get((repository, revision, name))
         if config is None:
             return self.send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, b"", body)
-        return self.send(
-            200, {"ETag": '"etag-1"', "X-Repo-Commit": COMMIT}, json.dumps(config).encode(), body
-        )
+        content = json.dumps(config).encode()
+        tag = hashlib.sha1(content).hexdigest()
+        return self.send(200, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}, content, body)
 
     def send(self, status, headers, content, body):
         self.send_response(status)
