@@ -5,12 +5,17 @@ A step holds S decoding sequences at mean context c, and prefill chunks of n_i n
     decode only   t = D(S) + A(S, c)
     mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S + sum_i n_i
 
-with D, M, H linear between knots in one variable, A and P bilinear in two.
+with D, M, H linear between knots in one variable, A and P bilinear in two. Below the first knot a table keeps its
+first value, above the last one it goes on with its last slope; A is zero without decoding sequences.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from capplan.numbers import Array
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.errors import InputError
+from capplan.numbers import Array, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +44,286 @@ class StepTable:
     """P, shape (n, p)."""
     request_s: float = 0.0
     """Added once to every request before its first token (HTTP, tokenisation)."""
+
+
+def check_step_table(table: StepTable) -> None:
+    """Refuse a table whose shapes do not match, whose knots do not ascend or whose times are not positive.
+
+    Raises
+    ------
+    InputError
+        names the field and what is wrong with it
+    """
+    shapes = {
+        "decode_s": (table.sequence_knots.size,),
+        "head_s": (table.sequence_knots.size,),
+        "decode_attention_s": (table.sequence_knots.size, table.context_knots.size),
+        "mixed_s": (table.token_knots.size,),
+        "prefill_attention_s": (table.new_knots.size, table.past_knots.size),
+    }
+    for field in fields(table):
+        values = np.asarray(getattr(table, field.name), dtype=np.float64)
+        if values.size == 0 or not np.all(np.isfinite(values)) or np.any(values < 0.0):
+            raise InputError(f"step table: {field.name} must hold finite numbers of at least 0")
+        if field.name.endswith("_knots") and np.any(np.diff(values) <= 0.0):
+            raise InputError(f"step table: {field.name} must ascend")
+        if field.name in shapes and values.shape != shapes[field.name]:
+            raise InputError(
+                f"step table: {field.name} has shape {values.shape}, but its knots ask for {shapes[field.name]}"
+            )
+    if np.any(table.decode_s <= 0.0) or np.any(table.mixed_s <= 0.0):
+        raise InputError(
+            "step table: decode_s and mixed_s must be positive, for a step without a time never ends"
+        )
+
+
+def bracket(knots: Array, x: Number) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
+    """Return the knots around x and the weight of the upper one.
+
+        w = max(0, (x - k_i) / (k_{i+1} - k_i)),   above 1 beyond the last knot
+
+    Parameters
+    ----------
+    knots : [-]
+        k, ascending, at least one.
+    x : [-]
+        where to look; arrays broadcast.
+
+    Returns
+    -------
+    index of the lower knot, index of the upper knot, weight of the upper one [-]
+
+    Examples
+    --------
+    >>> lower, upper, weight = bracket(np.array([0.0, 10.0, 30.0]), 15.0)
+    >>> int(lower), int(upper), float(weight)
+    (1, 2, 0.25)
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.1 (table search before interpolation).
+    """
+    last = knots.size - 1
+    lower = np.clip(np.searchsorted(knots, x, side="right") - 1, 0, max(last - 1, 0))
+    upper = np.minimum(lower + 1, last)
+    width = np.where(upper > lower, knots[upper] - knots[lower], 1.0)
+    weight = np.where(upper > lower, np.maximum((x - knots[lower]) / width, 0.0), 0.0)
+    return lower, upper, weight
+
+
+def piecewise_linear(knots: Array, values: Array, x: Number) -> Array:
+    """Return the value at x of a table that is linear between its knots.
+
+        f = (1 - w) v_i + w v_{i+1}
+
+    Parameters
+    ----------
+    knots : [-]
+        ascending.
+    values : [any]
+        v, at the knots.
+    x : [-]
+        arrays broadcast; below the first knot the first value holds, above the last one its slope goes on.
+
+    Returns
+    -------
+    [unit of values]
+        f.
+
+    Examples
+    --------
+    >>> piecewise_linear(np.array([0.0, 10.0]), np.array([1.0, 3.0]), np.array([-5.0, 5.0, 20.0]))
+    array([1., 2., 5.])
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.2.
+    """
+    lower, upper, weight = bracket(knots, x)
+    result: Array = np.asarray((1.0 - weight) * values[lower] + weight * values[upper])
+    return result
+
+
+def bilinear(x_knots: Array, y_knots: Array, values: Array, x: Number, y: Number) -> Array:
+    """Return the value at (x, y) of a table that is linear between its knots in either direction.
+
+        f = (1-w)(1-u) v_ij + w(1-u) v_{i+1,j} + (1-w)u v_{i,j+1} + wu v_{i+1,j+1}
+
+    Parameters
+    ----------
+    x_knots, y_knots : [-]
+        ascending.
+    values : [any]
+        v, shape (x, y).
+    x, y : [-]
+        arrays broadcast against each other.
+
+    Returns
+    -------
+    [unit of values]
+        f.
+
+    Examples
+    --------
+    >>> table = np.array([[0.0, 2.0], [4.0, 6.0]])
+    >>> float(bilinear(np.array([0.0, 1.0]), np.array([0.0, 1.0]), table, 0.5, 0.5))
+    3.0
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.6, equations 3.6.4 and 3.6.5.
+    """
+    i, i_next, w = bracket(x_knots, x)
+    j, j_next, u = bracket(y_knots, y)
+    low = (1.0 - w) * values[i, j] + w * values[i_next, j]
+    high = (1.0 - w) * values[i, j_next] + w * values[i_next, j_next]
+    result: Array = np.asarray((1.0 - u) * low + u * high)
+    return result
+
+
+def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -> Array:
+    """Return the time of a step that only decodes.
+
+        t = D(S) + A(S, c)
+
+    Parameters
+    ----------
+    table : step times of the replica
+    sequences : [-]
+        S; zero where nothing decodes, which takes no time.
+    context_tokens : [tokens]
+        c, mean over the sequences, cached before the step.
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    >>> one = np.array([1.0])
+    >>> table = StepTable(np.array([1.0, 3.0]), np.array([2.0, 4.0]), np.array([0.0, 0.0]), np.array([0.0, 10.0]),
+    ...     np.array([[0.0, 1.0], [0.0, 3.0]]), one, one, one, one, np.array([[0.0]]))
+    >>> float(decode_step_s(table, 2.0, 10.0))
+    5.0
+
+    References
+    ----------
+    capplan, docs/serving.md, "Step time".
+    """
+    attention = bilinear(
+        table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
+    )
+    step = piecewise_linear(table.sequence_knots, table.decode_s, sequences) + attention
+    return np.where(np.asarray(sequences) > 0.0, step, 0.0)
+
+
+def mixed_step_s(
+    table: StepTable,
+    sequences: Number,
+    context_tokens: Number,
+    chunks: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+) -> Array:
+    """Return the time of a step with decoding sequences and equal prefill chunks.
+
+        t = M(S + m n) + H(S + m) + A(S, c) + m P(n, p)
+
+    Parameters
+    ----------
+    table : step times of the replica
+    sequences : [-]
+        S, decoding.
+    context_tokens : [tokens]
+        c, mean over the decoding sequences.
+    chunks : [-]
+        m, prefill chunks in the step; may be a fraction (a mean).
+    new_tokens : [tokens]
+        n of each chunk.
+    past_tokens : [tokens]
+        p, cached before each chunk.
+
+    Returns
+    -------
+    [s]
+        t; without chunks it is the mixed form of the step still, not decode_step_s.
+
+    Examples
+    --------
+    >>> one = np.array([1.0])
+    >>> table = StepTable(one, one, np.array([0.5]), one, np.array([[0.25]]), np.array([0.0, 100.0]),
+    ...     np.array([1.0, 2.0]), one, one, np.array([[2.0]]))
+    >>> float(mixed_step_s(table, 10.0, 5.0, 2.0, 20.0, 0.0))
+    6.25
+
+    References
+    ----------
+    capplan, docs/serving.md, "Step time".
+    """
+    attention = np.where(
+        np.asarray(sequences) > 0.0,
+        bilinear(
+            table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
+        ),
+        0.0,
+    )
+    prefill = bilinear(table.new_knots, table.past_knots, table.prefill_attention_s, new_tokens, past_tokens)
+    tokens = piecewise_linear(table.token_knots, table.mixed_s, sequences + chunks * new_tokens)
+    head = piecewise_linear(table.sequence_knots, table.head_s, sequences + chunks)
+    result: Array = np.asarray(tokens + head + attention + chunks * prefill)
+    return result
+
+
+def decode_run_s(table: StepTable, sequences: Number, context_tokens: Number, steps: Number) -> Array:
+    """Return the time of successive decode steps whose contexts grow by one token each, exactly.
+
+        t = k D(S) + sum_{i=0}^{k-1} A(S, c + i)
+
+    A is linear in the context between two knots, so the part of the sum there is an arithmetic series.
+
+    Parameters
+    ----------
+    table : step times of the replica
+    sequences : [-]
+        S, the same in all steps.
+    context_tokens : [tokens]
+        c, mean over the sequences before the first step; need not be whole.
+    steps : [-]
+        k.
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    Ten steps of one second, and attention of 0.1 s per token of context, 0 to 9 tokens:
+
+    >>> one = np.array([1.0])
+    >>> table = StepTable(one, one, one, np.array([0.0, 4.0, 20.0]), np.array([[0.0, 0.4, 2.0]]), one, one, one, one,
+    ...     np.array([[0.0]]))
+    >>> round(float(decode_run_s(table, 1.0, 0.0, 10.0)), 9)
+    14.5
+
+    References
+    ----------
+    Knuth 1997, "The Art of Computer Programming" vol. 1, section 1.2.3, equation 15 (arithmetic progression).
+    """
+    knots = table.context_knots
+    edges = np.append(knots, np.inf)
+    total = steps * piecewise_linear(table.sequence_knots, table.decode_s, sequences)
+    first = bilinear(table.sequence_knots, knots, table.decode_attention_s, sequences, knots[0])
+    done = np.clip(np.floor(knots[0] - np.asarray(context_tokens)) + 1.0, 0.0, steps)
+    total = total + done * first
+    for segment in range(knots.size):
+        until = np.clip(
+            np.floor(np.minimum(edges[segment + 1] - np.asarray(context_tokens), 1e15)) + 1.0, done, steps
+        )
+        count = until - done
+        mean_context = context_tokens + (done + until - 1.0) / 2.0
+        mean = bilinear(table.sequence_knots, knots, table.decode_attention_s, sequences, mean_context)
+        total = total + np.where(count > 0.0, count * mean, 0.0)
+        done = until
+    return np.where(np.asarray(sequences) > 0.0, total, 0.0)

@@ -1,0 +1,255 @@
+"""What a simulation found: one row per request, and what the engine did meanwhile."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.numbers import Array
+from capplan.serving.gauges import OCCUPANCY_BINS, Gauges, Timeline, WeightedHistogram, weighted_percentile
+from capplan.serving.requests import InFlight
+
+FINISHED, SHED, UNFINISHED = 0, 1, 2
+PERCENTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and percentiles of one quantity; nan where nothing was measured."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Results by request (nan where there is none), in order of arrival, and totals."""
+
+    status: NDArray[np.uint8]
+    """FINISHED, SHED or UNFINISHED."""
+    arrival_s: Array
+    queue_s: Array
+    """From reaching the queue to the step that first works on it."""
+    ttft_s: Array
+    """From arrival to the first token."""
+    tpot_s: Array
+    """(e2e - ttft) / (output - 1): without the first token; nan for a single token."""
+    e2e_s: Array
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    class_index: NDArray[np.int64]
+    seconds: float
+    """When the last step ended."""
+    steps: int
+    preemptions: int
+    prefill_tokens: int
+    """Prompt tokens worked on, recomputation included, cache hits not."""
+    cached_tokens: int
+    """Prompt tokens of admitted requests that the prefix cache held."""
+    itl: WeightedHistogram
+    """Gaps between successive tokens of a sequence."""
+    batch_mean: float
+    """Sequences in the engine while it was busy, mean over time."""
+    batch_p99: float
+    kv_occupancy_mean: float
+    """Share of the blocks in use, mean over the whole time."""
+    kv_occupancy_p99: float
+    busy_fraction: float
+    timeline: Timeline
+
+    def count(self, status: int) -> int:
+        """Return how many requests ended so."""
+        return int(np.count_nonzero(self.status == status))
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Return which requests got all their tokens."""
+        result: NDArray[np.bool_] = self.status == FINISHED
+        return result
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Return the output of finished requests over the whole time."""
+        return float(self.output_tokens[self.finished].sum()) / self.seconds if self.seconds else 0.0
+
+    @property
+    def requests_per_s(self) -> float:
+        """Return finished requests over the whole time."""
+        return self.count(FINISHED) / self.seconds if self.seconds else 0.0
+
+
+def spread(values: Array) -> Spread:
+    """Return mean and percentiles of the values that are numbers.
+
+    Parameters
+    ----------
+    values : [any]
+        nan entries are left out.
+
+    Returns
+    -------
+    Spread in the unit of the values
+
+    Examples
+    --------
+    >>> spread(np.array([1.0, 2.0, 3.0, np.nan])).mean
+    2.0
+
+    References
+    ----------
+    Hyndman, Fan 1996, "Sample quantiles in statistical packages", definition 7, doi:10.2307/2684934.
+    """
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return Spread(nan, nan, nan, nan, nan)
+    return Spread(float(known.mean()), *(float(q) for q in np.quantile(known, PERCENTILES)))
+
+
+def histogram_spread(histogram: WeightedHistogram) -> Spread:
+    """Return mean and percentiles of a weighted histogram."""
+    return Spread(histogram.mean(), *(histogram.percentile(fraction) for fraction in PERCENTILES))
+
+
+def slo_met(
+    outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
+) -> NDArray[np.bool_]:
+    """Return which requests finished within all limits; a single token has no time per output token to miss."""
+    tpot = np.where(np.isnan(outcome.tpot_s), 0.0, outcome.tpot_s)
+    within = (outcome.ttft_s <= ttft_s) & (tpot <= tpot_s) & (outcome.e2e_s <= e2e_s)
+    return outcome.finished & within
+
+
+def goodput_requests_per_s(
+    outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
+) -> float:
+    """Return requests per second that finished within all limits."""
+    met = np.count_nonzero(slo_met(outcome, ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
+    return float(met) / outcome.seconds if outcome.seconds else 0.0
+
+
+class Ledger:
+    """Results as they come in, in compact arrays by request."""
+
+    __slots__ = (
+        "_arrival",
+        "_class",
+        "_e2e",
+        "_input",
+        "_output",
+        "_queue",
+        "_status",
+        "_ttft",
+        "cached_tokens",
+        "in_flight",
+        "itl",
+        "preemptions",
+        "prefill_tokens",
+        "steps",
+    )
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._arrival, self._queue, self._ttft, self._e2e = (array("d") for _ in range(4))
+        self._input, self._output = array("l"), array("l")
+        self._class = array("l")
+        self._status = bytearray()
+        self.itl = WeightedHistogram()
+        self.preemptions = 0
+        self.prefill_tokens = 0
+        self.cached_tokens = 0
+        self.steps = 0
+        self.in_flight = 0
+
+    def arrived(self, flight: InFlight) -> None:
+        """Open the row of a request; rows come in order of arrival."""
+        self._arrival.append(flight.arrival_s)
+        self._queue.append(nan)
+        self._ttft.append(nan)
+        self._e2e.append(nan)
+        self._input.append(flight.prompt_tokens)
+        self._output.append(flight.output_tokens)
+        self._class.append(flight.class_index)
+        self._status.append(UNFINISHED)
+        self.in_flight += 1
+
+    def first_token(self, flight: InFlight) -> None:
+        """Keep what is known of a request at its first token."""
+        index = flight.index
+        self._queue[index] = flight.scheduled_s - flight.enqueued_s
+        self._ttft[index] = flight.first_token_s - flight.arrival_s
+
+    def finished(self, flight: InFlight, at_s: float) -> None:
+        """Close the row of a request that got all its tokens."""
+        self._e2e[flight.index] = at_s - flight.arrival_s
+        self._status[flight.index] = FINISHED
+        self.in_flight -= 1
+
+    def shed(self, flight: InFlight) -> None:
+        """Close the row of a request that is turned away."""
+        self._status[flight.index] = SHED
+        self.in_flight -= 1
+
+    def outcome(self, seconds: float, gauges: Sequence[Gauges]) -> Outcome:
+        """Return everything, with the gauges of one or several engines."""
+        ttft, e2e = np.array(self._ttft), np.array(self._e2e)
+        output = np.array(self._output, dtype=np.int64)
+        with np.errstate(invalid="ignore"):
+            tpot = np.where(output > 1, (e2e - ttft) / np.maximum(output - 1, 1), nan)
+        batch = _summed([gauge.batch_s for gauge in gauges])
+        occupancy = _summed([gauge.occupancy_s for gauge in gauges])
+        busy = sum(gauge.busy_s for gauge in gauges)
+        occupancy[0] += max(len(gauges) * seconds - busy, 0.0)
+        capacity_seconds = seconds * sum(gauge.capacity for gauge in gauges)
+        return Outcome(
+            status=np.frombuffer(bytes(self._status), dtype=np.uint8),
+            arrival_s=np.array(self._arrival),
+            queue_s=np.array(self._queue),
+            ttft_s=ttft,
+            tpot_s=tpot,
+            e2e_s=e2e,
+            input_tokens=np.array(self._input, dtype=np.int64),
+            output_tokens=output,
+            class_index=np.array(self._class, dtype=np.int64),
+            seconds=seconds,
+            steps=self.steps,
+            preemptions=self.preemptions,
+            prefill_tokens=self.prefill_tokens,
+            cached_tokens=self.cached_tokens,
+            itl=self.itl,
+            batch_mean=float(batch @ np.arange(batch.size)) / busy if busy else 0.0,
+            batch_p99=float(weighted_percentile(batch, 0.99)),
+            kv_occupancy_mean=sum(g.block_seconds for g in gauges) / capacity_seconds
+            if capacity_seconds
+            else 0.0,
+            kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
+            busy_fraction=busy / (len(gauges) * seconds) if seconds else 0.0,
+            timeline=_joint([gauge.timeline(seconds) for gauge in gauges]),
+        )
+
+
+def _summed(rows: Sequence[list[float]]) -> Array:
+    total = np.zeros(max(len(row) for row in rows))
+    for row in rows:
+        total[: len(row)] += row
+    return total
+
+
+def _joint(timelines: Sequence[Timeline]) -> Timeline:
+    """Return the sum over engines on the coarsest spans; each is a power of two of the finest."""
+    widest = max(timelines, key=lambda timeline: timeline.span_s)
+    if len(timelines) == 1:
+        return widest
+    sums = []
+    for name in ("batch_sequences", "kv_blocks", "busy_fraction"):
+        total = np.zeros(widest.start_s.size)
+        for timeline in timelines:
+            place = np.minimum((timeline.start_s / widest.span_s).astype(np.int64), total.size - 1)
+            np.add.at(total, place, getattr(timeline, name) * (timeline.span_s / widest.span_s))
+        sums.append(total)
+    return Timeline(widest.start_s, widest.span_s, sums[0], sums[1], sums[2] / len(timelines))

@@ -1,0 +1,299 @@
+"""What is asked of a server: requests as columns, rules of admission, and the feeds that hand requests out in time."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from math import inf, isfinite, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests as columns of equal length, in order of arrival."""
+
+    input_tokens: Counts
+    """Prompt, at least 1."""
+    output_tokens: Counts
+    """Generated, at least 1; the first one ends the prefill."""
+    arrival_s: Array | None = None
+    """When a client sends it, ascending; none: all at zero. A closed loop sets its own."""
+    cached_tokens: Counts | None = None
+    """First tokens of the prompt that a prefix cache already holds; they cost no prefill and no blocks of their own."""
+    class_index: Counts | None = None
+    """Traffic class, from 0; none: all of class 0."""
+    block_ids: Counts | None = None
+    """Identities of the full blocks of all prompts, one prompt after the other; equal ids are equal prefixes."""
+    block_counts: Counts | None = None
+    """How many of block_ids belong to each request."""
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return int(self.input_tokens.size)
+
+    def part(self, start: int, stop: int) -> "Requests":
+        """Return the requests from start up to stop (block ids are cut to match)."""
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if column is not None and field.name != "block_ids":
+                columns[field.name] = column[start:stop]
+        if self.block_ids is not None and self.block_counts is not None:
+            first = int(self.block_counts[:start].sum())
+            columns["block_ids"] = self.block_ids[first : first + int(self.block_counts[start:stop].sum())]
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may wait, how long, and who goes first."""
+
+    queue_limit: int | None = None
+    """A request that finds this many waiting is shed at once; none: no limit."""
+    deadline_s: tuple[float, ...] = ()
+    """By class: a request that waited this long without starting is shed; empty: nobody is."""
+    priority: tuple[int, ...] = ()
+    """By class: lower numbers are admitted first and preempted last; empty: first come, first served."""
+
+
+class InFlight:
+    """One request between arrival and end; what is kept per request in the system and nothing after it."""
+
+    __slots__ = (
+        "arrival_s",
+        "base",
+        "block_ids",
+        "blocks",
+        "cached_tokens",
+        "class_index",
+        "commit_blocks",
+        "done_tokens",
+        "end_step",
+        "enqueued_s",
+        "first_token_s",
+        "index",
+        "key",
+        "last_token_s",
+        "output_tokens",
+        "prompt_tokens",
+        "remaining_tokens",
+        "scheduled_s",
+        "serial",
+        "shared_tokens",
+    )
+
+    def __init__(
+        self, index: int, arrival_s: float, enqueued_s: float, prompt_tokens: int, output_tokens: int
+    ) -> None:
+        """Start with nothing scheduled; times that are not known yet are nan."""
+        self.index = index
+        self.key = index
+        self.arrival_s = arrival_s
+        self.enqueued_s = enqueued_s
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.remaining_tokens = output_tokens
+        self.cached_tokens = 0
+        self.shared_tokens = 0
+        self.class_index = 0
+        self.block_ids: list[int] = []
+        self.done_tokens = 0
+        self.blocks = 0
+        self.commit_blocks = 0
+        self.base = 0
+        self.end_step = -1
+        self.serial = -1
+        self.scheduled_s = nan
+        self.first_token_s = nan
+        self.last_token_s = nan
+
+
+def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
+    """Refuse requests that no server could be given.
+
+    Parameters
+    ----------
+    requests : the columns to check
+    first : [-]
+        number of the first one, for the message
+    timed : [-]
+        arrival times are used, and must ascend from zero
+
+    Raises
+    ------
+    InputError
+        names the first culprit
+    """
+    for name in ("input_tokens", "output_tokens"):
+        bad = np.flatnonzero(np.asarray(getattr(requests, name)) < 1)
+        if bad.size:
+            value = int(getattr(requests, name)[bad[0]])
+            raise InputError(f"request {first + int(bad[0])}: {name} is {value}; it must be at least 1")
+    for field in fields(requests):
+        column = getattr(requests, field.name)
+        if column is not None and field.name != "block_ids" and column.shape != requests.input_tokens.shape:
+            raise InputError(f"requests: {field.name} has {column.size} entries for {len(requests)} requests")
+    for name in ("cached_tokens", "class_index", "block_counts"):
+        column = getattr(requests, name)
+        if column is not None and np.any(column < 0):
+            where = first + int(np.flatnonzero(column < 0)[0])
+            raise InputError(f"request {where}: {name} is negative")
+    if (requests.block_ids is None) != (requests.block_counts is None):
+        raise InputError("requests: block_ids and block_counts must be given together")
+    arrival = requests.arrival_s
+    if timed and arrival is not None and arrival.size:
+        if not np.all(np.isfinite(arrival)) or arrival[0] < 0.0:
+            raise InputError(f"requests from {first} on: arrival times must be finite and at least 0 s")
+        back = np.flatnonzero(np.diff(arrival) < 0.0)
+        if back.size:
+            raise InputError(
+                f"request {first + int(back[0]) + 1} arrives before the one ahead of it\n  sort the requests by arrival"
+            )
+
+
+class Feed:
+    """Hands requests out in order of the time at which they reach the queue.
+
+    In an open loop that is the arrival plus the time of the front end; in a closed loop of C clients the first C
+    requests arrive at zero and each further one as soon as an earlier one has ended.
+    """
+
+    __slots__ = (
+        "_columns",
+        "_delay_s",
+        "_lists",
+        "_parts",
+        "_position",
+        "_priority",
+        "_releases",
+        "index",
+        "next_s",
+    )
+
+    PART_REQUESTS = 32768
+
+    def __init__(
+        self,
+        requests: Requests | Iterable[Requests],
+        *,
+        delay_s: float = 0.0,
+        concurrency: int | None = None,
+        priority: tuple[int, ...] = (),
+    ) -> None:
+        """Open the first part; nothing is read ahead of what is needed."""
+        source = (requests,) if isinstance(requests, Requests) else requests
+        self._parts = _parts(source, self.PART_REQUESTS, timed=concurrency is None)
+        self._lists: list[tuple[float, int, int, int, int, list[int]]] = []
+        self._position = 0
+        self._delay_s = delay_s
+        self._priority = priority
+        self._releases: deque[float] | None = None if concurrency is None else deque([0.0] * concurrency)
+        self.index = 0
+        self.next_s = inf
+        self._find_next()
+
+    def take(self) -> InFlight:
+        """Return the next request and move on."""
+        arrival, prompt, output, cached, class_index, block_ids = self._lists[self._position]
+        enqueued = self.next_s
+        if self._releases is not None:
+            arrival = self._releases.popleft()
+        flight = InFlight(self.index, arrival, enqueued, prompt, output)
+        if cached:
+            flight.cached_tokens = cached
+        flight.block_ids = block_ids
+        if class_index:
+            flight.class_index = class_index
+        if self._priority:
+            flight.key = (self._priority[class_index] << 48) + self.index
+        self.index += 1
+        self._position += 1
+        self._find_next()
+        return flight
+
+    def ended(self, at_s: float) -> None:
+        """Let the client of a request that ended send its next one."""
+        if self._releases is not None:
+            if self._releases and self._releases[-1] > at_s:
+                insort(self._releases, at_s)
+            else:
+                self._releases.append(at_s)
+            self._find_next()
+
+    def _find_next(self) -> None:
+        if self._position >= len(self._lists) and not self._load():
+            self.next_s = inf
+        elif self._releases is None:
+            self.next_s = self._lists[self._position][0] + self._delay_s
+        else:
+            self.next_s = self._releases[0] + self._delay_s if self._releases else inf
+
+    def _load(self) -> bool:
+        part = next(self._parts, None)
+        self._position = 0
+        if part is None:
+            self._lists = []
+            return False
+        zeros = [0] * len(part)
+        ids: list[list[int]] = [[]] * len(part)
+        if part.block_ids is not None and part.block_counts is not None:
+            ends = np.cumsum(part.block_counts)[:-1]
+            ids = [piece.tolist() for piece in np.split(part.block_ids, ends)]
+        self._lists = list(
+            zip(
+                zeros if part.arrival_s is None else part.arrival_s.tolist(),
+                part.input_tokens.tolist(),
+                part.output_tokens.tolist(),
+                zeros if part.cached_tokens is None else part.cached_tokens.tolist(),
+                zeros if part.class_index is None else part.class_index.tolist(),
+                ids,
+                strict=True,
+            )
+        )
+        return True
+
+
+def _parts(source: Iterable[Requests], most: int, *, timed: bool) -> Iterator[Requests]:
+    """Yield checked requests in parts small enough to be turned into Python numbers."""
+    first = 0
+    latest_s = 0.0
+    for chunk in source:
+        check_requests(chunk, first, timed=timed)
+        if timed and chunk.arrival_s is not None and len(chunk):
+            if chunk.arrival_s[0] < latest_s:
+                raise InputError(
+                    f"request {first} arrives before the one ahead of it\n  sort the requests by arrival"
+                )
+            latest_s = float(chunk.arrival_s[-1])
+        for start in range(0, len(chunk), most):
+            yield chunk.part(start, start + most)
+        first += len(chunk)
+
+
+def check_admission(admission: Admission, *, closed_loop: bool) -> None:
+    """Refuse rules of admission that cannot hold.
+
+    Raises
+    ------
+    InputError
+        names the rule
+    """
+    if admission.queue_limit is not None and admission.queue_limit < 0:
+        raise InputError(f"queue_limit is {admission.queue_limit}; it must be at least 0")
+    if admission.queue_limit is not None and closed_loop:
+        raise InputError(
+            "queue_limit has no meaning in a closed loop: a client whose request is shed would send the next one in "
+            "the same instant\n  give arrival times instead of a concurrency"
+        )
+    if any(not deadline > 0.0 for deadline in admission.deadline_s):
+        raise InputError(f"deadline_s must be positive, but is {admission.deadline_s}")
+    if any(priority < 0 or not isfinite(priority) for priority in admission.priority):
+        raise InputError(f"priority must be whole numbers from 0, but is {admission.priority}")

@@ -1,0 +1,91 @@
+"""What an engine was started with, as the simulator needs it."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
+from capplan.serving.requests import InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTerms:
+    """Limits of one engine and how it forms its steps."""
+
+    mixed: bool
+    """Prompts and decoding sequences share a step."""
+    chunked: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_tokens: int
+    kv_blocks: int
+    growth: float = 1.0
+    """Tokens that a sequence gains in a decode step: 1, or what speculation yields on average."""
+    reserved_output_fraction: float = 0.0
+    """Part of its output for which a request must find blocks before it is admitted: 0 (vLLM), 1 (never evict)."""
+
+    def decode_steps(self, tokens: int) -> int:
+        """Return the steps that produce this many tokens."""
+        return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)
+
+    def shared_tokens(self, flight: InFlight) -> int:
+        """Return the cached tokens in full blocks, which other requests hold already."""
+        return flight.cached_tokens // self.block_tokens * self.block_tokens
+
+    def blocks_of(self, flight: InFlight) -> tuple[int, int]:
+        """Return the blocks that a prompt takes when admitted, and those that it must find free."""
+        own = flight.prompt_tokens - flight.shared_tokens
+        blocks = -(-own // self.block_tokens)
+        if not self.reserved_output_fraction:
+            return blocks, 0
+        reserved = own + self.reserved_output_fraction * (flight.remaining_tokens - 1)
+        return blocks, ceil(reserved / self.block_tokens)
+
+    def too_long(self, flight: InFlight) -> bool:
+        """Return whether a request could not run even alone."""
+        flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
+        overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
+        tokens = flight.prompt_tokens - self.shared_tokens(flight) + flight.output_tokens - 1 + overshoot
+        if -(-tokens // self.block_tokens) > self.kv_blocks:
+            return True
+        return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
+
+
+def engine_terms(
+    scheduling: Scheduling,
+    kv_blocks: int,
+    *,
+    tokens_per_step: float = 1.0,
+    reserved_output_fraction: float = 0.0,
+) -> EngineTerms:
+    """Return checked terms.
+
+    Raises
+    ------
+    InputError
+        names the limit that cannot hold
+    """
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
+        if getattr(scheduling, name) < 1:
+            raise InputError(f"{name} is {getattr(scheduling, name)}; it must be at least 1")
+    if kv_blocks < 1:
+        raise InputError(f"kv_blocks is {kv_blocks}; without a block in the cache nothing can be served")
+    if scheduling.policy == "mixed" and scheduling.max_num_batched_tokens < scheduling.max_num_seqs:
+        raise InputError(
+            f"max_num_batched_tokens ({scheduling.max_num_batched_tokens}) is less than max_num_seqs "
+            f"({scheduling.max_num_seqs}): the decoding sequences would not fit in a step"
+        )
+    if not tokens_per_step >= 1.0:
+        raise InputError(f"tokens_per_step is {tokens_per_step}; a step yields at least one token")
+    if not 0.0 <= reserved_output_fraction <= 1.0:
+        raise InputError(f"reserved_output_fraction is {reserved_output_fraction}; it must be from 0 to 1")
+    return EngineTerms(
+        mixed=scheduling.policy == "mixed",
+        chunked=scheduling.chunked,
+        max_num_seqs=scheduling.max_num_seqs,
+        max_num_batched_tokens=scheduling.max_num_batched_tokens,
+        block_tokens=scheduling.block_tokens,
+        kv_blocks=kv_blocks,
+        growth=tokens_per_step,
+        reserved_output_fraction=reserved_output_fraction,
+    )

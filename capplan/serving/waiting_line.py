@@ -1,0 +1,115 @@
+"""Requests that have arrived and are not running: order, limits, deadlines."""
+
+from collections import deque
+from heapq import heappop, heappush
+from math import inf, isnan
+from typing import Protocol
+
+from capplan.serving.outcome import Ledger
+from capplan.serving.requests import Admission, InFlight
+from capplan.serving.terms import EngineTerms
+
+
+class Source(Protocol):
+    """Where requests come from."""
+
+    next_s: float
+    """When the next one reaches the queue; infinite if none is known to come."""
+
+    def take(self) -> InFlight:
+        """Return the next request and move on."""
+
+    def ended(self, at_s: float) -> None:
+        """Learn that a request has ended, well or badly."""
+
+
+class WaitingLine:
+    """The queue of one engine: by priority, then by arrival; a preempted request keeps its place of old."""
+
+    __slots__ = (
+        "_expiry",
+        "_heap",
+        "_ledger",
+        "_limit",
+        "_limits_s",
+        "_terms",
+        "count",
+        "deadlines",
+        "feed",
+        "priorities",
+    )
+
+    def __init__(self, feed: Source, terms: EngineTerms, ledger: Ledger, admission: Admission) -> None:
+        """Start empty."""
+        self.feed = feed
+        self._terms = terms
+        self._ledger = ledger
+        self._limit = inf if admission.queue_limit is None else admission.queue_limit
+        self._limits_s = admission.deadline_s
+        self._expiry: list[deque[InFlight]] = [deque() for _ in admission.deadline_s]
+        self._heap: list[tuple[int, InFlight]] = []
+        self.count = 0
+        self.deadlines = bool(admission.deadline_s)
+        self.priorities = bool(admission.priority)
+
+    def receive(self, now_s: float) -> None:
+        """Let requests join and leave, in order of time, up to now."""
+        feed = self.feed
+        while True:
+            expiry_s = self.next_expiry_s() if self.deadlines else inf
+            if expiry_s <= now_s and expiry_s <= feed.next_s:
+                self._expire(expiry_s)
+            elif feed.next_s <= now_s:
+                self._enqueue(feed.take())
+            else:
+                return
+
+    def head(self) -> InFlight:
+        """Return the request that goes next; the line must not be empty."""
+        heap = self._heap
+        while heap[0][1].end_step == -2:
+            heappop(heap)
+        return heap[0][1]
+
+    def pop(self) -> None:
+        """Remove the head."""
+        self.head()
+        heappop(self._heap)
+        self.count -= 1
+
+    def push(self, flight: InFlight) -> None:
+        """Put a preempted request back."""
+        self.count += 1
+        heappush(self._heap, (flight.key, flight))
+
+    def next_expiry_s(self) -> float:
+        """Return when the next request will have waited for too long; drop those that have started."""
+        earliest = inf
+        for limit_s, line in zip(self._limits_s, self._expiry, strict=True):
+            while line and not isnan(line[0].scheduled_s):
+                line.popleft()
+            if line:
+                earliest = min(earliest, line[0].enqueued_s + limit_s)
+        return earliest
+
+    def _enqueue(self, flight: InFlight) -> None:
+        self._ledger.arrived(flight)
+        if self._terms.too_long(flight) or self.count >= self._limit:
+            self._ledger.shed(flight)
+            self.feed.ended(flight.enqueued_s)
+            return
+        flight.shared_tokens = self._terms.shared_tokens(flight)
+        self.count += 1
+        heappush(self._heap, (flight.key, flight))
+        if self.deadlines:
+            self._expiry[flight.class_index].append(flight)
+
+    def _expire(self, at_s: float) -> None:
+        for limit_s, line in zip(self._limits_s, self._expiry, strict=True):
+            if line and line[0].enqueued_s + limit_s <= at_s:
+                flight = line.popleft()
+                flight.end_step = -2
+                self.count -= 1
+                self._ledger.shed(flight)
+                self.feed.ended(at_s)
+                return
