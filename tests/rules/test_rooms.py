@@ -1,0 +1,86 @@
+"""Who may import whom, and which room owns which library; read from the source, lazy imports included."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = (
+    "cli", "report", "deploy", "inputs", "fleet", "accuracy", "replica", "phases", "memory", "operators",
+    "serving", "model", "hardware", "engine", "workload",
+)  # fmt: skip
+BOTTOM = ("assumption", "numbers", "errors")
+OWNERS = {
+    "pydantic": {"inputs"},
+    "pydantic_core": {"inputs"},
+    "yaml": {"inputs"},
+    "huggingface_hub": {"inputs"},
+    "rich": {"report"},
+    "matplotlib": {"report"},
+    "typer": {"cli"},
+    "click": set(),
+    "torch": {"calibrate"},
+}
+"""Library -> the rooms that may import it; calibrate stands beside the rooms."""
+PANDAS = {"report", "inputs", "accuracy", "calibrate"}
+"""Tables of measured results are data as much as output; never imported at the top of a file."""
+FILES = [
+    *(ROOT / "capplan").glob("*.py"),
+    *(f for room in ROOMS for f in (ROOT / "capplan" / room).rglob("*.py")),
+]
+CALIBRATE = list((ROOT / "calibrate").rglob("*.py"))
+
+
+def imported(path):
+    """Yield (module, whether it stands at the top of the file) of every import in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; write capplan.ROOM.FILE"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield (whole if node.module == "capplan" else str(node.module)), id(node) in top
+
+
+def room_of(path):
+    inside = path.relative_to(ROOT).parts
+    return "calibrate" if inside[0] == "calibrate" else inside[1].removesuffix(".py")
+
+
+def upward(path, own):
+    height = ROOMS.index(own) if own in ROOMS else len(ROOMS)
+    for module, _ in imported(path):
+        parts = module.split(".")
+        if parts[0] != "capplan" or len(parts) < 2 or parts[1] in (own, "__version__", *BOTTOM):
+            continue
+        if parts[1] == "calibrate":
+            if own != "cli":
+                yield f"{path.relative_to(ROOT)}: only the command line may import {module}"
+        elif parts[1] not in ROOMS or ROOMS.index(parts[1]) <= height:
+            yield f"{path.relative_to(ROOT)}: {own} must not import {module}, which is not below it"
+
+
+def test_a_room_imports_only_rooms_below_it():
+    assert len(FILES) > 40
+    rooms = [(path, room_of(path)) for path in FILES]
+    assert [line for path, own in rooms if own[:2] != "__" for line in upward(path, own)] == []
+
+
+def test_a_library_is_imported_only_in_the_rooms_that_own_it():
+    wrong = []
+    for path in [*FILES, *CALIBRATE]:
+        own = room_of(path)
+        for module, top in imported(path):
+            library = module.split(".")[0]
+            if library in OWNERS and own not in OWNERS[library]:
+                wrong.append(f"{path.relative_to(ROOT)}: {library} belongs to {OWNERS[library] or 'nobody'}")
+            if library == "pandas" and (own not in PANDAS or (top and own not in ("calibrate", "accuracy"))):
+                wrong.append(f"{path.relative_to(ROOT)}: pandas in {own}; import it where it is used")
+    assert wrong == []
+
+
+def test_every_folder_of_the_package_is_a_room():
+    folders = {p.name for p in (ROOT / "capplan").iterdir() if p.is_dir() and p.name[0] not in "_."}
+    assert folders - {"calibrate"} == set(ROOMS)
