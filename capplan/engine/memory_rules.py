@@ -35,16 +35,22 @@ class MemoryRules:
     collective_bytes: float
     """The same, added once tensor-parallel ranks talk over fast links: collective and all-reduce buffers."""
     graph_bytes_per_layer: float
-    """CUDA graphs of one layer at the default capture sizes."""
+    """CUDA graphs, per layer and captured batch size."""
     graph_base_bytes: float
+    graph_expert_bytes: float
+    """CUDA graphs of a model with routed experts, on top."""
+    warmup_sampler_bytes: float
+    """Per sequence and vocabulary entry: free once the cache is allocated, or the sampler's warm-up fails."""
+    warmup_expert_bytes: float
+    """The same per sequence, for a model with routed experts."""
+    vision_bytes_per_token: float
+    """Pixels and features of images that fill the token budget, while the sampler runs."""
     graphs_in_budget: bool
     """The engine subtracts its estimate of CUDA-graph memory before it sizes the cache."""
     layer_groups: bool
     """Layers of different kinds share one pool in groups; otherwise each keeps every token."""
     tokens_from_concurrency: bool
     """The printed cache size is concurrency x context rather than blocks x block size."""
-    profiles_whole_context: bool = False
-    """The activation peak is measured at the maximum context where prompts are not cut (vLLM V0)."""
     window_tokens_ratio: float | None = None
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
     state_pool_ratio: float | None = None

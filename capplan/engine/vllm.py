@@ -20,18 +20,20 @@ _V0_MEMORY = MemoryRules(
     expert_workspace_resident=False,
     non_torch_bytes=0.35 * GIB,
     collective_bytes=1.85 * GIB,
-    graph_bytes_per_layer=0.0165 * GIB,
-    graph_base_bytes=0.3 * GIB,
+    graph_bytes_per_layer=2.1e-4 * GIB,
+    graph_base_bytes=0.15 * GIB,
+    graph_expert_bytes=0.4 * GIB,
+    warmup_sampler_bytes=26.0,
+    warmup_expert_bytes=0.6 * 2.0**20,
+    vision_bytes_per_token=9.6e3,
     graphs_in_budget=False,
     layer_groups=False,
     tokens_from_concurrency=False,
-    profiles_whole_context=True,
 )
 _V1_MEMORY = replace(
     _V0_MEMORY,
     hidden_copies=4.3,
     non_torch_bytes=0.13 * GIB,
-    profiles_whole_context=False,
 )
 _GROUPED_MEMORY = replace(_V1_MEMORY, layer_groups=True)
 _LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.44, expert_workspace_resident=True)

@@ -1,0 +1,180 @@
+"""Working memory of one step at its peak: the widest layer, the sampler, buffers of experts and latent attention."""
+
+import numpy as np
+
+from capplan.numbers import Number
+
+
+def sampler_peak_bytes(
+    max_num_seqs: Number,
+    vocabulary_size: Number,
+    logit_bytes: Number,
+    sampler_bytes: Number,
+    base_bytes: Number = 0.0,
+) -> Number:
+    """Return the working memory of sampling one token for every sequence that may run.
+
+        A_s = s v (b + w) + a_0
+
+    Parameters
+    ----------
+    max_num_seqs : [-]
+        s, the limit of the scheduler: engines try the full batch when they start
+    vocabulary_size : [-]
+        v; every rank gathers all logits, so tensor parallelism does not divide it
+    logit_bytes : [B]
+        b, of one logit in the dtype of the activations
+    sampler_bytes : [B]
+        w, copies, sorts and probabilities per logit, by engine and version
+    base_bytes : [B]
+        a_0
+
+    Returns
+    -------
+    [B]
+        A_s without hidden states
+
+    Examples
+    --------
+    >>> sampler_peak_bytes(10.0, 1000.0, 2.0, 12.0, 500.0)
+    140500.0
+
+    References
+    ----------
+    vLLM, `GPUModelRunner._dummy_sampler_run`: https://docs.vllm.ai/en/latest/api/vllm/v1/worker/gpu_model_runner.
+    """
+    return max_num_seqs * vocabulary_size * (logit_bytes + sampler_bytes) + base_bytes
+
+
+def layer_peak_bytes(
+    tokens: Number, hidden_size: Number, intermediate_elements: Number, element_bytes: Number, copies: Number
+) -> Number:
+    """Return the working memory of the widest layer for one step of the full token budget.
+
+        A_l = t b (i + c d)
+
+    Parameters
+    ----------
+    tokens : [tokens]
+        t, token budget of a step
+    hidden_size : [-]
+        d
+    intermediate_elements : [-]
+        i, elements per token on one rank that the widest pair of operators holds at once; with a gated
+        feed-forward three times its width: gate, up and their product
+    element_bytes : [B]
+        b, of the activations
+    copies : [-]
+        c, hidden-state tensors alive at that moment, by engine
+
+    Returns
+    -------
+    [B]
+        A_l
+
+    Examples
+    --------
+    >>> layer_peak_bytes(10.0, 4.0, 24.0, 2.0, 4.0)
+    800.0
+
+    References
+    ----------
+    Korthikanti et al. 2022, "Reducing Activation Recomputation", arXiv:2205.05198, section 4 (without what training keeps).
+    """
+    return tokens * element_bytes * (intermediate_elements + copies * hidden_size)
+
+
+def expert_workspace_bytes(
+    tokens: Number,
+    experts_per_token: Number,
+    gate_up_elements: Number,
+    inputs: Number,
+    element_bytes: Number = 2.0,
+) -> Number:
+    """Return the two buffers of a grouped matmul over routed experts.
+
+        W_e = t k (max(n, d) + max(n / 2, d)) b
+
+    Parameters
+    ----------
+    tokens : [tokens]
+        t, that reach the experts of a rank
+    experts_per_token : [-]
+        k
+    gate_up_elements : [-]
+        n, outputs of gate and up on one rank
+    inputs : [-]
+        d, width that an expert reads and writes
+    element_bytes : [B]
+        b
+
+    Returns
+    -------
+    [B]
+        W_e
+
+    Examples
+    --------
+    Eight tokens to two experts each of gate and up 6 wide and inputs of 4:
+
+    >>> expert_workspace_bytes(8.0, 2.0, 6.0, 4.0)
+    np.float64(320.0)
+
+    References
+    ----------
+    vLLM documentation, "Fused MoE Modular Kernel": https://docs.vllm.ai/en/latest/design/fused_moe_modular_kernel.html.
+    """
+    first = np.maximum(gate_up_elements, inputs)
+    second = np.maximum(gate_up_elements / 2.0, inputs)
+    buffers: Number = tokens * experts_per_token * (first + second) * element_bytes
+    return buffers
+
+
+def latent_workspace_bytes(
+    max_model_len: Number,
+    max_num_seqs: Number,
+    heads: Number,
+    expanded_head_dim: Number,
+    latent_elements: Number,
+    block_tokens: Number = 16.0,
+    element_bytes: Number = 2.0,
+) -> Number:
+    """Return what prefill of latent attention (MLA) expands of the cached context at once.
+
+        t = min(max(8 l, 4 s p), 131072);   W_l = t (e + h x) b
+
+    Parameters
+    ----------
+    max_model_len : [tokens]
+        l
+    max_num_seqs : [-]
+        s
+    heads : [-]
+        h, query heads on one rank
+    expanded_head_dim : [-]
+        x, key without rotary part and value of one head
+    latent_elements : [-]
+        e, latent and rotary part that are gathered first
+    block_tokens : [tokens]
+        p
+    element_bytes : [B]
+        b
+
+    Returns
+    -------
+    [B]
+        W_l
+
+    Examples
+    --------
+    >>> latent_workspace_bytes(100.0, 1.0, 2.0, 3.0, 4.0)
+    np.float64(16000.0)
+
+    References
+    ----------
+    vLLM, `MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size`:
+    https://docs.vllm.ai/en/latest/api/vllm/v1/attention/backends/mla.
+    """
+    tokens = np.minimum(np.maximum(8.0 * max_model_len, 4.0 * max_num_seqs * block_tokens), 131072.0)
+    workspace: Number = tokens * (latent_elements + heads * expanded_head_dim) * element_bytes
+    return workspace

@@ -1,0 +1,67 @@
+"""What one device holds of a plan, and what that leaves for the KV cache: the records and the limits in words."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.numbers import Number
+
+LIMITS = (
+    "fits",
+    "weights alone exceed the memory that the engine may use",
+    "activations and runtime leave nothing for the KV cache",
+    "the KV cache is smaller than one sequence of the maximum context",
+    "CUDA graphs and the sampler do not fit beside the KV cache",
+)
+"""Why a plan cannot start, by code."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Memory of one device of a replica, of the pipeline stage with the smallest cache; numbers or arrays."""
+
+    weight_bytes: Number
+    """Weights with their lookup tables, as an engine logs them after loading."""
+    activation_bytes: Number
+    """Working memory at its peak."""
+    non_torch_bytes: Number
+    """Kernels, handles, collective buffers."""
+    cuda_graph_bytes: Number
+    usable_bytes: Number
+    """What the engine may use in all."""
+    kv_bytes_available: Number
+    kv_cache_tokens: Number
+    """As the engine prints it."""
+    max_concurrency: Number
+    """Sequences of the maximum context that the cache holds at once."""
+    block_tokens: Number
+    """Tokens of one cache block of an attention layer."""
+    reserved_bytes_per_sequence: Number
+    """What one sequence of the maximum context takes out of the cache."""
+    headroom_bytes: Number
+    """Left on the device once the cache is allocated, graphs are captured and the sampler has warmed up."""
+
+    @property
+    def limit_codes(self) -> NDArray[np.intp]:
+        """Index into `LIMITS` of the first reason against a start; 0 where the plan fits."""
+        usable = np.asarray(self.usable_bytes, dtype=np.float64)
+        conditions = np.broadcast_arrays(
+            np.asarray(self.weight_bytes) >= usable,
+            np.asarray(self.kv_bytes_available) <= 0,
+            np.asarray(self.max_concurrency) < 1,
+            np.asarray(self.headroom_bytes) < 0,
+        )
+        codes: NDArray[np.intp] = np.select(conditions, [1, 2, 3, 4], default=0).astype(np.intp)
+        return codes
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Whether the engine starts and holds at least one sequence of the maximum context."""
+        good: NDArray[np.bool_] = np.asarray(self.limit_codes == 0)
+        return good
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The reasons against a start, in words; of arrays those that occur."""
+        return tuple(LIMITS[code] for code in np.unique(self.limit_codes).tolist() if code)

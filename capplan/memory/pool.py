@@ -1,0 +1,296 @@
+"""How many tokens and sequences a KV pool of a size holds, in each engine's way of laying it out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.engine.memory_rules import MemoryRules
+from capplan.memory.layer_groups import CacheKind, group_layers
+from capplan.numbers import Number
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLayout:
+    """The pool of one rank, seen by one sequence of the maximum context."""
+
+    block_tokens: Number
+    """Tokens in a block of an attention layer."""
+    block_bytes: Number
+    """Bytes that one more block takes, over all layers of a group."""
+    groups: int
+    """Groups that a token takes a block of each."""
+    sequence_blocks: Number
+    """Blocks that one sequence needs at most, over all groups."""
+
+
+def window_blocks(
+    context_tokens: Number, window_tokens: Number, step_tokens: Number, block_tokens: Number
+) -> Number:
+    """Return the blocks that a sliding-window layer needs at most for one sequence.
+
+        n = ceil(min(w - 1 + t, l) / p) + 1
+
+    Parameters
+    ----------
+    context_tokens : [tokens]
+        l
+    window_tokens : [tokens]
+        w
+    step_tokens : [tokens]
+        t, token budget of a step: a whole chunk is written before old blocks are freed
+    block_tokens : [tokens]
+        p
+
+    Returns
+    -------
+    [-]
+        n; the one more because a window need not start at a block
+
+    Examples
+    --------
+    >>> window_blocks(8192.0, 1024.0, 2048.0, 16.0)
+    np.float64(193.0)
+
+    References
+    ----------
+    vLLM, `SlidingWindowSpec.max_memory_usage_bytes`: https://docs.vllm.ai/en/latest/api/vllm/v1/kv_cache_interface.
+    """
+    blocks: Number = (
+        np.ceil(np.minimum(window_tokens - 1.0 + step_tokens, context_tokens) / block_tokens) + 1.0
+    )
+    return blocks
+
+
+def aligned_block_tokens(state_bytes: Number, token_bytes: Number, multiple: Number = 16.0) -> Number:
+    """Return the block size whose page covers the page of a recurrent state.
+
+        p = q ceil(S / (q e)),   at least q
+
+    Parameters
+    ----------
+    state_bytes : [B]
+        S, of one sequence and layer
+    token_bytes : [B]
+        e, of one token and attention layer
+    multiple : [tokens]
+        q, granularity of the attention kernel
+
+    Returns
+    -------
+    [tokens]
+        p
+
+    Examples
+    --------
+    Qwen3-Next on two ranks: a state of 548,864 bytes against 1,024 bytes per token.
+
+    >>> aligned_block_tokens(548864.0, 1024.0)
+    np.float64(544.0)
+
+    References
+    ----------
+    vLLM, `HybridAttentionMambaModelConfig.verify_and_update_config`:
+    https://docs.vllm.ai/en/latest/api/vllm/model_executor/models/config.
+    """
+    tokens: Number = np.maximum(multiple * np.ceil(state_bytes / (multiple * token_bytes)), multiple)
+    return tokens
+
+
+def grouped_layout(
+    kinds: list[CacheKind],
+    block_tokens: Number,
+    context_tokens: Number,
+    step_tokens: Number,
+    stage_share: float = 1.0,
+) -> PoolLayout:
+    """Return the layout of a pool that layer groups share.
+
+    Parameters
+    ----------
+    kinds : caches of the whole network, states among them
+    block_tokens : [tokens]
+        of the engine; grown where a recurrent state needs it
+    context_tokens : [tokens]
+        maximum context
+    step_tokens : [tokens]
+        token budget of a step
+    stage_share : [-]
+        part of the layers that this pipeline stage holds
+
+    Returns
+    -------
+    the layout
+
+    Examples
+    --------
+    Two groups of three layers with 512 blocks of 16 tokens for the full ones and 513 for the sliding ones:
+
+    >>> kinds = [CacheKind("full", 3, 100.0, 0.0), CacheKind("window", 3, 100.0, 0.0, 128.0)]
+    >>> layout = grouped_layout(kinds, 16.0, 8192.0, 8192.0)
+    >>> float(layout.block_bytes), layout.groups, float(layout.sequence_blocks)
+    (4800.0, 2, 1025.0)
+
+    References
+    ----------
+    vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
+    """
+    growing = [kind for kind in kinds if kind.kind != "state"]
+    state = max_of([kind.state_bytes for kind in kinds])
+    if not growing:
+        size = group_layers(kinds)
+        groups = sum(-(-kind.layers // size) for kind in kinds)
+        return PoolLayout(context_tokens, state * np.ceil(size * stage_share), groups, float(groups))
+    smallest = -max_of([-np.asarray(kind.token_bytes) for kind in growing])
+    block = np.where(np.asarray(state) > 0, aligned_block_tokens(state, smallest), block_tokens)
+    if all(kind.kind == "full" for kind in kinds):
+        whole = sum((kind.layers * kind.token_bytes for kind in kinds), np.zeros(()))
+        return PoolLayout(block, block * whole * stage_share, 1, np.ceil(context_tokens / block))
+    page = np.maximum(block * max_of([kind.token_bytes for kind in growing]), state)
+    size = group_layers(kinds)
+    groups = 0
+    blocks: Number = 0.0
+    for kind in kinds:
+        count = -(-kind.layers // size)
+        groups += count
+        blocks = blocks + count * _blocks_of(kind, page, context_tokens, step_tokens, block)
+    return PoolLayout(block, page * np.ceil(size * stage_share), groups, blocks)
+
+
+def _blocks_of(kind: CacheKind, page: Number, context: Number, step_tokens: Number, block: Number) -> Number:
+    if kind.kind == "state":
+        return 1.0
+    # Layers with smaller keys and values hold more tokens in the same page.
+    tokens = np.where(
+        np.asarray(kind.token_bytes) > 0, np.floor(page / kind.token_bytes / block) * block, block
+    )
+    if kind.kind == "full":
+        whole: Number = np.ceil(context / tokens)
+        return whole
+    if kind.chunked:
+        chunk: Number = np.ceil(np.minimum(kind.window_tokens + step_tokens, context) / tokens)
+        return chunk
+    return window_blocks(context, kind.window_tokens, step_tokens, tokens)
+
+
+def max_of(values: list[Number]) -> Number:
+    """Return the elementwise maximum of several numbers or arrays.
+
+    Examples
+    --------
+    >>> max_of([1.0, 3.0, 2.0])
+    np.float64(3.0)
+    """
+    largest: Number = values[0]
+    for value in values[1:]:
+        largest = np.maximum(largest, value)
+    return np.float64(largest) if isinstance(largest, float) else largest
+
+
+def block_capacity(
+    available_bytes: Number, layout: PoolLayout, context_tokens: Number, rules: MemoryRules
+) -> tuple[Number, Number]:
+    """Return tokens and concurrent sequences of a pool of blocks, as vLLM prints them.
+
+        n = floor(A / b);   c = n / s;   tokens = p floor(n / g), or c l from 0.21 on
+
+    Parameters
+    ----------
+    available_bytes : [B]
+        A
+    layout : blocks (b bytes, p tokens), g groups, s blocks per sequence
+    context_tokens : [tokens]
+        l, maximum context
+    rules : which of the two the version prints
+
+    Returns
+    -------
+    tokens [tokens], sequences of the maximum context [-]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> layout = PoolLayout(16.0, 100.0, 2, 10.0)
+    >>> tokens, sequences = block_capacity(5500.0, layout, 80.0, profile("vllm", "0.19.0").memory)
+    >>> float(tokens), float(sequences)
+    (432.0, 5.5)
+
+    References
+    ----------
+    vLLM, `get_kv_cache_configs`: https://docs.vllm.ai/en/latest/api/vllm/v1/core/kv_cache_utils.
+    """
+    blocks = np.floor(np.maximum(available_bytes, 0.0) / layout.block_bytes)
+    sequences: Number = blocks / layout.sequence_blocks
+    if rules.tokens_from_concurrency:
+        tokens: Number = np.floor(sequences * context_tokens)
+    else:
+        tokens = np.floor(blocks / layout.groups) * layout.block_tokens
+    return tokens, sequences
+
+
+def split_capacity(
+    available_bytes: Number,
+    kinds: list[CacheKind],
+    block_tokens: Number,
+    context_tokens: Number,
+    step_tokens: Number,
+    rules: MemoryRules,
+) -> tuple[Number, Number, Number]:
+    """Return tokens, concurrent sequences and bytes per sequence where kinds of layers have pools of their own.
+
+        states get A r / (1 + r); of the rest, tokens = A' / (f + q w), window pool q tokens for each
+
+    Parameters
+    ----------
+    available_bytes : [B]
+        A
+    kinds : caches; f bytes per token over full layers, w over sliding ones
+    block_tokens : [tokens]
+        rounding of a sequence
+    context_tokens : [tokens]
+        maximum context
+    step_tokens : [tokens]
+        token budget of a step
+    rules : q and r of the engine; where it states no q, sliding layers are sized for the maximum context
+
+    Returns
+    -------
+    tokens [tokens], sequences [-], bytes of one sequence [B]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> rules = profile("sglang").memory
+    >>> tokens, sequences, size = split_capacity(1000.0, [CacheKind("full", 2, 5.0, 0.0)], 1.0, 20.0, 8.0, rules)
+    >>> float(tokens), float(sequences), float(size)
+    (100.0, 5.0, 200.0)
+
+    References
+    ----------
+    SGLang, `ModelRunner.profile_max_num_token`: https://github.com/sgl-project/sglang.
+    """
+    zero = np.zeros(())
+    full = sum((kind.layers * kind.token_bytes for kind in kinds if kind.kind == "full"), zero)
+    windows = [kind for kind in kinds if kind.kind == "window"]
+    sliding = sum((kind.layers * kind.token_bytes for kind in windows), zero)
+    states = sum((kind.layers * kind.state_bytes for kind in kinds if kind.kind == "state"), zero)
+    whole = np.ceil(context_tokens / block_tokens) * block_tokens
+    reach = min((kind.window_tokens for kind in windows), default=np.inf)
+    kept = np.minimum(reach + step_tokens, whole) if windows else whole
+    size = full * whole + sliding * kept + states
+    pool = np.maximum(available_bytes, 0.0)
+    ratio = rules.window_tokens_ratio
+    if ratio is None or not windows:
+        sequences: Number = pool / size
+        rest = pool
+        if rules.state_pool_ratio is not None and np.any(np.asarray(states) > 0):
+            rest = pool / (1.0 + rules.state_pool_ratio)
+            growing = np.maximum(size - states, 1.0)
+            sequences = np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing)
+        tokens: Number = (
+            np.floor(rest / np.maximum(full + sliding, 1.0)) if not windows else np.floor(sequences * whole)
+        )
+        return tokens, sequences, size
+    share = ratio if np.any(np.asarray(full) > 0) else 1.0
+    tokens = np.floor(pool / (full + share * sliding))
+    sequences = np.minimum(tokens / whole, share * tokens / kept)
+    return tokens, sequences, size

@@ -1,0 +1,281 @@
+"""The parts of one rank's memory, each summed from its formula over the layers of a stage."""
+
+from typing import Protocol
+
+import numpy as np
+
+from capplan.engine.profile import EngineProfile
+from capplan.memory.activations import (
+    expert_workspace_bytes,
+    latent_workspace_bytes,
+    layer_peak_bytes,
+    sampler_peak_bytes,
+)
+from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_bytes, rotary_table_bytes
+from capplan.memory.stages import Stage
+from capplan.model.network import Attention, LatentAttention, Layer, Network, layer_counts
+from capplan.model.parameters import weight_bytes_per_rank
+from capplan.model.sharding import Sharding, rank_outputs
+from capplan.model.weight_format import FORMATS
+from capplan.numbers import Number
+
+FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
+"""Expert formats whose kernels gather and scatter inside the matmul and keep no buffers between."""
+
+
+class Settings(Protocol):
+    """What a launch says about sizes; see `budget.Launch`."""
+
+    @property
+    def tensor(self) -> Number:
+        """Tensor-parallel ranks."""
+
+    @property
+    def expert(self) -> Number:
+        """Expert groups."""
+
+    @property
+    def data(self) -> Number:
+        """Attention data-parallel groups."""
+
+    @property
+    def block_tokens(self) -> Number:
+        """Tokens of a cache block."""
+
+    @property
+    def max_model_len(self) -> Number:
+        """Maximum context."""
+
+    @property
+    def max_num_seqs(self) -> Number:
+        """Sequences that may run."""
+
+    @property
+    def max_num_batched_tokens(self) -> Number:
+        """Token budget of a step."""
+
+
+def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Number:
+    """Return the weights of one rank of a stage, with the tables that are loaded with them.
+
+    Parameters
+    ----------
+    stage : the layers
+    network : the whole model
+    sharding : [-]
+        parallelism within the stage
+
+    Returns
+    -------
+    [B]
+
+    Examples
+    --------
+    >>> from capplan.model.network import Projection
+    >>> from capplan.memory.stages import stages_of
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((Attention(2, 2, 4, 4),), ()),), head, True, 80, max_context_tokens=64)
+    >>> float(rank_weight_bytes(stages_of(network, 1)[0], network, Sharding()))
+    672.0
+    """
+    element = FORMATS[network.activation_format].bytes_per_element
+    size = weight_bytes_per_rank(stage.network, sharding)
+    rotary = 0
+    for layer, count in layer_counts(stage.network):
+        for mixer in layer.mixers:
+            if isinstance(mixer, Attention):
+                rotary = max(rotary, mixer.head_dim)
+            elif isinstance(mixer, LatentAttention):
+                rotary = max(rotary, mixer.rope_head_dim)
+                heads = mixer.query_heads / sharding.tensor
+                expanded = mixer.nope_head_dim + mixer.value_head_dim
+                size = size + count * absorbed_latent_bytes(mixer.kv_lora_rank, heads, expanded)
+    return size + rotary_table_bytes(float(network.max_context_tokens or 0), float(rotary), element)
+
+
+def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
+    """Return the elements per token that the widest pair of operators of a layer holds on one rank.
+
+        gated: gate, up and their product, 1.5 x outputs of the fused matrix; else input and output of the activation
+
+    Parameters
+    ----------
+    layer : one block
+    tensor_parallel : [-]
+        ranks
+
+    Returns
+    -------
+    [-]
+
+    Examples
+    --------
+    >>> from capplan.model.network import Projection
+    >>> float(intermediate_elements(Layer((), (Projection("gate_up", "ffn", 8, 64, "columns"),)), 2.0))
+    48.0
+    """
+    widest: Number = 0.0 * np.asarray(tensor_parallel)
+    for projection in layer.projections:
+        outputs = rank_outputs(projection, tensor_parallel)
+        fmt = FORMATS[projection.weight_format]
+        narrow = 0.0
+        if projection.name == "gate_up":
+            # Eight-bit activations are a second, narrower copy of the product.
+            narrow = 0.25 if fmt.compute_format in {"fp8", "int8"} else 0.0
+        factor = {"gate_up": 1.5 + narrow, "up": 2.0}.get(projection.name, 1.0)
+        widest = np.maximum(widest, factor * outputs)
+    return widest
+
+
+def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
+    """Return the activation peak of one rank: of the widest layer or of the sampler, whichever is larger.
+
+        A = max(layer + buffers, sampler + hidden states + buffers that stay) + images + stage input and output
+
+    Parameters
+    ----------
+    stage : the layers
+    network : the whole model
+    launch : sizes and parallelism
+    profile : the engine of a version
+
+    Returns
+    -------
+    [B]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.stages import stages_of
+    >>> from capplan.model.network import Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((), ()),), head, True, 64000)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 1000.0, 0.0, 0.9, 16.0)
+    >>> vllm = profile("vllm", "0.19.0")
+    >>> peak = rank_activation_bytes(stages_of(network, 1)[0], network, launch, vllm)
+    >>> round(float(peak - vllm.memory.activation_base_bytes) / 1e6, 2)
+    14.44
+    """
+    rules = profile.memory
+    element = FORMATS[network.activation_format].bytes_per_element
+    tokens = launch.max_num_batched_tokens
+    width = float(network.hidden_size)
+    layer_peak: Number = 0.0 * np.asarray(tokens)
+    buffers: Number = 0.0 * np.asarray(tokens)
+    for layer, _ in layer_counts(stage.network):
+        peak = layer_peak_bytes(
+            tokens, width, intermediate_elements(layer, launch.tensor), element, rules.hidden_copies
+        )
+        layer_peak = np.maximum(layer_peak, peak + _latent_workspace(layer, launch, element))
+        buffers = np.maximum(buffers, _expert_buffers(layer, launch, element))
+    states = tokens * width * element
+    peak = layer_peak + buffers
+    if stage.last:
+        sampler = sampler_peak_bytes(
+            launch.max_num_seqs,
+            network.vocabulary_size,
+            element,
+            rules.sampler_bytes,
+            rules.activation_base_bytes,
+        )
+        resident = buffers if rules.expert_workspace_resident else 0.0
+        images = tokens * rules.vision_bytes_per_token + states if network.vision_parameters else 0.0
+        peak = np.maximum(peak, sampler + rules.resident_copies * states + resident + images)
+    return peak if stage.alone else peak + 2.0 * states
+
+
+def _expert_buffers(layer: Layer, launch: Settings, element: float) -> Number:
+    experts = layer.experts
+    if experts is None or experts.weight_format in FUSED_EXPERT_FORMATS:
+        return 0.0
+    matrices = 2.0 if experts.gated else 1.0
+    width = matrices * experts.intermediate_size * launch.expert / (launch.tensor * launch.data)
+    tokens = launch.max_num_batched_tokens * launch.data
+    return expert_workspace_bytes(tokens, experts.experts_per_token, width, experts.inputs, element)
+
+
+def _latent_workspace(layer: Layer, launch: Settings, element: float) -> Number:
+    size: Number = 0.0
+    for mixer in layer.mixers:
+        if isinstance(mixer, LatentAttention):
+            expanded = mixer.nope_head_dim + mixer.value_head_dim
+            size = latent_workspace_bytes(
+                launch.max_model_len,
+                launch.max_num_seqs,
+                mixer.query_heads / launch.tensor,
+                expanded,
+                mixer.kv_lora_rank + mixer.rope_head_dim,
+                launch.block_tokens,
+                element,
+            )
+    return size
+
+
+def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
+    """Return the CUDA graphs of one rank of a stage.
+
+    Parameters
+    ----------
+    stage : the layers
+    network : the whole model
+    launch : sequences that may run
+    profile : the engine of a version
+
+    Returns
+    -------
+    [B]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.stages import stages_of
+    >>> from capplan.model.network import Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((), ()),) * 32, head, True, 64000)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 1024.0, 8192.0, 0.9, 16.0)
+    >>> round(rank_graph_bytes(stages_of(network, 1)[0], network, launch, profile("vllm", "0.19.0")) / 2**30, 2)
+    np.float64(0.84)
+    """
+    rules = profile.memory
+    limit = float(profile.tiers[0].wide_graph_max_sequences)
+    whole = np.minimum(launch.max_num_seqs, limit)
+    piecewise = np.minimum(2.0 * launch.max_num_seqs, limit) if profile.doubles_graph_sequences else whole
+    sizes = captured_sizes(whole) + captured_sizes(piecewise)
+    base = rules.graph_base_bytes + (rules.graph_expert_bytes if _has_experts(network) else 0.0)
+    return graph_bytes(float(len(stage.network.layers)), sizes, rules.graph_bytes_per_layer, base)
+
+
+def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> Number:
+    """Return what must be free once cache and graphs are in place, for the sampler to warm up.
+
+        F = s (w v + e)
+
+    Parameters
+    ----------
+    network : the whole model
+    launch : sequences that may run
+    profile : the engine of a version
+
+    Returns
+    -------
+    [B]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.memory.budget import Launch
+    >>> from capplan.model.network import Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 10.0, 8192.0, 0.9, 16.0)
+    >>> warmup_bytes(Network("n", "t", 64, 1000, (), head, True, 64000), launch, profile("vllm", "0.19.0"))
+    260000.0
+    """
+    rules = profile.memory
+    extra = rules.warmup_expert_bytes if _has_experts(network) else 0.0
+    return launch.max_num_seqs * (rules.warmup_sampler_bytes * network.vocabulary_size + extra)
+
+
+def _has_experts(network: Network) -> bool:
+    return any(layer.experts is not None for layer, _ in layer_counts(network))

@@ -1,0 +1,65 @@
+"""A network cut into pipeline stages."""
+
+from dataclasses import dataclass, replace
+
+from capplan.model.network import Network
+from capplan.model.parameters import stage_edges
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: its layers, with the embedding on the first and the LM head on the last."""
+
+    network: Network
+    first: bool
+    last: bool
+    layer_share: float
+    """Its layers / all layers."""
+
+    @property
+    def alone(self) -> bool:
+        """The whole network is one stage."""
+        return self.first and self.last
+
+
+def stages_of(network: Network, stages: int) -> list[Stage]:
+    """Return the stages of a network; equal middle stages once.
+
+    Parameters
+    ----------
+    network : the model
+    stages : [-]
+        pipeline ranks
+
+    Returns
+    -------
+    stages in order
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((), ()),) * 8, head, True, 80)
+    >>> [(len(stage.network.layers), stage.first, stage.last) for stage in stages_of(network, 4)]
+    [(2, True, False), (2, False, False), (2, False, True)]
+    """
+    if stages == 1:
+        return [Stage(network, first=True, last=True, layer_share=1.0)]
+    found: list[Stage] = []
+    edges = stage_edges(len(network.layers), stages)
+    for index, (start, end) in enumerate(edges):
+        first, last = index == 0, index == len(edges) - 1
+        part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
+        if not first:
+            part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
+        if last:
+            head_format = (
+                network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
+            )
+            part = replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
+        else:
+            part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
+        stage = Stage(part, first, last, (end - start) / len(network.layers))
+        if stage not in found:
+            found.append(stage)
+    return found
