@@ -253,7 +253,7 @@ class AliasFile(Record):
 
 def device_names() -> tuple[str, ...]:
     """Return the names in the catalogue, from its file names."""
-    reserved = {"aliases", "prices", "token-prices"}
+    reserved = {"aliases", "prices", "token_prices"}
     names = (path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
     return tuple(sorted(name for name in names if name not in reserved))
 

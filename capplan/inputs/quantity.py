@@ -15,9 +15,10 @@ BINARY = MappingProxyType({"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5})
 SMALL = MappingProxyType({"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3})
 """Prefix -> power of 1000."""
 
-_NUMBER = r"[+-]?(?:\d[\d_,]*)?\.?\d*(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:[0-9][0-9_,]*)?\.?[0-9]*(?:[eE][+-]?[0-9]{1,3}(?![0-9]))?"
+_LONGEST = 60
 _QUANTITY = re.compile(rf"^\s*(?P<sign>\$)?\s*(?P<number>{_NUMBER})\s*(?P<unit>.*?)\s*$", re.DOTALL)
-_GROUPED = re.compile(r"^[+-]?\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?$")
+_GROUPED = re.compile(r"^[+-]?[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?$")
 _LARGEST = 1e24
 
 
@@ -149,9 +150,9 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     """
     if isinstance(text, bool) or text is None or not isinstance(text, (str, int, float)):
         raise _error(text, unit, place, f"is not a quantity in {unit.base or 'percent'}")
-    match = _QUANTITY.match(str(text))
+    match = _QUANTITY.match(str(text)) if len(str(text)) <= _LONGEST else None
     number = match["number"] if match else ""
-    if match is None or not re.search(r"\d", number) or number[-1] in ",_":
+    if match is None or not re.search("[0-9]", number) or number[-1] in ",_":
         raise _error(text, unit, place, f"is not a number in {unit.base or 'percent'}")
     if ("," in number or "_" in number) and not _GROUPED.match(number):
         raise _error(text, unit, place, "has separators that are not groups of three digits")

@@ -1,0 +1,370 @@
+"""Money: the only place where it appears. Formulas of numbers, and which price is taken for a device."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from statistics import median_low
+
+from capplan.numbers import Number
+
+HOURS_PER_MONTH = 730.0
+"""Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
+
+MAX_AGE_DAYS = 365
+"""An offer older than the newest one of its device by more than this is left out of 'any'."""
+
+COMMITMENTS = ("on-demand", "community", "spot", "reserved", "capacity-block", "owned")
+"""community: hosts that the provider does not vouch for; owned: cost of ownership, estimated."""
+
+
+def usd_per_month(usd_per_hour: Number, hours: Number = HOURS_PER_MONTH) -> Number:
+    """Return what something costs in a month of running all the time.
+
+        m = h n
+
+    Parameters
+    ----------
+    usd_per_hour : [$/h]
+        h.
+    hours : [h]
+        n, 730 in an average month.
+
+    Returns
+    -------
+    [$]
+        m, without tax.
+
+    Examples
+    --------
+    >>> usd_per_month(2.0)
+    1460.0
+
+    References
+    ----------
+    AWS Pricing Calculator, assumptions: 730 hours in a month, https://calculator.aws.
+    """
+    return usd_per_hour * hours
+
+
+def usd_per_million_tokens(usd_per_hour: Number, tokens_per_s: Number) -> Number:
+    """Return what a million tokens cost on machines that are paid by the hour.
+
+        c = 10^6 h / (3600 r)
+
+    Parameters
+    ----------
+    usd_per_hour : [$/h]
+        h, of all machines, spare ones included.
+    tokens_per_s : [token/s]
+        r, what they deliver, above zero; output tokens for a price per output token.
+
+    Returns
+    -------
+    [$/10^6 token]
+        c at that load; an idle hour costs the same and delivers nothing.
+
+    Examples
+    --------
+    3.6 $ per hour and 1000 tokens per second:
+
+    >>> usd_per_million_tokens(3.6, 1000.0)
+    1.0
+
+    References
+    ----------
+    A unit conversion; 3600 s in an hour, SI Brochure, 9th edition, table 8, doi:10.59161/AUEZ1291.
+    """
+    return 1e6 * usd_per_hour / (3600.0 * tokens_per_s)
+
+
+def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Number = 1.0) -> Number:
+    """Return what the electricity of machines costs in an hour.
+
+        e = 10^-3 w u p
+
+    Parameters
+    ----------
+    watts : [W]
+        w, drawn by the machines; thermal design power is an upper bound.
+    usd_per_kwh : [$/kWh]
+        p. A rented machine has it in its price already.
+    facility_ratio : [-]
+        u, power usage effectiveness: what the building draws for every watt of a machine, 1 or more.
+
+    Returns
+    -------
+    [$/h]
+        e.
+
+    Examples
+    --------
+    >>> energy_usd_per_hour(10_000.0, 0.1, 1.5)
+    1.5
+
+    References
+    ----------
+    ISO/IEC 30134-2:2016, power usage effectiveness.
+    """
+    return watts * facility_ratio * usd_per_kwh / 1000.0
+
+
+def hosted_usd_per_hour(
+    input_tokens_per_s: Number,
+    output_tokens_per_s: Number,
+    usd_per_million_input: Number,
+    usd_per_million_output: Number,
+    cached_fraction: Number = 0.0,
+    usd_per_million_cached: Number = 0.0,
+) -> Number:
+    """Return what the same traffic costs at a hosted API.
+
+        h = 3600 (i ((1 - f) a + f k) + o b) / 10^6
+
+    Parameters
+    ----------
+    input_tokens_per_s : [token/s]
+        i, all prompt tokens.
+    output_tokens_per_s : [token/s]
+        o.
+    usd_per_million_input : [$/10^6 token]
+        a, for prompt tokens that are not cached.
+    usd_per_million_output : [$/10^6 token]
+        b.
+    cached_fraction : [-]
+        f, share of the prompt tokens read from the provider's cache.
+    usd_per_million_cached : [$/10^6 token]
+        k. Without a cache price give a again.
+
+    Returns
+    -------
+    [$/h]
+        h, without cache writes and without minimum fees.
+
+    Examples
+    --------
+    1000 tokens per second each way at 1 $ and 2 $:
+
+    >>> hosted_usd_per_hour(1000.0, 1000.0, 1.0, 2.0)
+    10.8
+
+    References
+    ----------
+    Price pages state dollars per million tokens by kind, e.g. https://openai.com/api/pricing.
+    """
+    input_usd = (1.0 - cached_fraction) * usd_per_million_input + cached_fraction * usd_per_million_cached
+    return 3600.0 * (input_tokens_per_s * input_usd + output_tokens_per_s * usd_per_million_output) / 1e6
+
+
+def breakeven_load_ratio(own_usd_per_hour: Number, hosted_usd_per_hour_now: Number) -> Number:
+    """Return how many times today's traffic makes own machines as cheap as a hosted API.
+
+        x = o / h
+
+    Parameters
+    ----------
+    own_usd_per_hour : [$/h]
+        o, of a fleet that could carry x times the traffic.
+    hosted_usd_per_hour_now : [$/h]
+        h, of today's traffic, above zero.
+
+    Returns
+    -------
+    [-]
+        x; below 1 the fleet is the cheaper one today.
+
+    Examples
+    --------
+    >>> breakeven_load_ratio(30.0, 10.0)
+    3.0
+
+    References
+    ----------
+    Setting o = x h: a hosted API is paid by the token, own machines by the hour.
+    """
+    return own_usd_per_hour / hosted_usd_per_hour_now
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRecord:
+    """One offer of a device by the hour."""
+
+    device: str
+    provider: str
+    commitment: str
+    usd_per_hour: float
+    """Per device, not per instance."""
+    source: str
+    sku: str | None = None
+    devices: int = 1
+    """Devices of the instance that the offer is for."""
+    region: str | None = None
+    date: str | None = None
+    """YYYY, YYYY-MM or YYYY-MM-DD."""
+    quality: str = "list"
+    """list, estimate (used where there is nothing else) or doubtful (never used by itself)."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """What a hosted API asks for, per million tokens."""
+
+    provider: str
+    model: str
+    serves: str | None
+    """The open model behind the name, where it is one."""
+    usd_per_million_input: float
+    usd_per_million_output: float
+    usd_per_million_cache_read: float | None
+    usd_per_million_cache_write: float | None
+    context_tokens: int | None
+    date: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChoice:
+    """Which offers a scenario wants."""
+
+    commitment: str = "on-demand"
+    provider: str = "any"
+    region: str | None = None
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    """Device -> $/h per device, agreed with a provider."""
+    usd_per_kwh: float | None = None
+    """Electricity on top of the price; None: the price has it."""
+    facility_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPrice:
+    """The price taken for one device, and how it came about."""
+
+    device: str
+    usd_per_hour: float
+    commitment: str
+    record: PriceRecord | None
+    """None for a price of the scenario."""
+    low_usd_per_hour: float
+    high_usd_per_hour: float
+    providers: tuple[str, ...]
+    assumption: str
+    replace: str
+    warning: str | None = None
+
+
+def _day(written: str | None) -> date | None:
+    """Return the middle of what a date says: a year is its July, a month its 15th."""
+    if written is None:
+        return None
+    year, month, day = (*(int(part) for part in written.split("-")), 0, 0)[:3]
+    return date(year, month or 7, day or (15 if month else 1))
+
+
+def _simple(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _newest_by_provider(records: Iterable[PriceRecord]) -> dict[str, PriceRecord]:
+    """Return the cheapest of the newest offers of every provider."""
+    best: dict[str, PriceRecord] = {}
+    for record in records:
+        known = best.get(record.provider)
+        rank = (_day(record.date) or date.min, -record.usd_per_hour)
+        if known is None or rank > (_day(known.date) or date.min, -known.usd_per_hour):
+            best[record.provider] = record
+    return best
+
+
+def _recent(offers: Sequence[PriceRecord]) -> list[PriceRecord]:
+    days = [day for offer in offers if (day := _day(offer.date))]
+    if not days:
+        return list(offers)
+    newest = max(days)
+    return [offer for offer in offers if (day := _day(offer.date)) and (newest - day).days <= MAX_AGE_DAYS]
+
+
+def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> ChosenPrice | None:
+    """Return the price that is taken for a device, or None where no offer matches.
+
+    An override wins. Otherwise, of the offers with the wanted commitment, provider and region: of
+    every provider the newest one (the cheapest of several), offers a year older than the newest left
+    out, and of these the median, the lower of the middle two, so that the price is one that
+    somebody asks for. Estimates are used only where no provider lists a price.
+
+    Parameters
+    ----------
+    records : offers
+    device : catalogue name
+    choice : PriceChoice
+
+    Returns
+    -------
+    ChosenPrice or None; never a price of zero for an unknown one
+    """
+    if device in choice.overrides:
+        usd = choice.overrides[device]
+        text = f"{device} costs {usd:g} $/h, as the scenario says"
+        return ChosenPrice(
+            device,
+            usd,
+            choice.commitment,
+            None,
+            usd,
+            usd,
+            ("scenario",),
+            text,
+            f"prices.per_gpu_hour.{device}",
+        )
+    wanted = _simple(choice.provider)
+    matching = [
+        record
+        for record in records
+        if record.device == device
+        and record.commitment == choice.commitment
+        and (wanted == "any" or wanted in (_simple(record.provider), _simple(record.provider.split(",")[0])))
+        and (choice.region is None or record.region in (None, choice.region))
+        and record.quality != "doubtful"
+    ]
+    listed = [record for record in matching if record.quality == "list"]
+    offers = _recent(
+        sorted(_newest_by_provider(listed or matching).values(), key=lambda r: (r.usd_per_hour, r.provider))
+    )
+    if not offers:
+        return None
+    usd = median_low([offer.usd_per_hour for offer in offers])
+    taken = next(offer for offer in offers if offer.usd_per_hour == usd)
+    low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
+    span = f"; the middle of {len(offers)} providers, {low:.4g} to {high:.4g}" if len(offers) > 1 else ""
+    when = f", {taken.date}" if taken.date else ", date unknown"
+    estimate = " (an estimate)" if taken.quality == "estimate" else ""
+    text = f"{device} costs {usd:.4g} $/h {choice.commitment}{estimate}: {taken.provider}{when}{span}"
+    warning = (
+        f"no listed {choice.commitment} price of {device}; an estimate is used"
+        if taken.quality == "estimate"
+        else None
+    )
+    return ChosenPrice(
+        device=device,
+        usd_per_hour=usd,
+        commitment=choice.commitment,
+        record=taken,
+        low_usd_per_hour=low,
+        high_usd_per_hour=high,
+        providers=tuple(offer.provider for offer in offers),
+        assumption=text,
+        replace=f"prices.provider, or prices.per_gpu_hour.{device}",
+        warning=warning,
+    )
+
+
+def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> str:
+    """Return the warning for a device without a price: what is asked, and what there is."""
+    offers = sorted(
+        {f"{r.provider} {r.commitment}" for r in records if r.device == device and r.quality != "doubtful"}
+    )
+    known = ", ".join(offers[:8]) if offers else "none"
+    asked = f"{choice.commitment} price of {device}" + (
+        "" if choice.provider == "any" else f" at {choice.provider}"
+    )
+    return f"no {asked} is known, so its cost is left out (known: {known}); give prices.per_gpu_hour.{device}"
