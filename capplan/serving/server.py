@@ -97,6 +97,7 @@ class Server:
                 self.now_s = max(feed.next_s, self.now_s)
             else:
                 return
+        line.receive(self.now_s)
 
     # --- blocks ---
 
@@ -134,11 +135,19 @@ class Server:
             flight.prompt_tokens += 1 + produced
             flight.remaining_tokens -= produced
             flight.last_token_s = self.now_s
+            if self._gaps:
+                self._forget_gap()
             flight.serial = -1
             self._drop_stale()
         self._committed -= flight.commit_blocks
         self._ledger.preemptions += 1
         self._line.push(flight)
+
+    def _forget_gap(self) -> None:
+        """Take one sequence, of those that joined last, out of the gaps to come: it is preempted."""
+        count, since = self._gaps.pop()
+        if count > 1:
+            self._gaps.append((count - 1, since))
 
     def _join(self, flight: InFlight) -> None:
         flight.base = flight.prompt_tokens - flight.shared_tokens - self._counter

@@ -44,7 +44,8 @@ def simulate(
         closed loop: so many requests at once from the start, the next one as soon as one ends. Arrival times are
         not used then. None: open loop.
     until_s : [s]
-        stop at the first end of a step from then on; what is not done is unfinished.
+        stop at the first end of a step from then on; what has arrived and is not done is unfinished, what has not
+        arrived is not in the outcome.
     admission : who may wait, how long, and who goes first
     tokens_per_step : [tokens]
         that a decode step yields for each sequence on average; above 1 under speculative decoding, with a table

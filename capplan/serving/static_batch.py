@@ -55,6 +55,7 @@ class StaticServer:
             if event_s >= until_s:
                 return
             self.now_s = event_s
+        line.receive(self.now_s)
 
     def _start_s(self) -> float:
         """Return when the next batch starts if nobody else comes or goes."""

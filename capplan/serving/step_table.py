@@ -209,7 +209,7 @@ def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -
 
     References
     ----------
-    capplan, docs/serving.md, "Step time".
+    Agrawal et al. 2024, "Vidur", section 4 (step time as attention and token-level operators), arXiv:2405.05465.
     """
     attention = bilinear(
         table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
@@ -259,7 +259,7 @@ def mixed_step_s(
 
     References
     ----------
-    capplan, docs/serving.md, "Step time".
+    Agrawal et al. 2024, "Vidur", section 4 (step time as attention and token-level operators), arXiv:2405.05465.
     """
     attention = np.where(
         np.asarray(sequences) > 0.0,

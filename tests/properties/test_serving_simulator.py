@@ -1,0 +1,567 @@
+"""The event-driven simulator against one that is written to be obviously right: step by step, sequence by sequence."""
+
+from dataclasses import dataclass, field
+from math import ceil, inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
+from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger, Outcome
+from capplan.serving.requests import Admission, Feed, Requests
+from capplan.serving.server import Server
+from capplan.serving.simulator import new_server, simulate
+from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import (
+    StepTable,
+    bilinear,
+    decode_run_s,
+    decode_step_s,
+    mixed_step_s,
+    piecewise_linear,
+)
+from capplan.serving.terms import engine_terms
+
+NOBODY_SHED = Admission()
+
+
+@dataclass
+class Request:
+    index: int
+    arrival_s: float
+    enqueued_s: float
+    prompt: int
+    output: int
+    cached: int
+    deadline_s: float
+    priority: int
+    generated: int = 0
+    computed: int = 0
+    target: int = 0
+    state: str = "waiting"
+    started_s: float = nan
+    first_s: float = nan
+    end_s: float = nan
+    log: list = field(default_factory=list)
+
+
+class Reference:
+    """One step at a time; every rule as its sentence says it."""
+
+    def __init__(
+        self, requests, table, scheduling, kv_blocks, *, concurrency, until_s, admission, fraction, timeout_s
+    ):
+        self.table, self.scheduling, self.capacity = table, scheduling, kv_blocks
+        self.closed, self.until_s, self.admission = concurrency is not None, until_s, admission
+        self.fraction, self.timeout_s = fraction, timeout_s
+        self.rows = list(range(len(requests)))
+        self.requests = requests
+        self.now = 0.0
+        self.arrivals = []
+        if self.closed:
+            for _ in range(concurrency):
+                self.release(0.0)
+        else:
+            for row in self.rows:
+                self.arrivals.append(
+                    (float(requests.arrival_s[row]), float(requests.arrival_s[row]) + table.request_s)
+                )
+            self.rows_open = list(self.rows)
+        self.next_row = 0
+        self.everyone, self.waiting, self.running = [], [], []
+        self.preemptions = 0
+
+    def release(self, at_s):
+        if self.closed:
+            self.arrivals.append((at_s, at_s + self.table.request_s))
+            self.arrivals.sort()
+
+    def blocks(self, tokens):
+        return ceil(tokens / self.scheduling.block_tokens)
+
+    def own(self, request, tokens):
+        block = self.scheduling.block_tokens
+        return self.blocks(tokens - request.cached // block * block)
+
+    def used(self, extra=0):
+        """Blocks held: a prompt under way holds all of its blocks, a decoding sequence those of its tokens."""
+        total = 0
+        for request in self.running:
+            decoding = request.computed >= request.target
+            total += self.own(request, request.computed + extra if decoding else request.target)
+        return total
+
+    def reserved(self, request, target, remaining):
+        block = self.scheduling.block_tokens
+        own = target - request.cached // block * block
+        return ceil((own + self.fraction * (remaining - 1)) / block)
+
+    def receive(self):
+        while True:
+            leaving = [r for r in self.waiting if np.isnan(r.started_s) and r.deadline_s < inf]
+            expiry = min((r.enqueued_s + r.deadline_s for r in leaving), default=inf)
+            arrival = self.arrivals[0][1] if self.arrivals and self.next_row < len(self.rows) else inf
+            if expiry <= self.now and expiry <= arrival:
+                first = min(leaving, key=lambda r: (r.enqueued_s + r.deadline_s, r.index))
+                first.state = "shed"
+                self.waiting.remove(first)
+                self.release(expiry)
+            elif arrival <= self.now:
+                self.arrive()
+            else:
+                return
+
+    def arrive(self):
+        arrival, enqueued = self.arrivals.pop(0)
+        row, self.next_row = self.next_row, self.next_row + 1
+        of_class = 0 if self.requests.class_index is None else int(self.requests.class_index[row])
+        cached = 0 if self.requests.cached_tokens is None else int(self.requests.cached_tokens[row])
+        request = Request(
+            row,
+            arrival,
+            enqueued,
+            int(self.requests.input_tokens[row]),
+            int(self.requests.output_tokens[row]),
+            min(cached, int(self.requests.input_tokens[row]) - 1),
+            self.admission.deadline_s[of_class] if self.admission.deadline_s else inf,
+            self.admission.priority[of_class] if self.admission.priority else 0,
+        )
+        self.everyone.append(request)
+        whole = self.own(request, request.prompt + request.output - 1)
+        too_long = whole > self.capacity or (
+            not self.scheduling.chunked
+            and request.prompt - request.cached > self.scheduling.max_num_batched_tokens
+        )
+        limit = self.admission.queue_limit
+        if too_long or (limit is not None and len(self.waiting) >= limit):
+            request.state = "shed"
+            self.release(enqueued)
+        else:
+            self.waiting.append(request)
+            self.waiting.sort(key=lambda r: (r.priority, r.index))
+
+    def next_event(self):
+        leaving = [r.enqueued_s + r.deadline_s for r in self.waiting if np.isnan(r.started_s)]
+        arrival = self.arrivals[0][1] if self.arrivals and self.next_row < len(self.rows) else inf
+        return arrival, min(leaving, default=inf)
+
+    def step_s(self, decoding, chunks):
+        context = np.mean([r.computed for r in decoding]) if decoding else 0.0
+        if not chunks:
+            return float(decode_step_s(self.table, float(len(decoding)), context))
+        t = self.table
+        tokens = len(decoding) + sum(new for _, new in chunks)
+        seconds = float(piecewise_linear(t.token_knots, t.mixed_s, tokens))
+        seconds += float(piecewise_linear(t.sequence_knots, t.head_s, len(decoding) + len(chunks)))
+        if decoding:
+            seconds += float(
+                bilinear(t.sequence_knots, t.context_knots, t.decode_attention_s, len(decoding), context)
+            )
+        for request, new in chunks:
+            seconds += float(
+                bilinear(t.new_knots, t.past_knots, t.prefill_attention_s, new, request.computed)
+            )
+        return seconds
+
+    def finish(self, request):
+        request.state, request.end_s = "finished", self.now
+        self.running.remove(request)
+        self.release(self.now)
+
+    def preempt(self):
+        if self.admission.priority:
+            victim = max(self.running, key=lambda r: (r.priority, r.index))
+        else:
+            cut = [r for r in self.running if r.computed < r.target]
+            victim = cut[-1] if cut else self.running[-1]
+        self.running.remove(victim)
+        victim.computed = 0
+        self.preemptions += 1
+        self.waiting.append(victim)
+        self.waiting.sort(key=lambda r: (r.priority, r.index))
+
+    def step(self):
+        s = self.scheduling
+        preempted = False
+        while any(r.computed >= r.target for r in self.running) and self.used(extra=1) > self.capacity:
+            self.preempt()
+            preempted = True
+        decoding = [r for r in self.running if r.computed >= r.target]
+        chunks = []
+        if not preempted:
+            budget = s.max_num_batched_tokens - (len(decoding) if s.policy == "mixed" else 0)
+            for request in self.running:
+                if request.computed < request.target and budget > 0:
+                    new = min(request.target - request.computed, budget)
+                    chunks.append((request, new))
+                    budget -= new
+            while self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+                request = self.waiting[0]
+                target = request.prompt + request.generated
+                new = target - request.cached
+                if not s.chunked and new > budget and (chunks or new <= s.max_num_batched_tokens):
+                    break
+                if s.chunked:
+                    new = min(new, budget)
+                if self.used(extra=1) + self.own(request, target) > self.capacity:
+                    break
+                commit = self.reserved(request, target, request.output - request.generated)
+                if self.fraction and sum(r.log[-1] for r in self.running) + commit > self.capacity:
+                    break
+                self.waiting.pop(0)
+                request.log.append(commit)
+                request.target, request.computed = target, request.cached
+                if np.isnan(request.started_s):
+                    request.started_s = self.now
+                self.running.append(request)
+                chunks.append((request, new))
+                budget -= new
+        if not chunks and not decoding:
+            return False
+        if chunks and s.policy == "prefill_first":
+            decoding = []
+        self.now += self.step_s(decoding, chunks)
+        for request in decoding:
+            request.computed += 1
+            request.generated += 1
+            if request.generated == request.output:
+                self.finish(request)
+        for request, new in chunks:
+            request.computed += new
+            if request.computed == request.target:
+                request.generated += 1
+                if np.isnan(request.first_s):
+                    request.first_s = self.now
+                if request.generated == request.output:
+                    self.finish(request)
+        return True
+
+    def static(self):
+        s = self.scheduling
+        arrival, expiry = self.next_event()
+        if self.waiting:
+            full = len(self.waiting) >= s.max_num_seqs or arrival == inf
+            start = self.now if full else self.waiting[0].enqueued_s + self.timeout_s
+        else:
+            start = inf
+        if start > self.now:
+            event = min(start, arrival, expiry)
+            if event >= self.until_s:
+                return False
+            self.now = event
+            return True
+        batch, held = [], 0
+        while self.waiting and len(batch) < s.max_num_seqs:
+            need = self.own(self.waiting[0], self.waiting[0].prompt + self.waiting[0].output - 1)
+            if held + need > self.capacity:
+                break
+            held += need
+            request = self.waiting.pop(0)
+            request.started_s, request.computed, request.target = self.now, request.cached, request.prompt
+            batch.append(request)
+        while any(r.computed < r.target for r in batch):
+            budget, chunks = s.max_num_batched_tokens, []
+            for request in batch:
+                new = request.target - request.computed
+                if new and budget:
+                    if new > budget and not s.chunked:
+                        break
+                    chunks.append((request, min(new, budget)))
+                    budget -= chunks[-1][1]
+            self.now += self.step_s([], chunks)
+            for request, new in chunks:
+                request.computed += new
+                if request.computed == request.target:
+                    request.first_s = self.now
+        for _ in range(max(r.output for r in batch) - 1):
+            self.now += self.step_s(batch, [])
+            for request in batch:
+                request.computed += 1
+        self.running = list(batch)
+        for request in batch:
+            self.finish(request)
+        return True
+
+    def run(self):
+        while self.now < self.until_s:
+            self.receive()
+            if self.scheduling.policy == "static":
+                if not self.static():
+                    break
+            elif not self.step():
+                arrival, _ = self.next_event()
+                if arrival >= self.until_s:
+                    break
+                self.now = max(self.now, arrival)
+        self.receive()
+        return self
+
+
+def random_table(rng) -> StepTable:
+    """Irregular times, so that no two events fall on the same instant by accident."""
+    sequences = np.array([1.0, 3.0, 8.0])
+    contexts = np.unique(rng.integers(0, 60, 4)).astype(float)
+    tokens = np.array([1.0, 10.0, 40.0])
+    past = np.array([0.0, 25.0])
+    return StepTable(
+        sequence_knots=sequences,
+        decode_s=0.01 + np.cumsum(rng.random(3)) * 0.01,
+        head_s=np.cumsum(rng.random(3)) * 0.001,
+        context_knots=contexts,
+        decode_attention_s=np.cumsum(rng.random((3, contexts.size)), axis=1) * 0.003,
+        token_knots=tokens,
+        mixed_s=0.01 + np.cumsum(rng.random(3)) * 0.02,
+        new_knots=tokens,
+        past_knots=past,
+        prefill_attention_s=np.cumsum(rng.random((3, 2)), axis=1) * 0.003,
+        request_s=float(rng.random() * 0.01),
+    )
+
+
+def random_case(seed: int, policy: str):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 25))
+    classes = bool(rng.random() < 0.4)
+    requests = Requests(
+        input_tokens=rng.integers(1, 60, count),
+        output_tokens=rng.integers(1, 30, count),
+        arrival_s=np.cumsum(rng.exponential(rng.choice([0.01, 0.1, 0.5]), count)),
+        cached_tokens=rng.integers(0, 30, count) if rng.random() < 0.4 else None,
+        class_index=rng.integers(0, 2, count) if classes else None,
+    )
+    seats = int(rng.integers(1, 9))
+    scheduling = Scheduling(
+        policy,
+        max_num_seqs=seats,
+        max_num_batched_tokens=int(rng.integers(max(seats, 8), 70)),
+        chunked=bool(rng.random() < 0.7),
+        block_tokens=int(rng.choice([1, 4, 7, 16])),
+    )
+    closed = bool(rng.random() < 0.4)
+    admission = Admission(
+        queue_limit=int(rng.integers(0, 6)) if rng.random() < 0.2 and not closed else None,
+        deadline_s=tuple(rng.random(2) * 0.5 + 0.01) if rng.random() < 0.3 else (),
+        priority=(1, 0) if classes and rng.random() < 0.6 else (),
+    )
+    blocks = int(rng.choice([90, 200, 1000])) // scheduling.block_tokens + 1
+    return (
+        requests,
+        random_table(rng),
+        scheduling,
+        blocks,
+        {
+            "concurrency": int(rng.integers(1, 12)) if closed else None,
+            "until_s": float(rng.random() * 5.0) if rng.random() < 0.2 else inf,
+            "admission": admission,
+            "fraction": float(rng.choice([0.0, 0.0, 0.5, 1.0])) if policy != "static" else 0.0,
+            "timeout_s": float(rng.choice([0.0, 0.2, inf])),
+        },
+    )
+
+
+def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
+    requests, table, scheduling, blocks, options = random_case(seed, policy)
+    slow = Reference(requests, table, scheduling, blocks, **options).run()
+    fast = simulate(
+        requests,
+        table,
+        scheduling,
+        blocks,
+        concurrency=options["concurrency"],
+        until_s=options["until_s"],
+        admission=options["admission"],
+        reserved_output_fraction=options["fraction"],
+        batch_timeout_s=options["timeout_s"],
+    )
+    return fast, slow
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_events_give_what_steps_give(policy: str, seed: int) -> None:
+    """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
+    fast, slow = run_both(seed, policy)
+    assert fast.seconds == pytest.approx(slow.now, rel=1e-9)
+    assert fast.preemptions == slow.preemptions
+    states = {"shed": SHED, "finished": FINISHED, "waiting": UNFINISHED}
+    assert fast.status.tolist() == [states[r.state] for r in slow.everyone]
+    near = {"rel": 1e-9, "abs": 1e-9, "nan_ok": True}
+    begun = [r.started_s - r.enqueued_s if not np.isnan(r.first_s) else nan for r in slow.everyone]
+    assert fast.queue_s == pytest.approx(np.array(begun), **near)
+    assert fast.ttft_s == pytest.approx(np.array([r.first_s - r.arrival_s for r in slow.everyone]), **near)
+    assert fast.e2e_s == pytest.approx(np.array([r.end_s - r.arrival_s for r in slow.everyone]), **near)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_nothing_is_lost(policy: str, seed: int) -> None:
+    """Every request ends in one way, every token after the first leaves one gap, all blocks come back."""
+    requests, table, scheduling, blocks, options = random_case(seed, policy)
+    clock = StepClock(table)
+    terms = engine_terms(scheduling, blocks, reserved_output_fraction=options["fraction"])
+    ledger = Ledger()
+    feed = Feed(requests, delay_s=clock.request_s, concurrency=options["concurrency"])
+    server = new_server(clock, terms, scheduling, feed, ledger, NOBODY_SHED, options["timeout_s"])
+    server.advance()
+    outcome = ledger.outcome(server.now_s, [server.gauges])
+    assert outcome.count(FINISHED) + outcome.count(SHED) == len(requests)
+    done = outcome.finished
+    assert outcome.itl.weight == outcome.output_tokens[done].sum() - done.sum()
+    worked = outcome.prefill_tokens + outcome.cached_tokens
+    if outcome.preemptions == 0:
+        assert worked == outcome.input_tokens[done].sum()
+    else:
+        assert worked > outcome.input_tokens[done].sum()
+    assert 0.0 <= outcome.kv_occupancy_mean <= 1.0
+    assert outcome.busy_fraction <= 1.0 + 1e-12
+    assert outcome.timeline.busy_fraction.sum() * outcome.timeline.span_s == pytest.approx(
+        outcome.busy_fraction * outcome.seconds
+    )
+    if isinstance(server, Server):
+        assert (server._kv.sequences, server._kv.tokens, server._held, server._committed) == (0, 0, 0, 0)
+        assert server._kv.blocks(server._counter) == 0
+        assert server.load == 0
+        assert ledger.in_flight == 0
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+def test_same_requests_give_same_bytes(policy: str) -> None:
+    first, _ = run_both(7, policy)
+    second, _ = run_both(7, policy)
+    for name in ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s"):
+        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
+
+
+def test_a_trace_in_parts_gives_what_the_whole_gives() -> None:
+    requests, table, scheduling, blocks, _ = random_case(3, "mixed")
+    parts = [requests.part(start, start + 4) for start in range(0, len(requests), 4)]
+    whole = simulate(requests, table, scheduling, blocks)
+    assert simulate(iter(parts), table, scheduling, blocks).e2e_s.tobytes() == whole.e2e_s.tobytes()
+
+
+def test_a_long_trace_is_read_only_as_far_as_it_is_needed() -> None:
+    taken = []
+
+    def endless():
+        for number in range(10**9):
+            taken.append(number)
+            yield Requests(np.array([5]), np.array([3]), arrival_s=np.array([float(number)]))
+
+    simulate(endless(), random_table(np.random.default_rng(1)), Scheduling("mixed", 8, 64), 100, until_s=20.0)
+    assert len(taken) <= 23
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), concurrency=st.integers(1, 20))
+def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
+    """C clients are in the system all the time until the last C requests: C seconds = sum of their times."""
+    rng = np.random.default_rng(seed)
+    requests = Requests(np.full(concurrency, 10), rng.integers(1, 40, concurrency))
+    twice = Requests(np.full(4 * concurrency, 10), np.full(4 * concurrency, 12))
+    outcome = simulate(
+        requests, random_table(rng), Scheduling("mixed", 32, 64), 10**4, concurrency=concurrency
+    )
+    assert outcome.seconds == pytest.approx(np.max(outcome.e2e_s))
+    equal = simulate(twice, random_table(rng), Scheduling("mixed", 32, 640), 10**4, concurrency=concurrency)
+    assert equal.e2e_s.sum() == pytest.approx(concurrency * equal.seconds)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), sequences=st.integers(1, 12), steps=st.integers(1, 200))
+def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int, steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = random_table(rng)
+    context = float(rng.random() * 80.0)
+    singly = decode_step_s(table, float(sequences), context + np.arange(steps))
+    row = StepClock(table).row(sequences)
+    assert row.run(context, steps) == (steps, pytest.approx(singly.sum(), rel=1e-12))
+    assert decode_run_s(table, float(sequences), context, float(steps)) == pytest.approx(
+        singly.sum(), rel=1e-12
+    )
+    limit = float(rng.random() * singly.sum())
+    taken, seconds = row.run(context, steps, limit)
+    assert taken == np.searchsorted(np.cumsum(singly), limit) + 1
+    assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), sequences=st.integers(0, 12), chunks=st.integers(1, 4))
+def test_the_clock_tells_what_the_table_holds(seed: int, sequences: int, chunks: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = random_table(rng)
+    new, past = int(rng.integers(1, 90)), int(rng.integers(0, 90))
+    context = float(rng.random() * 80.0)
+    by_array = mixed_step_s(table, float(sequences), context, float(chunks), float(new), float(past))
+    by_clock = StepClock(table).mixed_step_s(sequences, context, [(new, past)] * chunks)
+    assert by_clock == pytest.approx(float(by_array), rel=1e-12)
+
+
+def test_speculation_takes_fewer_steps_and_gives_the_same_tokens() -> None:
+    """With three tokens a step, 31 tokens are a prefill and ten steps."""
+    table = random_table(np.random.default_rng(5))
+    requests = Requests(np.array([20, 20]), np.array([31, 31]))
+    plain = simulate(requests, table, Scheduling("mixed", 8, 64), 100)
+    fast = simulate(requests, table, Scheduling("mixed", 8, 64), 100, tokens_per_step=3.0)
+    assert plain.steps == 31
+    assert fast.steps == 11
+    assert fast.output_tokens.sum() == plain.output_tokens.sum()
+    assert fast.seconds < plain.seconds
+
+
+def test_cached_tokens_cost_no_prefill() -> None:
+    table = random_table(np.random.default_rng(5))
+    scheduling = Scheduling("mixed", 8, 64)
+    cold = simulate(Requests(np.array([60]), np.array([4])), table, scheduling, 100)
+    warm = simulate(
+        Requests(np.array([60]), np.array([4]), cached_tokens=np.array([48])), table, scheduling, 100
+    )
+    assert (cold.prefill_tokens, warm.prefill_tokens, warm.cached_tokens) == (60, 12, 48)
+    assert warm.ttft_s[0] < cold.ttft_s[0]
+
+
+@pytest.mark.parametrize(
+    ("requests", "scheduling", "options", "words"),
+    [
+        (Requests(np.array([0]), np.array([1])), Scheduling("mixed", 4, 64), {}, "input_tokens is 0"),
+        (Requests(np.array([3]), np.array([0])), Scheduling("mixed", 4, 64), {}, "output_tokens is 0"),
+        (
+            Requests(np.array([3, 3]), np.array([1, 1]), np.array([1.0, 0.5])),
+            Scheduling("mixed", 4, 64),
+            {},
+            "request 1 arrives before",
+        ),
+        (
+            Requests(np.array([3]), np.array([1]), np.array([-1.0])),
+            Scheduling("mixed", 4, 64),
+            {},
+            "at least 0 s",
+        ),
+        (Requests(np.array([3]), np.array([1])), Scheduling("mixed", 64, 32), {}, "max_num_batched_tokens"),
+        (
+            Requests(np.array([3]), np.array([1])),
+            Scheduling("mixed", 4, 64),
+            {"concurrency": 0},
+            "concurrency is 0",
+        ),
+        (
+            Requests(np.array([3]), np.array([1])),
+            Scheduling("mixed", 4, 64),
+            {"concurrency": 2, "admission": Admission(queue_limit=3)},
+            "queue_limit has no meaning",
+        ),
+        (
+            Requests(np.array([3]), np.array([1])),
+            Scheduling("mixed", 4, 64),
+            {"tokens_per_step": 0.5},
+            "tokens_per_step",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_by_name(requests, scheduling, options, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        simulate(requests, random_table(np.random.default_rng(1)), scheduling, 100, **options)
