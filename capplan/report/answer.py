@@ -25,6 +25,8 @@ class Table:
     """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
     upright: bool = False
     """One record read from top to bottom: quantity, value, unit. In CSV it stays one row."""
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """More columns of an upright record: heading -> quantity -> text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ def footnotes(answer: Answer) -> list[str]:
 
 def _shown_names(table: Table, rows: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
+    if not table.shown and not table.upright:
+        return [name for name in names if any(row.get(name) is not None for row in rows)]
     if not table.shown:
         return names
     return [n for wanted in table.shown for n in names if n == wanted or n.startswith(f"{wanted}.")]
@@ -60,8 +62,11 @@ def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
     for name in names:
         screen = screen_of(name, [row[name]], title=table.titles.get(name))
         shown = _text(row[name], screen.factor, assumed=(0, name) in table.assumed)
-        cells.append((screen.heading, shown, screen.unit if is_number(row[name]) else ""))
-    return Grid(("quantity", "value", "unit"), (False, True, False), tuple(cells))
+        unit = screen.unit if is_number(row[name]) else ""
+        more = (texts.get(name, "") for texts in table.beside.values())
+        cells.append((screen.heading, shown, unit, *more))
+    right = (False, True, False, *(False for _ in table.beside))
+    return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells))
 
 
 def _text(value: Any, factor: float, *, assumed: bool) -> str:

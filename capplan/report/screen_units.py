@@ -98,8 +98,12 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
     noun = next((word for word in ("bytes", "flop") if word in left), None)
     if noun:
         at = left.index(noun)
-        scale, prefix = next(((s, p) for s, p in _PREFIXES if largest >= s), (1.0, ""))
+        if noun == "bytes" and {"reported", "driver"} & set(left):
+            return f"GiB{divisor}", 1.0 / 2**30, [*left[:at], *left[at + 1 :]]
         rate = "/s" if left[at + 1 : at + 3] == ["per", "s"] else ""
+        scale, prefix = next(((s, p) for s, p in _PREFIXES if largest >= s), (1.0, ""))
+        if noun == "flop" and rate:
+            scale, prefix = 1e12, "T"  # rates of devices are compared in one unit
         heading = [*left[:at], *left[at + (3 if rate else 1) :]]
         return f"{prefix}{'B' if noun == 'bytes' else 'FLOP'}{rate}{divisor}", 1.0 / scale, heading
     for length in range(min(5, len(left)), 0, -1):

@@ -1,0 +1,28 @@
+"""`capplan hardware`: the catalogue of devices."""
+
+from typing import Annotated
+
+import typer
+
+from capplan.cli.options import Form, Output
+
+
+def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name, alias or path of a hardware YAML; without one, the list.",
+            show_default=False,
+        ),
+    ] = None,
+    form: Form = None,
+    output: Output = None,
+) -> None:
+    """List the devices of the catalogue, or show one with its sources."""
+    from capplan.inputs.hardware import device, device_names
+    from capplan.report.hardware_answer import device_answer, devices_answer
+    from capplan.report.show import show
+
+    answer = device_answer(device(name)) if name else devices_answer([device(n) for n in device_names()])
+    show(answer, form, output)

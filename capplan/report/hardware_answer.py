@@ -1,0 +1,84 @@
+"""What `capplan hardware` shows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.hardware.device import Device
+from capplan.report.answer import Answer, Table, flattened
+
+_LISTED = (
+    "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
+    "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
+)  # fmt: skip
+_FOOTNOTES = ("labels", "figure_sources", "sources", "traps")
+_TITLES = {
+    "memory_bytes_per_s": "bandwidth",
+    "link_bytes_per_s": "link, each way",
+    "pcie_bytes_per_s": "PCIe, each way",
+    "network_bytes_per_s": "network, each way",
+    "link_domain_devices": "devices on the link",
+    "node_devices": "devices per server",
+    "tdp_w": "TDP",
+    "memory_bytes": "memory",
+    "driver_memory_bytes": "memory, as the driver prints it",
+    "reported_memory_bytes": "memory, as an engine is given it",
+}
+
+
+def devices_answer(devices: Sequence[Device]) -> Answer:
+    """Return the catalogue as one table; a figure that nobody found a source for carries a star."""
+    rows = [_figures(device) for device in devices]
+    assumed = frozenset(
+        (index, name)
+        for index, device in enumerate(devices)
+        for name, label in device.labels.items()
+        if label == "assumed"
+    )
+    return Answer(
+        command="hardware",
+        result={"devices": [asdict(device) for device in devices]},
+        tables=(Table(rows, shown=_LISTED, titles=_TITLES, assumed=assumed),),
+        closing=("rates are dense; capplan hardware NAME shows every figure with its source",),
+        assumptions=(_unsourced("FILE.yaml"),) if assumed else (),
+    )
+
+
+def device_answer(device: Device) -> Answer:
+    """Return one device: every figure with its label and where it was read."""
+    figures = _figures(device)
+    titles = {source.key: source for source in device.sources}
+    sources = [
+        {"source": s.key, "title": s.title, "url": s.url, "checked": s.checked, "note": s.note}
+        for s in device.sources
+    ]
+    assumed = frozenset((0, name) for name, label in device.labels.items() if label == "assumed")
+    keys = {name: ", ".join(k for k in used if k in titles) for name, used in device.figure_sources.items()}
+    return Answer(
+        command="hardware",
+        result=asdict(device),
+        tables=(
+            Table(
+                [figures],
+                upright=True,
+                titles=_TITLES,
+                assumed=assumed,
+                beside={"label": dict(device.labels), "source": keys},
+            ),
+            Table(sources, title="Sources"),
+        ),
+        headline=device.title,
+        closing=tuple(f"trap: {trap}" for trap in device.traps),
+        assumptions=(_unsourced(f"{device.name}.yaml"),) if assumed else (),
+    )
+
+
+def _figures(device: Device) -> dict[str, Any]:
+    return flattened({key: value for key, value in asdict(device).items() if key not in _FOOTNOTES})
+
+
+def _unsourced(file: str) -> Assumption:
+    return Assumption(
+        "a figure without a source that can be opened", f"a hardware YAML of your own, --hardware {file}"
+    )

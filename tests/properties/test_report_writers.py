@@ -1,0 +1,125 @@
+"""Laws of the four formats: the same names and values everywhere, nothing that JSON cannot hold, three digits."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.assumption import Assumption
+from capplan.report.answer import Answer, Table
+from capplan.report.screen_units import screen_of, shown_number
+from capplan.report.show import FORMATS, answer_text
+
+ROWS = [
+    {
+        "hardware": "h100-sxm",
+        "kv_bytes_per_token": 131072,
+        "ttft_s": {"mean": 0.2134, "p95": 0.8},
+        "fits": True,
+    },
+    {
+        "hardware": "l4",
+        "kv_bytes_per_token": 16384.0,
+        "ttft_s": {"mean": math.nan, "p95": math.inf},
+        "fits": False,
+    },
+]
+
+
+def an_answer(**more):
+    table = Table(ROWS, assumed=frozenset({(0, "kv_bytes_per_token")}))
+    return Answer(
+        "check", {"rows": ROWS}, (table,), assumptions=(Assumption("KV in bf16", "--kv-dtype"),), **more
+    )
+
+
+@given(st.floats(min_value=1e-12, max_value=1e18))
+def test_a_number_on_screen_is_right_to_three_digits(value):
+    text = shown_number(value, 1.0)
+    assert "e" not in text
+    assert float(text.replace(",", "")) == pytest.approx(value, rel=0.00501)
+
+
+@given(st.integers(min_value=-(10**15), max_value=10**15))
+def test_a_count_stays_exact(value):
+    assert int(shown_number(value, 1.0).replace(",", "")) == value
+
+
+@given(st.floats(min_value=1.0, max_value=1e15), st.sampled_from(["weight_bytes", "kv_bytes_per_token"]))
+def test_the_unit_on_screen_leads_back_to_bytes(value, name):
+    screen = screen_of(name, [value])
+    prefix = screen.unit.split("/")[0].removesuffix("B")
+    power = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}[prefix]
+    assert screen.factor * 1000.0**power == pytest.approx(1.0)
+    assert value < 1000 or 1.0 <= value * screen.factor < 1000.5 or prefix == "P"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "heading", "unit"),
+    [
+        ("ttft_s.p95", 0.8, "TTFT p95", "ms"),
+        ("seconds", 86.0, "time", "s"),
+        ("kv_bytes_per_gpu", 42.9e9, "KV", "GB/GPU"),
+        ("reported_memory_bytes", 85e9, "reported memory", "GiB"),
+        ("peak_flop_per_s.bf16", 989e12, "peak bf16", "TFLOP/s"),
+        ("memory_bytes_per_s", 3.35e12, "memory", "TB/s"),
+        ("usd_per_million_output_tokens", 0.6, "price", "$/Mtok out"),
+        ("output_tokens_per_s_per_gpu", 1200.0, "output", "tok/s/GPU"),
+        ("slo_met_fraction", 0.97, "SLO met", "%"),
+        ("tensor_parallel", 8, "tensor parallel", ""),
+    ],
+)
+def test_a_name_says_its_heading_and_unit(name, value, heading, unit):
+    screen = screen_of(name, [value])
+    assert (screen.heading, screen.unit) == (heading, unit)
+
+
+def test_json_is_strict_and_in_base_units():
+    text = answer_text(an_answer(warnings=("context over the maximum",)), "json")
+    envelope = json.loads(text, parse_constant=pytest.fail)
+    assert list(envelope) == ["capplan", "command", "result", "assumptions", "warnings"]
+    assert envelope["result"]["rows"][0]["kv_bytes_per_token"] == 131072
+    assert envelope["result"]["rows"][1]["ttft_s"] == {"mean": None, "p95": None}
+    assert envelope["assumptions"] == [{"assumption": "KV in bf16", "replace": "--kv-dtype"}]
+
+
+def test_json_takes_numpy_values():
+    answer = Answer("check", {"a": np.float64(1.5), "b": np.arange(2), "c": np.bool_(True)}, ())
+    assert json.loads(answer_text(answer, "json"))["result"] == {"a": 1.5, "b": [0, 1], "c": True}
+
+
+def test_csv_has_the_names_of_the_json_and_full_precision():
+    rows = list(csv.DictReader(io.StringIO(answer_text(an_answer(), "csv"))))
+    assert rows[0]["ttft_s.mean"] == "0.2134"
+    assert rows[0]["fits"] == "true"
+    assert rows[1]["ttft_s.p95"] == ""
+    assert [row["kv_bytes_per_token"] for row in rows] == ["131072", "16384.0"]
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_what_was_assumed_is_marked_and_says_what_replaces_it(form):
+    text = answer_text(an_answer(), form).replace("\\*", "*")
+    assert "131*" in text
+    assert "assumed (*)" in text
+    assert "--kv-dtype" in text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_text_for_files_has_no_colour_codes_and_no_trailing_blanks(form):
+    text = answer_text(an_answer(headline="check"), form)
+    assert "\x1b" not in text
+    assert text.endswith("\n")
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_markdown_columns_line_up_and_pipes_are_escaped():
+    answer = Answer("check", {}, (Table([{"name": "a|b", "layers": 3}, {"name": "c", "layers": 1200}]),))
+    lines = answer_text(answer, "markdown").splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert r"a\|b" in lines[2]
+    assert lines[1].endswith("-: |")
