@@ -1,0 +1,84 @@
+"""A kind of request: how often it comes, how long it is, and what its prompts share."""
+
+from dataclasses import dataclass
+
+from capplan.numbers import Number
+from capplan.workload.length import Lengths
+
+
+def offered_request_rate_per_s(users: Number, think_time_s: Number, response_time_s: Number) -> Number:
+    """Return the request rate of users who wait for each answer before they think of the next.
+
+        r = n / (z + t)
+
+    Parameters
+    ----------
+    users : [user]
+        n, at work at the same time.
+    think_time_s : [s]
+        z, from an answer to the next request.
+    response_time_s : [s]
+        t, from a request to the end of its answer; 0 gives the upper bound.
+
+    Returns
+    -------
+    [request/s]
+        r.
+
+    Examples
+    --------
+    >>> offered_request_rate_per_s(4000.0, 35.0, 5.0)
+    100.0
+
+    References
+    ----------
+    Denning, Buzen 1978, "The operational analysis of queueing network models",
+    doi:10.1145/356733.356735, interactive response time formula.
+    """
+    return users / (think_time_s + response_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClass:
+    """One line of a scenario's traffic."""
+
+    name: str
+    input_tokens: Lengths
+    output_tokens: Lengths
+    request_rate_per_s: float | None
+    """At peak. None for users, whose rate depends on how fast they are answered."""
+    users: float | None = None
+    think_time_s: float | None = None
+    requests: float | None = None
+    """A batch job of so many requests; request_rate_per_s is then requests / within_s."""
+    within_s: float | None = None
+    trace: str | None = None
+    """File that lengths and arrivals were read from."""
+    shared_prefix_tokens: float = 0.0
+    """Leading tokens that prompts of this class have in common, part of input_tokens."""
+    prefix_hit_fraction: float = 0.0
+    """Share of the requests that find the shared prefix in the cache."""
+    arrival_cv: float = 1.0
+    """Coefficient of variation of the time between arrivals; 1 is Poisson."""
+
+    def request_rate_at(self, response_time_s: float = 0.0) -> float:
+        """Return the requests per second, given how long an answer takes."""
+        if self.request_rate_per_s is not None:
+            return self.request_rate_per_s
+        assert self.users is not None
+        assert self.think_time_s is not None
+        return float(offered_request_rate_per_s(self.users, self.think_time_s, response_time_s))
+
+    @property
+    def cached_input_tokens(self) -> float:
+        """Prompt tokens per request that need no prefill, in the mean."""
+        return min(self.shared_prefix_tokens, self.input_tokens.mean_tokens) * self.prefix_hit_fraction
+
+
+def mean_tokens(classes: tuple[RequestClass, ...]) -> tuple[float, float]:
+    """Return the mean input and output tokens over all classes, weighted by their rates."""
+    rates = [item.request_rate_at() for item in classes]
+    total = sum(rates)
+    inputs = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, classes, strict=True)) / total
+    outputs = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, classes, strict=True)) / total
+    return inputs, outputs

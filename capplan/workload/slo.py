@@ -1,0 +1,43 @@
+"""What users are promised: limits on latencies."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Metric: TypeAlias = Literal["ttft", "tpot", "itl", "e2e"]
+Statistic: TypeAlias = Literal["mean", "p50", "p90", "p95", "p99"]
+
+METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
+STATISTICS: tuple[Statistic, ...] = ("mean", "p50", "p90", "p95", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One limit, such as a p95 time to first token of 0.8 s."""
+
+    metric: Metric
+    statistic: Statistic
+    limit_s: float
+
+    @property
+    def key(self) -> str:
+        """Name in a scenario, such as ttft_p95."""
+        return f"{self.metric}_{self.statistic}"
+
+    @property
+    def probability(self) -> float | None:
+        """Share of the requests that must stay within the limit; None for a mean."""
+        return None if self.statistic == "mean" else float(self.statistic[1:]) / 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """All limits of a scenario."""
+
+    targets: tuple[Target, ...] = ()
+    confidence: float = 0.5
+    """Probability with which the targets must hold; 0.5 sizes by the central prediction."""
+
+    def limit_s(self, metric: Metric, statistic: Statistic) -> float | None:
+        """Return one limit, or None where there is none."""
+        found = (t.limit_s for t in self.targets if t.metric == metric and t.statistic == statistic)
+        return next(found, None)
