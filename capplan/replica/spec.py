@@ -7,6 +7,7 @@ from capplan.engine.profile import EngineProfile, Scheduling
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 
@@ -36,11 +37,6 @@ class ReplicaSpec:
         return int(self.sharding.devices)
 
 
-def device_memory_bytes(device: Device) -> float:
-    """Return the memory that an engine divides up: what the driver reports, else the datasheet's."""
-    return device.reported_memory_bytes or device.memory_bytes
-
-
 def served_context_tokens(spec: ReplicaSpec) -> int:
     """Return the longest context that the replica accepts."""
     tokens = spec.max_model_len or spec.network.max_context_tokens
@@ -59,7 +55,7 @@ def scheduling_of(spec: ReplicaSpec) -> Scheduling:
     """
     one = scheduling(
         spec.profile,
-        device_memory_bytes(spec.device),
+        engine_memory_bytes(spec.device),
         spec.device.architecture,
         offline=spec.offline,
         max_model_len=served_context_tokens(spec),

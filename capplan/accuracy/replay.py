@@ -1,0 +1,97 @@
+"""Replay the benchmark behind a measured row on a modelled replica, and read off the row's own columns."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
+from capplan.engine.profile import EngineProfile, Scheduling
+from capplan.numbers import Array
+from capplan.replica.replica import Replica
+from capplan.serving.outcome import Outcome
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
+
+OFFLINE_REQUESTS = 1500
+"""Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
+
+ONLINE_REQUESTS_PER_CLIENT = 10
+"""Requests of a closed loop for each client, where the number is not stated: InferenceX's rule."""
+
+SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst"})
+"""Kinds that go through an HTTP server; the others call the engine in its own process."""
+
+
+def requests_of(benchmark: Benchmark) -> int:
+    """Return how many requests the benchmark sends."""
+    if benchmark.kind == "first_token":
+        return 1
+    if benchmark.kind == "static_batch":
+        return benchmark.static_batch or benchmark.concurrency or 1
+    if benchmark.requests:
+        return benchmark.requests
+    if benchmark.kind == "online_conc" and benchmark.concurrency:
+        return max(20, ONLINE_REQUESTS_PER_CLIENT * benchmark.concurrency)
+    return OFFLINE_REQUESTS
+
+
+def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
+    """Return Poisson arrival times of an open loop; None where all requests come at once or in a closed loop."""
+    if benchmark.kind != "online_rate" or not benchmark.request_rate:
+        return None
+    gaps = np.random.default_rng(SEED + 1).exponential(1.0 / benchmark.request_rate, requests)
+    times: Array = np.cumsum(gaps) - gaps[0]
+    return times
+
+
+def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
+    """Return what the replica does with the benchmark's requests."""
+    count = requests_of(benchmark)
+    inputs, outputs = lengths_of(benchmark, count)
+    requests = Requests(
+        input_tokens=inputs.astype(np.int64),
+        output_tokens=outputs.astype(np.int64),
+        arrival_s=arrivals_of(benchmark, count),
+    )
+    return simulate(
+        requests,
+        replica.table,
+        scheduling_for(benchmark, replica.scheduling),
+        replica.kv_blocks,
+        concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,
+        reserved_output_fraction=reserved_output_fraction(replica.spec.profile),
+    )
+
+
+def scheduling_for(benchmark: Benchmark, own: Scheduling) -> Scheduling:
+    """Return the scheduler limits: a static batch starts together, whatever the engine's default limit."""
+    if benchmark.kind != "static_batch":
+        return own
+    return replace(own, max_num_seqs=max(own.max_num_seqs, requests_of(benchmark)))
+
+
+def reserved_output_fraction(profile: EngineProfile) -> float:
+    """Return the part of its answer for which an engine wants blocks before it admits a request.
+
+    TensorRT-LLM's default policy never evicts; SGLang starts from a ratio of 0.7 and lets it fall; vLLM
+    reserves nothing and preempts.
+    """
+    return {"trtllm": 1.0, "sglang": 0.4}.get(profile.engine, 0.0)
+
+
+def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
+    """Return the columns of a measured row, in the units of the row (ms, tokens/s)."""
+    done = outcome.finished
+    columns: dict[str, float] = {}
+    for name, values in (("ttft", outcome.ttft_s), ("tpot", outcome.tpot_s), ("e2e", outcome.e2e_s)):
+        known = values[done & np.isfinite(values)]
+        if known.size:
+            columns[f"{name}_ms_mean"] = 1e3 * float(known.mean())
+            columns[f"{name}_ms_p50"] = 1e3 * float(np.percentile(known, 50))
+            columns[f"{name}_ms_p99"] = 1e3 * float(np.percentile(known, 99))
+    output = float(outcome.output_tokens[done].sum()) / outcome.seconds
+    columns["output_tok_s"] = output
+    columns["output_tok_s_per_gpu"] = output / devices
+    columns["total_tok_s"] = output + float(outcome.input_tokens[done].sum()) / outcome.seconds
+    columns["req_s"] = float(done.sum()) / outcome.seconds
+    return columns

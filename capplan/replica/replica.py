@@ -1,0 +1,87 @@
+"""One replica: what it holds and how long its steps take. Everything that predicts passes through here."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.engine.profile import Scheduling
+from capplan.errors import DoesNotFitError
+from capplan.memory.plan import MemoryPlan
+from capplan.memory.rank import memory_plan
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.replica.rates import LabelledRates, step_rates
+from capplan.replica.spec import ReplicaSpec, scheduling_of, served_context_tokens
+from capplan.replica.tables import step_knots, step_tables, table_of_plan
+from capplan.serving.step_table import StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica that runs: its step times, its scheduler, its cache."""
+
+    spec: ReplicaSpec
+    memory: MemoryPlan
+    scheduling: Scheduling
+    table: StepTable
+    kv_blocks: int
+    """Blocks of `scheduling.block_tokens` tokens in the cache of the whole replica."""
+    rates: LabelledRates
+
+    @property
+    def label(self) -> str:
+        """Return measured where every kernel was fitted on this device, else assumed."""
+        return self.rates.label
+
+
+def memory_of(spec: ReplicaSpec) -> MemoryPlan:
+    """Return what one device of the replica holds."""
+    own = scheduling_of(spec)
+    groups = int(spec.sharding.data)
+    return memory_plan(
+        spec.network,
+        spec.sharding,
+        engine_memory_bytes(spec.device),
+        spec.profile,
+        kv_bytes_per_element=kv_bytes_per_element(spec.kv_format),
+        max_model_len=served_context_tokens(spec),
+        max_num_seqs=own.max_num_seqs // groups,
+        max_num_batched_tokens=own.max_num_batched_tokens // (groups * int(spec.sharding.pipeline)),
+        gpu_memory_utilization=spec.gpu_memory_utilization,
+    )
+
+
+def cubed(sharding: Sharding) -> Sharding:
+    """Return the parallelism as arrays of shape (1, 1, 1), as step tables want it."""
+    return Sharding(
+        *(
+            np.full((1, 1, 1), float(np.asarray(value)))
+            for value in (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data)
+        )
+    )
+
+
+def step_table_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> StepTable:
+    """Return the step times of the replica."""
+    knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, served_context_tokens(spec))
+    kv_bytes = kv_bytes_per_element(spec.kv_format)
+    tables = step_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, spec.profile.host, knots)
+    return table_of_plan(tables, 0)
+
+
+def replica_of(spec: ReplicaSpec) -> Replica:
+    """Return the running replica, or raise the error that says why it does not fit."""
+    memory = memory_of(spec)
+    own = scheduling_of(spec)
+    blocks = int(np.asarray(memory.kv_cache_tokens) * np.asarray(spec.sharding.data)) // own.block_tokens
+    if blocks < 1 or float(np.asarray(memory.kv_bytes_available)) <= 0:
+        reasons = "; ".join(memory.limits) or "no room for the KV cache"
+        raise DoesNotFitError(
+            f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"
+            f"  see what would make it fit: capplan fit"
+        )
+    rates = step_rates(
+        spec.network, spec.device, spec.efficiency, engine=spec.profile.engine, kv_format=spec.kv_format
+    )
+    return Replica(spec, memory, own, step_table_of(spec, rates, own), blocks, rates)
