@@ -49,10 +49,16 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
 
 def _model_type(config: Config) -> str:
     if not config.has("model_type"):
+        classes = config.values.get("architectures")
+        said = (
+            f"; architectures says {classes[0]!r}: add its model_type"
+            if isinstance(classes, list) and classes
+            else ""
+        )
         raise config.error(
             "model_type",
-            "missing",
-            "every Hugging Face config.json has one; for other files (tokenizer, generation, GGUF) give the model's config.json",
+            f"missing{said}",
+            "every config.json of a language model has one; tokenizer, generation and adapter files have not",
         )
     return config.text("model_type", default="")
 

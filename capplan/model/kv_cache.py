@@ -93,6 +93,7 @@ def cached_tokens(context_tokens: Number, window_tokens: Number) -> Number:
 def cache_elements_per_token(mixer: Mixer, tensor_parallel: Number = 1.0) -> Number:
     """Return the elements that one token leaves in the cache of one layer, on one rank.
 
+        GQA:  e = ceil(h / tp) (d_k + d_v) (+ index_head_dim)
         MLA:  e = kv_lora_rank + rope_head_dim (+ index_head_dim), the same on every rank
 
     Parameters
@@ -116,7 +117,8 @@ def cache_elements_per_token(mixer: Mixer, tensor_parallel: Number = 1.0) -> Num
     DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, table 1; DeepSeek-V3.2-Exp report, section 2 (indexer).
     """
     if isinstance(mixer, Attention) and mixer.cached:
-        return attention_cache_elements(mixer.kv_heads, mixer.head_dim, mixer.value_head_dim, tensor_parallel)
+        own = attention_cache_elements(mixer.kv_heads, mixer.head_dim, mixer.value_head_dim, tensor_parallel)
+        return own + mixer.index_head_dim
     if isinstance(mixer, LatentAttention):
         index = mixer.index_head_dim if mixer.index_cached else 0
         return float(mixer.kv_lora_rank + mixer.rope_head_dim + index)

@@ -63,6 +63,12 @@ class Attention:
     """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
     biases_softmax: bool = False
     """Attention sinks and the like: no cost, kept for the report."""
+    index_heads: int = 0
+    """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
+    index_head_dim: int = 0
+    """Width of the one index key per token that is cached beside keys and values."""
+    index_top_tokens: int = 0
+    """Tokens in the blocks that attention reads after the indexer chose them."""
 
 
 @dataclass(frozen=True, slots=True)

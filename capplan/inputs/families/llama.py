@@ -1,14 +1,6 @@
-"""Llama and the families that are Llama with other keys: RMS norm, rotary, GQA, gated feed-forward."""
+"""Llama and the families that are Llama with other keys: RMS norm, rotary positions, gated feed-forward."""
 
-from capplan.inputs.families.blocks import (
-    attention,
-    attention_output,
-    decoder,
-    decoder_layer,
-    gated_mlp,
-    heads,
-    qkv,
-)
+from capplan.inputs.families.blocks import Dense, dense_decoder, heads, layer_windows
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
 from capplan.model.network import Network
@@ -16,18 +8,47 @@ from capplan.model.network import Network
 
 def read_llama(config: Config, name: str) -> Network:
     """Return a Llama (1 to 3.3, Code Llama, Yi and other clones)."""
-    shape = heads(config)
     bias = config.flag("attention_bias", default=False)
-    mlp = gated_mlp(
-        shape.hidden_size, config.dimension("intermediate_size"), bias=config.flag("mlp_bias", default=False)
-    )
-    layer = decoder_layer(
-        attention(shape),
-        (qkv(shape, bias=bias), attention_output(shape, bias=bias)),
-        (mlp, None),
-        2 * shape.hidden_size,
-    )
-    return decoder(config, name, [layer] * config.layers(), hidden=shape.hidden_size)
+    traits = Dense(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
+    return dense_decoder(config, name, traits)
 
 
-FAMILIES: dict[str, Family] = {"llama": read_llama}
+def read_internlm(config: Config, name: str) -> Network:
+    """Return an InternLM: Llama with a bias key of its own."""
+    bias = config.flag("bias", default=False)
+    return dense_decoder(config, name, Dense(qkv_bias=bias, output_bias=bias))
+
+
+def read_smollm3(config: Config, name: str) -> Network:
+    """Return a SmolLM3: Llama where every fourth layer has no positions."""
+    bias = config.flag("attention_bias", default=False)
+    traits = Dense(
+        qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), tied=True
+    )
+    layers = config.layers()
+    used = config.flag("use_sliding_window", default=False)
+    windows = layer_windows(config, layers, config.optional("sliding_window")) if used else None
+    return dense_decoder(config, name, traits, windows=windows)
+
+
+def read_seed_oss(config: Config, name: str) -> Network:
+    """Return a Seed-OSS: biases on queries, keys and values, heads of a width of their own."""
+    traits = Dense(
+        qkv_bias=config.flag("attention_bias", default=True),
+        output_bias=config.flag("attention_out_bias", default=False),
+        mlp_bias=config.flag("mlp_bias", default=False),
+    )
+    return dense_decoder(config, name, traits, shape=heads(config, default_head_dim=128))
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": read_llama,
+    "code_llama": read_llama,
+    "Yi": read_llama,
+    "aquila": read_llama,
+    "baichuan": read_llama,
+    "internlm": read_internlm,
+    "internlm2": read_internlm,
+    "smollm3": read_smollm3,
+    "seed_oss": read_seed_oss,
+}

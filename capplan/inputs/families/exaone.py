@@ -1,0 +1,32 @@
+"""EXAONE 4."""
+
+from capplan.inputs.families.blocks import Dense, dense_decoder, layer_windows
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.registry import Family
+from capplan.model.network import Network
+
+
+def _slides(config: Config, layers: int) -> list[bool]:
+    """Return which layers slide, from a pattern such as "LLLG" or the number of layers in one round."""
+    key, pattern = config.found("sliding_window_pattern")
+    if isinstance(pattern, str):
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise config.error(
+                key, f"{pattern!r} is not a pattern", "allowed: letters L (local) and G (global), as LLLG"
+            )
+        return [pattern[i % len(pattern)] == "L" for i in range(layers)]
+    every = config.optional(key) or 4
+    return [(i + 1) % every != 0 for i in range(layers)]
+
+
+def read_exaone4(config: Config, name: str) -> Network:
+    """Return an EXAONE 4: norms behind attention and feed-forward, head norms, windows in the larger model."""
+    layers = config.layers()
+    window = config.optional("sliding_window", least=0) or None
+    windows: tuple[int | None, ...] = (None,) * layers
+    if window:
+        windows = layer_windows(config, layers, window, default=_slides(config, layers))
+    return dense_decoder(config, name, Dense(head_norms=True), windows=windows)
+
+
+FAMILIES: dict[str, Family] = {"exaone4": read_exaone4}

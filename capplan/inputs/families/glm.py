@@ -1,0 +1,50 @@
+"""GLM-4 and GLM-4.5: dense, and with experts."""
+
+from capplan.inputs.families.blocks import (
+    Dense,
+    dense_decoder,
+    dense_mlp,
+    heads,
+    mixture,
+    parts_after,
+    sparse_decoder,
+)
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.deepseek import with_next_token_layers
+from capplan.inputs.families.registry import Family
+from capplan.model.network import Network
+
+
+def read_glm(config: Config, name: str) -> Network:
+    """Return a dense GLM-4 (9B, and the later 32B with norms behind attention and feed-forward too)."""
+    bias = config.flag("attention_bias", default=False)
+    norms = 4 if config.model_type == "glm4" else 2
+    shape = heads(config, default_head_dim=128)
+    return dense_decoder(config, name, Dense(qkv_bias=bias, norms=norms), shape=shape)
+
+
+def read_glm4_moe(config: Config, name: str) -> Network:
+    """Return a GLM-4.5 or 4.6: dense layers first, then shared and routed experts."""
+    shape = heads(config)
+    layers = config.layers()
+    traits = Dense(
+        qkv_bias=config.flag("attention_bias", default=False),
+        head_norms=config.flag("use_qk_norm", default=False),
+    )
+    width = config.dimension("moe_intermediate_size")
+    sparse = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("n_routed_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("n_shared_experts", default=1) * width,
+    )
+    first = config.count("first_k_dense_replace", default=1)
+    dense = dense_mlp(config, shape, traits) if first else sparse
+    parts = parts_after(config, dense, sparse, layers, first)
+    network = sparse_decoder(config, name, traits, parts, shape=shape)
+    return with_next_token_layers(config, network, network.layers[-1])
+
+
+FAMILIES: dict[str, Family] = {"glm": read_glm, "glm4": read_glm, "glm4_moe": read_glm4_moe}
