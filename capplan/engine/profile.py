@@ -39,7 +39,9 @@ class HostOverhead:
     request_s: float = 0.0
     """Per request, before its first token: HTTP, tokenisation, first streaming chunk."""
     eager_layer_s: float = 0.0
-    """Per layer of a step that does not run under CUDA graphs: launches that the device waits for."""
+    """Per layer of a step that does not run under CUDA graphs: launching takes at least this long."""
+    graph_tokens: float = 0.0
+    """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ def step_tables(
     head = total_s(head_costs(network, micro, sharding, rates))
     cache = total_s(decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates))
     mixed = total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
+    launching = np.where(tokens > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     prefill = total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages
     rows, columns = knots.sequences.size, knots.tokens.size
     per_sequence = host.sequence_s * sequences
