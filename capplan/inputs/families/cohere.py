@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import Dense, dense_decoder, heads, layer_windows
+from capplan.inputs.families.blocks import heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows
 from capplan.model.network import Network
 
 

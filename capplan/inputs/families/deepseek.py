@@ -8,14 +8,13 @@ from capplan.inputs.families.blocks import (
     decoder_layer,
     gated_mlp,
     latent_attention,
-    mixture,
-    parts_after,
     routed,
     router,
     with_vision,
 )
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import mixture, parts_after
 from capplan.inputs.families.vision import moonvit
 from capplan.model.network import Layer, Network
 

@@ -1,16 +1,16 @@
 """dots.llm1."""
 
-from capplan.inputs.families.blocks import (
+from capplan.inputs.families.blocks import heads
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import (
     Dense,
     dense_mlp,
-    heads,
     layer_windows,
     mixture,
     parts_after,
     sparse_decoder,
 )
-from capplan.inputs.families.config import Config
-from capplan.inputs.families.registry import Family
 from capplan.model.network import Network
 
 

@@ -1,8 +1,9 @@
 """ERNIE 4.5: dense and with experts."""
 
-from capplan.inputs.families.blocks import Dense, dense_decoder, dense_mlp, heads, mixture, sparse_decoder
+from capplan.inputs.families.blocks import heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, dense_mlp, mixture, sparse_decoder
 from capplan.model.network import Network
 
 

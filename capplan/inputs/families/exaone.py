@@ -1,8 +1,8 @@
 """EXAONE 4."""
 
-from capplan.inputs.families.blocks import Dense, dense_decoder, layer_windows
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows
 from capplan.model.network import Network
 
 

@@ -1,8 +1,9 @@
 """Falcon: both decoders, the one of 7B with one key-value head and the one of 40B and 180B with groups."""
 
-from capplan.inputs.families.blocks import Dense, Heads, block, decoder, plain_mlp
+from capplan.inputs.families.blocks import Heads, decoder, plain_mlp
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block
 from capplan.model.network import Network
 
 

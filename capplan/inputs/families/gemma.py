@@ -1,8 +1,9 @@
 """Gemma 1, 2 and 3: wide heads, tied embeddings, from Gemma 2 on four norms and alternating windows."""
 
-from capplan.inputs.families.blocks import Dense, Heads, dense_decoder, heads, layer_windows, with_vision
+from capplan.inputs.families.blocks import Heads, heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows
 from capplan.inputs.families.vision import siglip
 from capplan.model.network import Network
 

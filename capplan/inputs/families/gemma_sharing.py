@@ -8,14 +8,13 @@ from capplan.inputs.families.blocks import (
     attention_output,
     decoder,
     gated_mlp,
-    layer_windows,
-    mixture,
     qkv,
     with_vision,
 )
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.gemma import with_defaults
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import layer_windows, mixture
 from capplan.inputs.families.vision import gemma4_vision
 from capplan.model.network import Layer, Network, Projection
 

@@ -1,17 +1,17 @@
 """GLM-4 and GLM-4.5: dense, and with experts."""
 
-from capplan.inputs.families.blocks import (
+from capplan.inputs.families.blocks import heads
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.deepseek import with_next_token_layers
+from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import (
     Dense,
     dense_decoder,
     dense_mlp,
-    heads,
     mixture,
     parts_after,
     sparse_decoder,
 )
-from capplan.inputs.families.config import Config
-from capplan.inputs.families.deepseek import with_next_token_layers
-from capplan.inputs.families.registry import Family
 from capplan.model.network import Network
 
 

@@ -2,18 +2,10 @@
 
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    Heads,
-    block,
-    decoder,
-    dense_decoder,
-    heads,
-    layer_windows,
-    plain_mlp,
-)
+from capplan.inputs.families.blocks import Heads, decoder, heads, plain_mlp
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_decoder, layer_windows
 from capplan.model.network import Layer, Network, Projection
 
 _BIASED = Dense(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True)

@@ -1,8 +1,9 @@
 """gpt-oss: alternating windows, attention sinks, biases everywhere, experts in every layer."""
 
-from capplan.inputs.families.blocks import Dense, heads, layer_windows, mixture, sparse_decoder
+from capplan.inputs.families.blocks import heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, layer_windows, mixture, sparse_decoder
 from capplan.model.network import Network
 
 

@@ -1,17 +1,16 @@
 """Hunyuan: dense, with experts, and Hy3."""
 
-from capplan.inputs.families.blocks import (
+from capplan.inputs.families.blocks import Part, heads
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import (
     Dense,
-    Part,
     dense_decoder,
     dense_mlp,
-    heads,
     mixture,
     parts_after,
     sparse_decoder,
 )
-from capplan.inputs.families.config import Config
-from capplan.inputs.families.registry import Family
 from capplan.model.network import Network
 
 

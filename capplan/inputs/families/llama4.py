@@ -1,8 +1,9 @@
 """Llama 4: chunked attention in three of four layers, experts in all or in every second layer."""
 
-from capplan.inputs.families.blocks import Dense, block, decoder, dense_mlp, heads, mixture, with_vision
+from capplan.inputs.families.blocks import decoder, heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_mlp, mixture
 from capplan.inputs.families.vision import llama4_vision
 from capplan.model.network import Layer, Network
 

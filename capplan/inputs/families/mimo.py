@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import Dense, Heads, Part, block, decoder, dense_mlp, heads, mixture
+from capplan.inputs.families.blocks import Heads, Part, decoder, heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.qwen import read_qwen2
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_mlp, mixture
 from capplan.model.network import Layer, Network
 
 

@@ -2,18 +2,10 @@
 
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    block,
-    decoder,
-    gated_mlp,
-    heads,
-    mixture,
-    sparse_decoder,
-    with_vision,
-)
+from capplan.inputs.families.blocks import decoder, gated_mlp, heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, mixture, sparse_decoder
 from capplan.inputs.families.vision import minimax_vision
 from capplan.model.network import Attention, Layer, Network, Projection
 

@@ -1,17 +1,10 @@
 """Mistral, Ministral, Mixtral, and Mistral Small 4 with latent attention."""
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    dense_decoder,
-    heads,
-    layer_windows,
-    mixture,
-    sparse_decoder,
-    with_vision,
-)
+from capplan.inputs.families.blocks import heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.deepseek import read_latent
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows, mixture, sparse_decoder
 from capplan.inputs.families.vision import pixtral
 from capplan.model.network import Network
 

@@ -3,19 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    attention,
-    attention_output,
-    block,
-    decoder,
-    dense_mlp,
-    gated_mlp,
-    heads,
-    qkv,
-)
+from capplan.inputs.families.blocks import attention, attention_output, decoder, gated_mlp, heads, qkv
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_mlp
 from capplan.model.network import Layer, Mixer, Network, Projection
 
 

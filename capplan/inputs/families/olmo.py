@@ -1,8 +1,9 @@
 """OLMo 1 to 3 and OLMoE."""
 
-from capplan.inputs.families.blocks import Dense, dense_decoder, heads, layer_windows, mixture, sparse_decoder
+from capplan.inputs.families.blocks import heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows, mixture, sparse_decoder
 from capplan.model.network import Network
 
 

@@ -1,19 +1,9 @@
 """Phi 1 to 4 and Phi-3.5-MoE."""
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    Heads,
-    block,
-    decoder,
-    dense_decoder,
-    heads,
-    layer_windows,
-    mixture,
-    plain_mlp,
-    sparse_decoder,
-)
+from capplan.inputs.families.blocks import Heads, decoder, heads, plain_mlp
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_decoder, layer_windows, mixture, sparse_decoder
 from capplan.model.network import Network
 
 

@@ -1,19 +1,16 @@
 """Qwen 2, 2.5, 3 and 3-VL: dense and with experts."""
 
-from capplan.inputs.families.blocks import (
+from capplan.inputs.families.blocks import Heads, Part, heads, with_vision
+from capplan.inputs.families.config import Config
+from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import (
     Dense,
-    Heads,
-    Part,
     dense_decoder,
     dense_mlp,
-    heads,
     layer_windows,
     mixture,
     sparse_decoder,
-    with_vision,
 )
-from capplan.inputs.families.config import Config
-from capplan.inputs.families.registry import Family
 from capplan.inputs.families.vision import qwen3_vision
 from capplan.model.network import Network
 

@@ -11,7 +11,7 @@ from capplan.model.network import Network
 
 Family: TypeAlias = Callable[[Config, str], Network]
 
-_FRAMEWORK = ("config", "blocks", "registry")
+_FRAMEWORK = ("config", "blocks", "stacks", "vision", "registry")
 
 
 @cache

@@ -2,19 +2,10 @@
 
 from dataclasses import replace
 
-from capplan.inputs.families.blocks import (
-    Dense,
-    Heads,
-    Part,
-    block,
-    decoder,
-    dense_mlp,
-    heads,
-    mixture,
-    with_vision,
-)
+from capplan.inputs.families.blocks import Heads, Part, decoder, heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
+from capplan.inputs.families.stacks import Dense, block, dense_mlp, mixture
 from capplan.inputs.families.vision import step_vision
 from capplan.model.network import Layer, Network, Projection
 
