@@ -56,18 +56,25 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     return simulate(
         requests,
         replica.table,
-        scheduling_for(benchmark, replica.scheduling),
+        scheduling_for(benchmark, replica.scheduling, int(inputs.max())),
         replica.kv_blocks,
         concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,
         reserved_output_fraction=reserved_output_fraction(replica.spec.profile),
     )
 
 
-def scheduling_for(benchmark: Benchmark, own: Scheduling) -> Scheduling:
-    """Return the scheduler limits: a static batch starts together, whatever the engine's default limit."""
-    if benchmark.kind != "static_batch":
-        return own
-    return replace(own, max_num_seqs=max(own.max_num_seqs, requests_of(benchmark)))
+def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -> Scheduling:
+    """Return the scheduler limits of the run.
+
+    A static batch starts together, whatever the engine's default limit; an engine that does not cut
+    prompts was given a token budget that takes the longest one.
+    """
+    sequences, tokens = own.max_num_seqs, own.max_num_batched_tokens
+    if benchmark.kind == "static_batch":
+        sequences = max(sequences, requests_of(benchmark))
+    if not own.chunked:
+        tokens = max(tokens, longest_prompt)
+    return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 
 def reserved_output_fraction(profile: EngineProfile) -> float:

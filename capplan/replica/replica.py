@@ -6,8 +6,8 @@ import numpy as np
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
-from capplan.memory.plan import MemoryPlan
 from capplan.memory.budget import memory_plan
+from capplan.memory.plan import MemoryPlan
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element

@@ -98,8 +98,7 @@ def step_tables(
         decode_attention_s=_spread(cache, (plans, rows, knots.contexts.size)),
         token_knots=knots.tokens,
         mixed_s=_spread(
-            mixed + host.step_s + host.prefill_token_s * tokens + host.eager_layer_s * layers,
-            (plans, columns, 1),
+            np.maximum(mixed, launching) + host.step_s + host.prefill_token_s * tokens, (plans, columns, 1)
         )[..., 0],
         new_knots=knots.new,
         past_knots=knots.past,
