@@ -1,0 +1,176 @@
+"""Cache of one sequence at several contexts: what the architecture needs beside what an engine reserves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.assumption import Assumption, assumption_of
+from capplan.engine.lookup import profile, scheduling
+from capplan.engine.profile import EngineProfile
+from capplan.memory.budget import memory_plan
+from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.layer_groups import cache_kinds
+from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import FORMATS, kv_bytes_per_element
+
+_USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
+_USUAL_DEVICE_BYTES = 80 * 2.0**30
+_AMPLE_BYTES = 1e15
+"""A device that holds any pool: the size of a reservation does not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSize:
+    """Cache at one context."""
+
+    context_tokens: int
+    sequences: int
+    kv_dtype: str
+    tensor_parallel: int
+    kv_bytes_per_token: float
+    """What the next token adds to one sequence at this context."""
+    kv_bytes_per_sequence: float
+    """Keys and values, whole; without the fixed state."""
+    state_bytes_per_sequence: float
+    kv_bytes_total: float
+    """Sequences x (keys and values + state)."""
+    kv_bytes_per_gpu: float
+    """The same on one device, after sharding and replication."""
+    engine_reserved_bytes_per_sequence: float
+    """What the engine sets aside for a whole sequence: block rounding, padded layer groups, window + step."""
+    engine_reserved_bytes_per_gpu: float
+    """The same for all sequences on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSizes:
+    """Cache at several contexts."""
+
+    network: Network
+    rows: tuple[KvSize, ...]
+    engine: EngineProfile
+    assumptions: tuple[Assumption, ...]
+
+
+def kv_sizes(
+    network: Network,
+    contexts: Sequence[int] = (),
+    *,
+    sequences: int = 1,
+    kv_dtype: str | None = None,
+    tensor_parallel: int = 1,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> KvSizes:
+    """Return the cache of a model at several contexts.
+
+    Parameters
+    ----------
+    network : the model
+    contexts : [tokens]
+        prompt and output so far; none shows some up to the model's maximum
+    sequences : [-]
+        held at once
+    kv_dtype : of the cache; None takes the checkpoint's, else that of the activations
+    tensor_parallel : [-]
+        ranks
+    engine : whose layout is reserved
+    engine_version : None is the newest known
+    max_num_batched_tokens : [tokens]
+        budget of a step, which sliding windows are reserved beyond; None takes the engine's default
+
+    Returns
+    -------
+    one record per context, with what was assumed
+
+    Examples
+    --------
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 10, "columns")
+    >>> network = Network("n", "t", 64, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 640)
+    >>> (size,) = kv_sizes(network, [100], kv_dtype="bf16").rows
+    >>> size.kv_bytes_per_token, size.kv_bytes_per_sequence, size.engine_reserved_bytes_per_sequence
+    (2048.0, 204800.0, 229376.0)
+    """
+    rules = profile(engine, engine_version)
+    dtype, assumptions = cache_dtype(network, kv_dtype)
+    step_tokens = max_num_batched_tokens
+    if step_tokens is None:
+        step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens
+        if any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0)):
+            what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
+            assumptions = (*assumptions, Assumption(what, "--max-num-batched-tokens"))
+    rows = _rows(
+        network,
+        list(contexts) or _usual_contexts(network),
+        sequences,
+        dtype,
+        tensor_parallel,
+        rules,
+        step_tokens,
+    )
+    stated = tuple(assumption_of(sentence) for sentence in rules.assumptions)
+    return KvSizes(network, tuple(rows), rules, (*assumptions, *stated))
+
+
+def _usual_contexts(network: Network) -> list[int]:
+    most = network.max_context_tokens or _USUAL_CONTEXTS[-1]
+    return [tokens for tokens in _USUAL_CONTEXTS if tokens < most] + [most]
+
+
+def _rows(
+    network: Network,
+    contexts: list[int],
+    sequences: int,
+    kv_dtype: str,
+    tensor_parallel: int,
+    engine: EngineProfile,
+    step_tokens: int,
+) -> list[KvSize]:
+    context = np.asarray(contexts, dtype=np.float64)
+    element = kv_bytes_per_element(kv_dtype)
+    activation = FORMATS[network.activation_format].bytes_per_element
+    growth = np.broadcast_to(kv_bytes_per_token(network, context, element), context.shape)
+    whole = np.broadcast_to(kv_bytes_per_sequence(network, context, element), context.shape)
+    on_rank = np.broadcast_to(
+        kv_bytes_per_sequence(network, context, element, tensor_parallel), context.shape
+    )
+    state = float(state_bytes_per_sequence(network, 1.0, activation))
+    state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
+    reserved, reserved_on_rank = (
+        np.broadcast_to(
+            memory_plan(
+                network,
+                Sharding(tensor=float(ranks)),
+                _AMPLE_BYTES,
+                engine,
+                element,
+                context,
+                1.0,
+                float(step_tokens),
+                0.9,
+            ).reserved_bytes_per_sequence,
+            context.shape,
+        )
+        for ranks in (1, tensor_parallel)
+    )
+    return [
+        KvSize(
+            context_tokens=int(tokens),
+            sequences=sequences,
+            kv_dtype=kv_dtype,
+            tensor_parallel=tensor_parallel,
+            kv_bytes_per_token=float(growth[i]),
+            kv_bytes_per_sequence=float(whole[i]),
+            state_bytes_per_sequence=state,
+            kv_bytes_total=sequences * (float(whole[i]) + state),
+            kv_bytes_per_gpu=sequences * (float(on_rank[i]) + state_on_rank),
+            engine_reserved_bytes_per_sequence=float(reserved[i]),
+            engine_reserved_bytes_per_gpu=sequences * float(reserved_on_rank[i]),
+        )
+        for i, tokens in enumerate(contexts)
+    ]

@@ -1,0 +1,60 @@
+"""What `capplan kv-size` shows."""
+
+from dataclasses import asdict
+
+from capplan.memory.kv_size import KvSizes
+from capplan.report.answer import Answer, Table
+
+_SHOWN = (
+    "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
+    "engine_reserved_bytes_per_sequence", "kv_bytes_total", "kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu",
+)  # fmt: skip
+_RESERVED = ("engine_reserved_bytes_per_sequence", "engine_reserved_bytes_per_gpu")
+_RESTS_ON = {
+    "--kv-dtype": tuple(name for name in _SHOWN if "kv_bytes" in name or "reserved" in name),
+    "--max-num-batched-tokens": _RESERVED,
+    "--engine-version": _RESERVED,
+}
+"""What replaces an assumption -> the columns that rest on it."""
+_TITLES = {
+    "kv_bytes_per_token": "growth",
+    "kv_bytes_per_sequence": "KV",
+    "state_bytes_per_sequence": "state",
+    "engine_reserved_bytes_per_sequence": "engine reserves",
+    "kv_bytes_total": "total",
+    "kv_bytes_per_gpu": "total",
+    "engine_reserved_bytes_per_gpu": "engine reserves",
+}
+
+
+def kv_answer(sizes: KvSizes) -> Answer:
+    """Return the sizes, with a warning for each context that the model was not made for."""
+    rows = [asdict(size) for size in sizes.rows]
+    first, network, engine = sizes.rows[0], sizes.network, sizes.engine
+    limit = network.max_context_tokens
+    noun = "sequence" if first.sequences == 1 else "sequences"
+    columns = {name for a in sizes.assumptions for name in _RESTS_ON.get(a.replace, ())}
+    return Answer(
+        command="kv-size",
+        result={
+            "model": network.name,
+            "engine": engine.engine,
+            "engine_version": engine.version,
+            "rows": rows,
+        },
+        tables=(
+            Table(
+                rows,
+                shown=_SHOWN,
+                titles=_TITLES,
+                assumed=frozenset((i, name) for i in range(len(rows)) for name in columns),
+            ),
+        ),
+        headline=f"{network.name}: KV cache in {first.kv_dtype}, {first.sequences} {noun}, TP {first.tensor_parallel}",
+        assumptions=sizes.assumptions,
+        warnings=tuple(
+            f"context {size.context_tokens} is over the model's maximum of {limit} tokens"
+            for size in sizes.rows
+            if limit is not None and size.context_tokens > limit
+        ),
+    )

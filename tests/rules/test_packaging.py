@@ -1,0 +1,108 @@
+"""The wheel holds one import package with its data, and the program runs from it."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ("hardware_specs", "model_configs", "scenarios")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel with the build backend that is already here, without the network."""
+    pytest.importorskip("hatchling", reason="the build backend comes with the test extra")
+    folder = tmp_path_factory.mktemp("dist")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Unpack the wheel where nothing else of the project can be imported."""
+    site = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def run_installed(site, *words, cwd):
+    """Run capplan from the unpacked wheel only: -P keeps the working folder out of the import path."""
+    entry = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from capplan.cli.main import main; sys.exit(main())"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", entry, str(site), *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def test_nothing_but_capplan_lands_in_site_packages(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"capplan"}
+
+
+def test_the_wheel_has_each_file_once_and_all_data(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len(names) == len(set(names))
+    assert "capplan/py.typed" in names
+    assert "capplan/calibrate/__init__.py" in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+    for folder in DATA:
+        here = {
+            str(p.relative_to(ROOT))
+            for p in (ROOT / folder).rglob("*")
+            if p.is_file() and "__pycache__" not in p.parts
+        }
+        there = {name.removeprefix("capplan/") for name in names if name.startswith(f"capplan/{folder}/")}
+        assert there == here
+
+
+def test_the_wheel_states_licence_and_entry_point(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        info = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(info).decode()
+        entry = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
+        assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "capplan = capplan.cli.main:main" in entry
+    required = re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.MULTILINE)
+    assert set(required) == {"typer", "rich", "pydantic", "pyyaml", "numpy", "pandas", "huggingface-hub"}
+
+
+def test_the_installed_program_runs_from_any_folder(installed, tmp_path):
+    version = run_installed(installed, "--version", cwd=tmp_path)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert version.stdout.strip() == f"capplan {project['version']}", version.stderr
+    size = run_installed(installed, "kv-size", "llama-3.1-8b", "--context", "8192", cwd=tmp_path)
+    assert size.returncode == 0, size.stderr
+    assert "8,192" in size.stdout
+    listed = run_installed(installed, "hardware", "h100-sxm", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+
+
+def test_the_version_is_stated_once(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    from capplan import __version__
+
+    assert project["version"] == __version__
+
+
+def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert "torch==2.13.0" in project["optional-dependencies"]["test"]
+    assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy", "matplotlib"))]

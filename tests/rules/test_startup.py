@@ -1,0 +1,54 @@
+"""What a command must not import: start-up is a feature. Times are in benchmarks/bench_startup.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"torch", "pandas", "scipy", "matplotlib", "huggingface_hub"}
+PROBE = """
+import contextlib, io, sys
+from capplan.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    code = main(sys.argv[1:])
+print(code, *sorted({name.partition('.')[0] for name in sys.modules}))
+"""
+
+
+def loaded(*words):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    code, *modules = done.stdout.split()
+    assert code == "0", done.stderr
+    return set(modules)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("kv-size", "--help")])
+def test_help_loads_none_of_the_rooms_libraries(words):
+    assert loaded(*words).isdisjoint({*HEAVY, "numpy", "pydantic", "yaml"})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("kv-size", "llama-3.1-8b", "--context", "8192"),
+        ("model", "llama-3.1-8b", "--format", "json"),
+        ("hardware", "h100-sxm"),
+        ("fit", "llama-3.1-8b", "--hardware", "h100-sxm", "--max-model-len", "8192"),
+    ],
+)
+def test_a_command_on_shipped_data_loads_no_heavy_library(words):
+    assert loaded(*words).isdisjoint(HEAVY)
+
+
+def test_kv_size_of_a_shipped_model_reads_no_yaml():
+    assert "yaml" not in loaded("kv-size", "llama-3.1-8b", "--context", "8192", "--format", "json")
