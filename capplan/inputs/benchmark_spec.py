@@ -1,0 +1,76 @@
+"""A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
+
+from functools import lru_cache
+
+from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.replay import SERVER_KINDS
+from capplan.engine.lookup import profile
+from capplan.errors import unknown
+from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device
+from capplan.inputs.model import read_model
+from capplan.model.network import Network
+from capplan.model.weight_format import KV_FORMATS, in_weight_format, stored_dtypes
+from capplan.replica.spec import ReplicaSpec
+
+WEIGHT_DTYPES = {
+    "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
+    "fp4": "nvfp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4(mxfp4)": "mxfp4", "int4(awq)": "int4",
+    "int4(gptq)": "int4", "bfloat16": "bf16", "float16": "fp16",
+}  # fmt: skip
+"""What measured files call weight dtypes, and our name; None is what the checkpoint holds."""
+
+CONTEXT_MARGIN = 1.25
+"""Maximum context over the mean request where the run does not state it: InferenceX leaves about this much."""
+
+
+@lru_cache(maxsize=256)
+def benchmark_network(model: str, weight_dtype: str) -> Network:
+    """Return the model of a row in the dtype that the row names; a checkpoint already in it is left as it is."""
+    if weight_dtype not in WEIGHT_DTYPES:
+        raise unknown("weight dtype", weight_dtype, WEIGHT_DTYPES, place="weights_dtype")
+    network = read_model(model, offline=True)
+    wanted = WEIGHT_DTYPES[weight_dtype]
+    if wanted is None or wanted in stored_dtypes(network):
+        return network
+    return in_weight_format(network, wanted)
+
+
+def cache_format(network: Network, asked: str) -> str:
+    """Return the KV dtype: what the row names, else what the checkpoint asks for, else the activations'."""
+    if asked in KV_FORMATS:
+        return asked
+    if asked not in {"", "auto"}:
+        raise unknown("KV dtype", asked, ("auto", *KV_FORMATS), place="kv_dtype")
+    return network.kv_format or network.activation_format
+
+
+def benchmark_spec(benchmark: Benchmark, efficiency: Efficiency | None = None) -> ReplicaSpec:
+    """Return the replica that ran a benchmark.
+
+    Parameters
+    ----------
+    benchmark : what was measured
+    efficiency : fitted numbers to use instead of the shipped ones
+
+    Returns
+    -------
+    the replica as it is asked for; InputError where a name is not known
+    """
+    network = benchmark_network(benchmark.model, benchmark.weight_format)
+    gpu = device(benchmark.device)
+    tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
+    longest = network.max_context_tokens or tokens
+    return ReplicaSpec(
+        network=network,
+        device=gpu,
+        efficiency=efficiency or efficiency_for(gpu),
+        profile=profile(benchmark.engine, benchmark.engine_version),
+        sharding=benchmark.sharding,
+        kv_format=cache_format(network, benchmark.kv_format),
+        max_model_len=max(2048, min(longest, tokens)),
+        max_num_seqs=benchmark.limits.get("max_num_seqs"),
+        max_num_batched_tokens=benchmark.limits.get("max_num_batched_tokens"),
+        offline=benchmark.kind not in SERVER_KINDS,
+    )

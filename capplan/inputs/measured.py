@@ -1,0 +1,61 @@
+"""Files of measured results -> rows: CSV, plain or gzipped, of serving, memory or kernel measurements."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from capplan.errors import InputError, unknown
+
+MeasuredKind: TypeAlias = Literal["serving", "memory", "kernel"]
+
+NEEDED: dict[MeasuredKind, tuple[str, ...]] = {
+    "kernel": ("gpu", "family", "latency_us"),
+    "memory": ("engine", "model_hf_id", "gpu", "gpu_memory_utilization"),
+    "serving": ("engine", "model_hf_id", "gpu", "isl", "kind"),
+}
+"""Columns that tell a kind, and that every file of that kind must have."""
+
+
+def measured_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, gzipped or not, as text by column name."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder\n  give a CSV file of measured results") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({str(error)[:80]})") from None
+    rows = [
+        {key: value or "" for key, value in row.items() if key is not None and not isinstance(value, list)}
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+    if not rows:
+        raise InputError(
+            f"{path}: no rows\n  the first line names the columns, each further line is a result"
+        )
+    return rows
+
+
+def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> MeasuredKind:
+    """Return which kind of results a file holds: what was asked for, else what its columns say."""
+    columns = set(rows[0])
+    kinds: dict[str, MeasuredKind] = {kind: kind for kind in NEEDED}
+    if asked is not None and asked not in kinds:
+        raise unknown("kind", asked, kinds)
+    if asked is None:
+        fitting = [kind for kind, needed in NEEDED.items() if columns.issuperset(needed)]
+        if not fitting:
+            lines = "\n".join(f"  {kind}: {', '.join(needed)}" for kind, needed in NEEDED.items())
+            raise InputError(f"{path}: columns of no known kind of results; needed are\n{lines}")
+        return fitting[0]
+    kind = kinds[asked]
+    missing = [name for name in NEEDED[kind] if name not in columns]
+    if missing:
+        raise InputError(
+            f"{path}: column {missing[0]!r} is missing for --kind {kind}\n  needed: {', '.join(NEEDED[kind])}"
+        )
+    return kind
