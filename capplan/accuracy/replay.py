@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
-from capplan.engine.profile import EngineProfile, Scheduling
+from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
+from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
@@ -59,7 +60,7 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
         scheduling_for(benchmark, replica.scheduling, int(inputs.max())),
         replica.kv_blocks,
         concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,
-        reserved_output_fraction=reserved_output_fraction(replica.spec.profile),
+        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
     )
 
 
@@ -75,15 +76,6 @@ def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -
     if not own.chunked:
         tokens = max(tokens, longest_prompt)
     return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
-
-
-def reserved_output_fraction(profile: EngineProfile) -> float:
-    """Return the part of its answer for which an engine wants blocks before it admits a request.
-
-    TensorRT-LLM's default policy never evicts; SGLang starts from a ratio of 0.7 and lets it fall; vLLM
-    reserves nothing and preempts.
-    """
-    return {"trtllm": 1.0, "sglang": 0.4}.get(profile.engine, 0.0)
 
 
 def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:

@@ -1,0 +1,304 @@
+"""Measured engine starts, predicted: the settings of a logged row, run through the same budget as `fit`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.accuracy.score import Prediction
+from capplan.engine.lookup import default_memory_fraction, profile, scheduling, version_key
+from capplan.engine.profile import EngineProfile
+from capplan.engine.releases import version_of
+from capplan.errors import CapplanError
+from capplan.hardware.device import Device
+from capplan.memory.budget import Launch, first_stage_plan, memory_plan
+from capplan.memory.plan import LIMITS
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.network import Attention, Network
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
+
+GIB = 2.0**30
+
+METRICS = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
+"""Columns that are predicted, in the file's own units; GB of vLLM V0 and SGLang logs are GiB too."""
+
+NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
+"""Starts that ended before memory was divided: they say nothing about whether the plan fits."""
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_YEAR = re.compile(r"\b(" + "|".join(_MONTHS) + r")[a-z]* (20\d\d)", re.IGNORECASE)
+_ISO_MONTH = re.compile(r"\b(20\d\d)(?:-(\d\d))?\b")
+
+_WEIGHTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"float32|fp32", re.IGNORECASE), "fp32"),
+    (re.compile(r"bfloat16|float16|bf16|fp16", re.IGNORECASE), "bf16"),
+    (re.compile(r"fp8 block", re.IGNORECASE), "fp8_block"),
+    (re.compile(r"nvfp4", re.IGNORECASE), "nvfp4"),
+    (re.compile(r"mxfp4", re.IGNORECASE), "mxfp4"),
+    (re.compile(r"fp8", re.IGNORECASE), "fp8"),
+    (re.compile(r"w8a8|int8", re.IGNORECASE), "int8"),
+    (re.compile(r"w4a16|int4|awq|gptq", re.IGNORECASE), "int4"),
+)
+_KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPrediction:
+    """What is predicted of one logged start."""
+
+    values: Mapping[str, float]
+    """By metric, in the unit of the column."""
+    starts: bool
+    limits: tuple[str, ...]
+    """Why it does not start, in words."""
+
+
+def row_profile(row: Mapping[str, str]) -> EngineProfile:
+    """Return the profile of the engine and version that a row names, by number or by the month it was logged.
+
+    Parameters
+    ----------
+    row : columns `engine` and `engine_version`
+
+    Returns
+    -------
+    the profile
+
+    Examples
+    --------
+    >>> row_profile({"engine": "vllm", "engine_version": "Nov 2025 (V1)"}).version
+    '0.10.0'
+    >>> row_profile({"engine": "vllm", "engine_version": "0.8.x (V0)"}).policy
+    'prefill_first'
+    """
+    engine = row["engine"] or "vllm"
+    text = row.get("engine_version", "")
+    version: str | None = text or None
+    if version_key(text) is None:
+        month = _month(text)
+        version = version_of(engine, month) if month else None
+    found = profile(engine, version)
+    if engine == "vllm" and "(V0)" in text and found.policy == "mixed":
+        found = profile(engine, "0.7.3")
+    return found
+
+
+def _month(text: str) -> str | None:
+    named = _MONTH_YEAR.search(text)
+    if named:
+        return f"{named[2]}-{_MONTHS.index(named[1].lower()[:3]) + 1:02d}"
+    numbered = _ISO_MONTH.search(text)
+    return f"{numbered[1]}-{numbered[2] or '12'}" if numbered else None
+
+
+def row_network(row: Mapping[str, str], network: Network) -> Network:
+    """Return the network in the weight format that a row was started with.
+
+    Parameters
+    ----------
+    row : column `quantization`; empty leaves the network as its config says
+    network : the model as its config says
+
+    Returns
+    -------
+    the same network, formats replaced where the row names another dtype
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((), (Projection("up", "ffn", 8, 16, "columns"),)),), head, True, 80)
+    >>> row_network({"quantization": "INT8 W8A8 (compressed-tensors)"}, network).layers[0].projections[0].weight_format
+    'int8'
+    """
+    text = row.get("quantization", "")
+    named = next((dtype for pattern, dtype in _WEIGHTS if pattern.search(text)), None)
+    if named is None:
+        return network
+    stored = stored_formats(network)
+    if named == "bf16":
+        return (
+            in_weight_format(network, named) if any(FORMATS[name].quantised for name in stored) else network
+        )
+    if any(FORMATS[name].dtype == FORMATS[named].dtype for name in stored if name in FORMATS):
+        return network
+    return in_weight_format(network, named)
+
+
+def predict_memory_row(row: Mapping[str, str], network: Network, device: Device) -> MemoryPrediction:
+    """Return what one logged start is predicted to print.
+
+    Parameters
+    ----------
+    row : the launch, by the column names of the measured file; empty settings take the engine's defaults
+    network : the model as its config says
+    device : as the catalogue has it; the row's own total replaces its memory
+
+    Returns
+    -------
+    the prediction; weights and available memory of the first pipeline stage, which logs first
+
+    Raises
+    ------
+    CapplanError
+        The row asks for something that is not modelled.
+    """
+    engine = row_profile(row)
+    served = row_network(row, network)
+    launch = row_launch(row, served, device, engine)
+    fast = device.link is not None and ("nvlink" in device.link or "xgmi" in device.link)
+    eager = "eager" in row.get("notes", "").lower()
+    plan = memory_plan(
+        served,
+        Sharding(launch.tensor, launch.pipeline, launch.expert, launch.data),
+        launch.device_memory_bytes,
+        engine,
+        launch.kv_bytes_per_element,
+        launch.max_model_len,
+        launch.max_num_seqs,
+        launch.max_num_batched_tokens,
+        launch.memory_fraction,
+        fast_links=fast,
+        block_tokens=launch.block_tokens,
+        eager=eager,
+    )
+    first = first_stage_plan(served, launch, engine, fast_links=fast, eager=eager)
+    context_ranks = _context_parallel(row)
+    values = {
+        "weights_gib": float(np.asarray(first.weight_bytes)) / GIB,
+        "available_kv_gib": max(float(np.asarray(first.kv_bytes_available)), 0.0) / GIB,
+        "kv_cache_tokens": float(plan.kv_cache_tokens) * context_ranks,
+        "max_concurrency": float(plan.max_concurrency) * context_ranks,
+    }
+    code = int(plan.limit_codes)
+    return MemoryPrediction(values, starts=code == 0, limits=(LIMITS[code],) if code else ())
+
+
+def row_launch(row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile) -> Launch:
+    """Return the settings of a row, defaults of the engine where it has none.
+
+    Parameters
+    ----------
+    row : the launch
+    network : the model in the format of the row
+    device : as the catalogue has it
+    engine : its profile
+
+    Returns
+    -------
+    the settings
+    """
+    memory = (
+        _number(row, "gpu_memory_gib") * GIB
+        if _number(row, "gpu_memory_gib")
+        else engine_memory_bytes(device)
+    )
+    tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
+    context = _number(row, "max_model_len") or float(network.max_context_tokens or 0)
+    if not context:
+        raise CapplanError("the row states no max_model_len, and the model's config none either")
+    steps = scheduling(engine, memory, device.architecture, max_model_len=int(context))
+    fraction = _number(row, "gpu_memory_utilization")
+    experts = row.get("dp_ep", "").startswith("ep")
+    return Launch(
+        tensor=tensor,
+        expert=tensor if experts else 1.0,
+        data=1.0,
+        pipeline=pipeline,
+        device_memory_bytes=memory,
+        kv_bytes_per_element=_kv_bytes(row.get("kv_cache_dtype", ""), network),
+        max_model_len=context,
+        max_num_seqs=_number(row, "max_num_seqs") or float(steps.max_num_seqs),
+        max_num_batched_tokens=_number(row, "max_num_batched_tokens") or float(steps.max_num_batched_tokens),
+        memory_fraction=fraction
+        or default_memory_fraction(engine, memory, tensor * pipeline, device.architecture),
+        block_tokens=_number(row, "block_size") if _plain_block(row) else float(steps.block_tokens),
+    )
+
+
+def _plain_block(row: Mapping[str, str]) -> bool:
+    """Tell whether a row's block size was asked for: sizes that hybrid models grow to are predicted, not read."""
+    block = _number(row, "block_size")
+    return bool(block) and block in {16.0, 32.0, 64.0, 128.0, 256.0}
+
+
+def _number(row: Mapping[str, str], key: str) -> float:
+    text = (row.get(key) or "").strip()
+    return float(text) if text else 0.0
+
+
+def _context_parallel(row: Mapping[str, str]) -> float:
+    match = re.search(r"dcp(\d+)", row.get("dp_ep", ""))
+    return float(match[1]) if match else 1.0
+
+
+def _kv_bytes(text: str, network: Network) -> float:
+    if text.startswith("int8_per_token_head"):
+        heads = [m.head_dim for layer in network.layers for m in layer.mixers if isinstance(m, Attention)]
+        return 1.0 + 4.0 / max(heads, default=128)
+    dtype = _KV.get(text, text or None)
+    return kv_bytes_per_element(dtype or network.kv_format or network.activation_format)
+
+
+def started(row: Mapping[str, str]) -> bool | None:
+    """Return whether a logged start succeeded; None where it failed for another reason than memory.
+
+    Parameters
+    ----------
+    row : column `status`
+
+    Returns
+    -------
+    True, False or None
+
+    Examples
+    --------
+    >>> [started({"status": status}) for status in ("ok", "OOM-after-KV-alloc", "failed-before-KV")]
+    [True, False, None]
+    """
+    status = row.get("status", "").strip()
+    if status in NOT_A_QUESTION_OF_MEMORY:
+        return None
+    return status == "ok"
+
+
+def memory_predictions(
+    row: Mapping[str, str], name: str, predicted: MemoryPrediction | None, reason: str = ""
+) -> list[Prediction]:
+    """Return one record per measured value of a row, refused or not, and one for whether it starts.
+
+    Parameters
+    ----------
+    row : the measured row
+    name : what to call it
+    predicted : None where the row is refused
+    reason : why it is refused
+
+    Returns
+    -------
+    records, in the unit of their column; `starts` is 1 or 0
+
+    Examples
+    --------
+    >>> row = {"weights_gib": "2.0", "status": "ok", "gpu": "L4", "engine": "vllm"}
+    >>> [(r.metric, r.measured, r.predicted) for r in memory_predictions(row, "a", None, "no such model")]
+    [('weights_gib', 2.0, None), ('starts', 1.0, None)]
+    """
+    groups = {
+        key: row.get(key, "")
+        for key in ("gpu", "engine", "engine_version", "arch_class", "confidence", "model_hf_id")
+    }
+    records = []
+    for metric in METRICS:
+        if (row.get(metric) or "").strip():
+            value = predicted.values[metric] if predicted else None
+            records.append(
+                Prediction(name, metric, _number(row, metric), value, reason=reason, groups=groups)
+            )
+    outcome = started(row)
+    if outcome is not None:
+        value = None if predicted is None else float(predicted.starts)
+        records.append(Prediction(name, "starts", float(outcome), value, reason=reason, groups=groups))
+    return records

@@ -1,0 +1,175 @@
+"""What one replica delivers at a load: latency, throughput, and where the time goes."""
+
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.numbers import Array
+from capplan.phases.cost import Bound, OperatorCost, bound, total_s
+from capplan.phases.step import decode_step_costs, prefill_step_costs
+from capplan.replica.load import Load, check_load
+from capplan.replica.replica import Replica
+from capplan.replica.spec import served_context_tokens
+from capplan.serving.outcome import Outcome, Spread, spread
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
+
+SATURATED_SHARE = 0.95
+"""An open loop whose requests finish at less than this share of the arrivals is saturated (an assumption)."""
+
+RESERVED_OUTPUT_FRACTION = {"trtllm": 1.0, "sglang": 0.4}
+"""Share of its answer for which an engine wants blocks before it admits a request: TensorRT-LLM's default policy
+never evicts, SGLang lets a ratio fall from 0.7 to 0.1, vLLM reserves nothing and preempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator of one phase."""
+
+    operator: str
+    phase: str
+    seconds: float
+    flop: float
+    bytes: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Steady state of one replica under a load."""
+
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    requests_per_s: float
+    output_tokens_per_s_per_gpu: float
+    concurrency: float
+    """Requests in the engine, mean over time."""
+    bottleneck: str
+    breakdown: tuple[OperatorRow, ...]
+    saturated: bool
+    kv_occupancy_fraction: float
+    preemptions: int
+
+
+def requests_for(load: Load) -> tuple[Requests, int]:
+    """Return the requests to simulate and how many of the first ones are warm-up."""
+    if load.concurrency is not None:
+        warm = load.concurrency
+        count = warm + (load.requests or int(np.clip(4 * load.concurrency, 200, 8000)))
+        arrival: Array | None = None
+    else:
+        count = load.requests or 3000
+        warm = count // 10
+        gaps = np.random.default_rng(load.seed).exponential(1.0 / (load.request_rate or 1.0), count)
+        arrival = np.cumsum(gaps)
+    inputs = np.full(count, load.input_tokens, dtype=np.int64)
+    outputs = np.full(count, load.output_tokens, dtype=np.int64)
+    cached = np.minimum((inputs * load.prefix_hit_fraction).astype(np.int64), inputs - 1)
+    return Requests(inputs, outputs, arrival, cached), warm
+
+
+def _rows(costs: list[OperatorCost], phase: str) -> list[OperatorRow]:
+    return [
+        OperatorRow(
+            cost.operator,
+            phase,
+            float(cost.seconds),
+            float(cost.flop),
+            float(cost.moved_bytes + cost.sent_bytes),
+            bound(cost),
+        )
+        for cost in costs
+        if float(cost.seconds) > 0
+    ]
+
+
+def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[OperatorRow, ...]:
+    """Return the operators of one prompt's prefill and of one decode step at the mean batch and context."""
+    spec, rates = replica.spec, replica.rates.rates
+    kv_bytes = kv_bytes_per_element(spec.kv_format)
+    past = load.input_tokens * load.prefix_hit_fraction
+    prefill = prefill_step_costs(
+        spec.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, rates
+    )
+    context = load.input_tokens + load.output_tokens / 2.0
+    decode = decode_step_costs(spec.network, max(1.0, sequences), context, spec.sharding, kv_bytes, rates)
+    host = spec.profile.host
+    overhead = OperatorCost("host", host.step_s + host.sequence_s * max(1.0, sequences))
+    return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
+
+
+def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: float) -> str:
+    """Return the phase, bound and operator that take the largest part of a request's device time."""
+    weight = {"prefill": 1.0, "decode": output_tokens / max(1.0, sequences)}
+    parts: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = (row.phase, row.bound)
+        parts[key] = parts.get(key, 0.0) + row.seconds * weight[row.phase]
+    phase, kind = max(parts, key=lambda key: parts[key])
+    largest = max((r for r in rows if (r.phase, r.bound) == (phase, kind)), key=lambda r: r.seconds)
+    return f"{phase} {kind} ({largest.operator})"
+
+
+def estimate(replica: Replica, load: Load) -> Estimate:
+    """Return what the replica delivers under the load, warm-up left out.
+
+    The load is simulated on the step times of the replica: the same path as every other prediction.
+    """
+    check_load(load, served_context_tokens(replica.spec))
+    requests, warm = requests_for(load)
+    outcome = simulate(
+        requests,
+        replica.table,
+        replica.scheduling,
+        replica.kv_blocks,
+        concurrency=load.concurrency,
+        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
+    )
+    rate = _steady_rate(outcome, warm)
+    if isnan(rate):
+        rate = outcome.requests_per_s
+    in_engine = outcome.batch_mean
+    rows = breakdown_of(replica, load, in_engine)
+    return Estimate(
+        ttft_s=spread(outcome.ttft_s[warm:]),
+        tpot_s=spread(outcome.tpot_s[warm:]),
+        e2e_s=spread(outcome.e2e_s[warm:]),
+        output_tokens_per_s=rate * load.output_tokens,
+        total_tokens_per_s=rate * (load.output_tokens + load.input_tokens),
+        requests_per_s=rate,
+        output_tokens_per_s_per_gpu=rate * load.output_tokens / replica.spec.devices,
+        concurrency=float(load.concurrency or in_engine),
+        bottleneck=bottleneck_of(rows, load.output_tokens, in_engine),
+        breakdown=rows,
+        saturated=load.request_rate is not None and rate < SATURATED_SHARE * load.request_rate,
+        kv_occupancy_fraction=outcome.kv_occupancy_mean,
+        preemptions=outcome.preemptions,
+    )
+
+
+def _steady_rate(outcome: Outcome, warm: int) -> float:
+    """Return finished requests per second between the end of the warm-up and the start of the last ones to end."""
+    ends = np.sort(outcome.arrival_s + outcome.e2e_s)
+    ends = ends[np.isfinite(ends)]
+    last = ends.size - min(warm, ends.size // 4)
+    if last - warm < 2:
+        return float("nan")
+    return float((last - 1 - warm) / (ends[last - 1] - ends[warm]))
+
+
+def step_seconds(replica: Replica, sequences: float, context_tokens: float) -> float:
+    """Return the device time of one decode step, without host work."""
+    costs = decode_step_costs(
+        replica.spec.network,
+        sequences,
+        context_tokens,
+        replica.spec.sharding,
+        kv_bytes_per_element(replica.spec.kv_format),
+        replica.rates.rates,
+    )
+    return float(total_s(costs))
