@@ -1,0 +1,134 @@
+"""The functional forms that are fitted: those of `operators`, by the kernel that an efficiency file names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from capplan.calibrate.kernels import ELEMENT_BYTES
+from capplan.hardware.calibration import Machine, Measurement, Peaks
+from capplan.numbers import Array
+from capplan.operators import attention, experts, latent_attention, matmul
+from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
+
+Columns = Mapping[str, Array]
+Predicted = Callable[[Columns, str, Any], Any]
+SHEET = frozenset({"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"})
+"""Fields of a rates record that the datasheet (or the best rate seen) gives."""
+UNFITTED = frozenset({"launch_s", "router_skew"})
+"""Numbers that come from a measurement of their own, or that these shapes cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One kernel of an efficiency file: its record, and the operators that tell its numbers."""
+
+    kernel: str
+    record: type[Any]
+    operators: Mapping[str, Predicted]
+    flop_dtype: str | None = None
+    """Dtype whose peak applies; None takes the measured one."""
+
+    def numbers(self) -> tuple[str, ...]:
+        """Return the names of the numbers that are fitted."""
+        return tuple(f.name for f in fields(self.record) if f.name not in SHEET | UNFITTED)
+
+
+def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
+    size = ELEMENT_BYTES[dtype]
+    return matmul.matmul_time_s(columns["rows"], columns["inputs"], columns["outputs"], size, size, rates)
+
+
+def _prefill(columns: Columns, dtype: str, rates: Any) -> Any:
+    return attention.prefill_attention_time_s(
+        columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], columns["kv_heads"],
+        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _decode(columns: Columns, dtype: str, rates: Any) -> Any:
+    return attention.decode_attention_time_s(
+        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["kv_heads"],
+        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _elementwise(columns: Columns, _dtype: str, rates: Any) -> Any:
+    return elementwise_time_s(columns["moved_bytes"], rates)
+
+
+def _experts(columns: Columns, dtype: str, rates: Any) -> Any:
+    size = ELEMENT_BYTES[dtype]
+    return experts.experts_time_s(
+        columns["tokens"], columns["experts"], columns["experts"], columns["experts_per_token"],
+        columns["inputs"], columns["intermediate"], 1.0, size, size, rates,
+    )  # fmt: skip
+
+
+def _latent_decode(columns: Columns, dtype: str, rates: Any) -> Any:
+    return latent_attention.mla_attention_decode_time_s(
+        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["latent"],
+        columns["rope"], ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _latent_prefill(columns: Columns, _dtype: str, rates: Any) -> Any:
+    # the benchmark writes no latent cache, so its width is 0 here
+    return latent_attention.mla_prefill_time_s(
+        columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], 0.0, 0.0,
+        columns["nope"] + columns["rope"], columns["value"], 0.0, rates,
+    )  # fmt: skip
+
+
+def _latent_bmm(columns: Columns, dtype: str, rates: Any) -> Any:
+    return latent_attention.mla_bmm_time_s(
+        columns["tokens"],
+        columns["query_heads"],
+        columns["inputs"],
+        columns["outputs"],
+        ELEMENT_BYTES[dtype],
+        rates,
+    )
+
+
+FORMS = (
+    Form("matmul", matmul.MatmulRates, {"matmul": _matmul}),
+    Form(
+        "attention",
+        attention.AttentionRates,
+        {"prefill_attention": _prefill, "decode_attention": _decode},
+    ),
+    Form("elementwise", ElementwiseRates, {"elementwise": _elementwise}),
+    Form("norm", ElementwiseRates, {"norm": _elementwise}),
+    Form("experts", experts.ExpertRates, {"experts": _experts}),
+    Form(
+        "latent_attention",
+        latent_attention.LatentAttentionRates,
+        {"latent_decode": _latent_decode, "latent_prefill": _latent_prefill, "latent_bmm": _latent_bmm},
+    ),
+)
+"""Of the kernels that torch can run; what is not here keeps the numbers of the device's family."""
+
+
+def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
+    """Return the fields of a rates record that are not fitted: the best rates seen stand for the datasheet."""
+    known = {
+        "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
+        "bytes_per_s": peaks.memory_bytes_per_s,
+        "multiprocessors": float(machine.multiprocessors),
+        "l2_bytes": machine.l2_bytes,
+        "router_skew": 0.0,
+        "launch_s": 0.0,
+    }
+    names = {f.name for f in fields(form.record)}
+    wanted = {name: value for name, value in known.items() if name in names}
+    absent = [f.name for f in fields(form.record) if f.default is MISSING and f.name in SHEET - set(known)]
+    if absent:
+        raise KeyError(absent)
+    return wanted
+
+
+def columns_of(measurements: Sequence[Measurement]) -> dict[str, Array]:
+    """Return the shapes of measurements of one operator as arrays by name."""
+    return {name: np.array([m.shape[name] for m in measurements]) for name in measurements[0].shape}

@@ -1,0 +1,206 @@
+"""Which device is in front of us, whether it is free, and how much memory we may use."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from capplan.errors import InputError
+from capplan.hardware.calibration import Machine
+
+USABLE_MEMORY_FRACTION = 0.6
+"""Share of the free memory that the benchmarks may take."""
+BUSY_UTILISATION_PERCENT = 5.0
+BUSY_MEMORY_FRACTION = 0.05
+COLD_CACHES_CPU = 64.0
+"""Operands of a CPU are rotated over this many second-level caches: the last level is shared, and may exceed memory's share."""
+_QUERIES = (
+    "driver_version",
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.sm",
+    "pstate",
+    "power.limit",
+    "persistence_mode",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device to measure."""
+
+    device: torch.device
+    machine: Machine
+    free_bytes: float
+    """At the start."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """True on an accelerator that torch drives as CUDA (NVIDIA and AMD)."""
+        return bool(self.device.type == "cuda")
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that the benchmarks may take."""
+        return USABLE_MEMORY_FRACTION * self.free_bytes
+
+    @property
+    def cold_bytes(self) -> float:
+        """Total size of rotated operands that leaves none of them in the cache."""
+        caches = 2.0 if self.is_cuda else COLD_CACHES_CPU
+        return min(caches * self.machine.l2_bytes, self.usable_bytes / 2)
+
+
+def opened(name: str, *, threads: int = 1, force: bool = False) -> Target:
+    """Return the device called `name` (cpu, cuda, cuda:1), or say why it cannot be measured.
+
+    Parameters
+    ----------
+    name : as torch writes it
+    threads : of a CPU [-]
+    force : measure although others use the device
+
+    Returns
+    -------
+    the device, with its free memory
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"unknown device {name!r}\n  write cpu, cuda or cuda:N") from None
+    if device.type == "cpu":
+        return _cpu(threads)
+    if device.type != "cuda":
+        raise InputError(f"device {name!r} is not measured\n  write cpu, cuda or cuda:N")
+    return _cuda(device, force=force)
+
+
+def _cpu(threads: int) -> Target:
+    if threads < 1 or threads > (os.cpu_count() or 1):
+        raise InputError(f"--threads {threads}: this machine has {os.cpu_count()}")
+    torch.set_num_threads(threads)
+    name = _processor_name()
+    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    machine = Machine(
+        device="cpu",
+        name=name,
+        uuid_hash=_hashed(name),
+        driver=None,
+        cuda=None,
+        torch=str(torch.__version__),
+        threads=threads,
+        memory_bytes=float(os.sysconf("SC_PHYS_PAGES") * size),
+        multiprocessors=threads,
+        l2_bytes=float(_cache_bytes()),
+        clocks={"capability": torch.backends.cpu.get_cpu_capability()},
+    )
+    return Target(torch.device("cpu"), machine, float(pages * size))
+
+
+def _processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cache_bytes() -> int:
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="utf-8").strip()
+        return int(text.rstrip("KM")) * (1024 if text.endswith("K") else 1024**2)
+    except (OSError, ValueError):
+        return 1024**2
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _cuda(device: torch.device, *, force: bool) -> Target:
+    if not torch.cuda.is_available():
+        raise InputError(
+            "no CUDA device: torch sees none\n"
+            f"  torch {torch.__version__} was built for {torch.version.cuda or 'CPU only'}\n"
+            "  to measure the processor instead: --device cpu"
+        )
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise InputError(f"no device cuda:{index}: torch sees {torch.cuda.device_count()}")
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    properties = torch.cuda.get_device_properties(device)
+    uuid = str(getattr(properties, "uuid", properties.name))
+    seen = _driver_report(uuid)
+    free, total = torch.cuda.mem_get_info(device)
+    reason = busy_reason(uuid, free, total)
+    if reason and not force:
+        raise InputError(
+            f"cuda:{index} ({properties.name}) is in use: {reason}\n"
+            "  what is measured beside another load is not the device; free it, or say --force"
+        )
+    machine = Machine(
+        device=str(device),
+        name=properties.name,
+        uuid_hash=_hashed(uuid),
+        driver=seen.pop("driver_version", None),
+        cuda=torch.version.cuda or getattr(torch.version, "hip", None),
+        torch=str(torch.__version__),
+        threads=None,
+        memory_bytes=float(total),
+        multiprocessors=properties.multi_processor_count,
+        l2_bytes=float(getattr(properties, "L2_cache_size", 50 * 1024**2)),
+        clocks=seen,
+    )
+    return Target(device, machine, float(free))
+
+
+def _smi(query: str, uuid: str) -> list[str]:
+    """Return the answer of the driver's own tool about one device; empty where there is no such tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    command = [tool, f"--query-{query}", "--format=csv,noheader,nounits", f"--id={name}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603 - fixed words
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def _driver_report(uuid: str) -> dict[str, str]:
+    lines = _smi("gpu=" + ",".join(_QUERIES), uuid)
+    if not lines:
+        return {}
+    return dict(zip(_QUERIES, (cell.strip() for cell in lines[0].split(",")), strict=False))
+
+
+def busy_reason(uuid: str, free_bytes: float, total_bytes: float) -> str:
+    """Return why a device counts as busy, in words; empty where it is idle.
+
+    Examples
+    --------
+    >>> busy_reason("none", free_bytes=40e9, total_bytes=80e9)
+    '40.0 of 80.0 GB are taken'
+    """
+    others = [
+        line for line in _smi("compute-apps=pid,used_memory", uuid) if line.split(",")[0] != str(os.getpid())
+    ]
+    if others:
+        return f"{len(others)} other process(es), the first with pid {others[0].split(',')[0]}"
+    used = total_bytes - free_bytes
+    # our own context takes about half a gigabyte
+    if used - 0.6e9 > BUSY_MEMORY_FRACTION * total_bytes:
+        return f"{used / 1e9:.1f} of {total_bytes / 1e9:.1f} GB are taken"
+    load = _smi("gpu=utilization.gpu", uuid)
+    if load and load[0].isdigit() and float(load[0]) > BUSY_UTILISATION_PERCENT:
+        return f"utilisation is {load[0]} %"
+    return ""

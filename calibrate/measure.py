@@ -1,0 +1,216 @@
+"""One run of the microbenchmarks: every case in its turn, within the time and the memory that there are."""
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from capplan.calibrate.fit import fitted
+from capplan.calibrate.kernels import Case, calls_of, case_bytes, prepare_arenas, shrunk
+from capplan.calibrate.machine import Target
+from capplan.calibrate.progress import Progress
+from capplan.calibrate.shapes import cases, held_out
+from capplan.calibrate.simple_fit import copy_fit, launch_fit
+from capplan.calibrate.timing import FULL, QUICK, Effort, sampled
+from capplan.errors import InputError
+from capplan.hardware.calibration import Calibration, KernelFit, Measurement, Peaks
+
+QUICK_BUDGET_S = 60.0
+FULL_BUDGET_S = 600.0
+PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
+"""Operators that show the arithmetic peak, and their sizes beside inputs and outputs."""
+LEAST_POINTS = 8
+"""Of a calibration that is worth writing."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What has been measured so far, and what had to be left out."""
+
+    measured: list[tuple[Case, Measurement]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    unsupported: set[tuple[str, str]] = field(default_factory=set)
+    interrupted: str = ""
+
+
+def peak_bytes(planned: Sequence[Case], target: Target) -> float:
+    """Return the most device memory that any case takes at once [B]."""
+    return max(min(case_bytes(case, target.cold_bytes), target.usable_bytes) for case in planned)
+
+
+def calibrated(
+    target: Target,
+    *,
+    quick: bool,
+    minutes: float | None = None,
+    planned: Sequence[Case] | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> Calibration:
+    """Return the calibration of a device: measured, fitted, and judged on held-out shapes.
+
+    Parameters
+    ----------
+    target : the device
+    quick : fewer shapes and fewer repeats
+    minutes : time budget, where it is not the default of 1 (quick) or 10 [min]
+    planned : the cases, where they are not the usual ones
+    tell : takes lines for people (memory, what was skipped)
+
+    Returns
+    -------
+    the calibration; marked partial where Ctrl-C or the budget ended it early
+    """
+    chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
+    budget_s = minutes * 60.0 if minutes else QUICK_BUDGET_S if quick else FULL_BUDGET_S
+    peak = peak_bytes(chosen, target)
+    tell(
+        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; takes up to {peak / 1e9:.2f} GB of "
+        f"{target.free_bytes / 1e9:.1f} GB free; clocks and settings are left as they are"
+    )
+    started = time.monotonic()
+    run = Run()
+    try:
+        _measure_all(run, chosen, target, QUICK if quick else FULL, budget_s, tell)
+    except KeyboardInterrupt:
+        run.interrupted = f"interrupted after {len(run.measured)} of {len(chosen)} shapes"
+        tell(run.interrupted)
+    return _finished(run, target, quick=quick, seconds=time.monotonic() - started)
+
+
+def _measure_all(
+    run: Run,
+    chosen: Sequence[Case],
+    target: Target,
+    effort: Effort,
+    budget_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1))
+    effort = replace(effort, seconds=each_s)
+    prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
+    end = time.monotonic() + budget_s
+    progress = Progress(budget_s)
+    try:
+        for number, case in enumerate(chosen):
+            if time.monotonic() > end:
+                run.interrupted = f"out of time after {number} of {len(chosen)} shapes"
+                tell(run.interrupted)
+                break
+            progress.show(number / len(chosen), case.title)
+            if (case.operator, case.dtype) not in run.unsupported:
+                _measure_one(run, case, target, effort, tell)
+    finally:
+        progress.close()
+
+
+def _measure_one(run: Run, case: Case, target: Target, effort: Effort, tell: Callable[[str], None]) -> None:
+    """Measure a case, or a smaller one where memory does not suffice; say what was skipped."""
+    trial: Case | None = case
+    while trial is not None:
+        if case_bytes(trial, 0.0) > target.usable_bytes:
+            trial = shrunk(trial)
+            continue
+        try:
+            calls = calls_of(trial, target.device, _cold_bytes(trial, target))
+            sample = sampled(target, calls, effort, graph=trial.graph)
+        except torch.OutOfMemoryError:
+            _after_failure(target)
+            trial = shrunk(trial)
+            continue
+        except (RuntimeError, TypeError) as error:
+            if "out of memory" in str(error) or "allocate memory" in str(error):
+                trial = shrunk(trial)
+                continue
+            _after_failure(target)
+            run.unsupported.add((case.operator, case.dtype))
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+            _remark(run, f"{case.operator} in {case.dtype} is skipped: {reason}", tell)
+            return
+        if trial is not case:
+            _remark(run, f"out of memory: {case.title} was measured as {trial.title}", tell)
+        result = Measurement(
+            trial.operator if trial.graph or case.operator != "launch" else "launch_eager",
+            trial.dtype, dict(trial.shape), sample.seconds, sample.spread_fraction, sample.repeats,
+        )  # fmt: skip
+        run.measured.append((trial, result))
+        return
+    _remark(run, f"out of memory: {case.title} is skipped", tell)
+
+
+def _cold_bytes(case: Case, target: Target) -> float:
+    return min(target.cold_bytes, target.usable_bytes - case_bytes(case, 0.0))
+
+
+def _after_failure(target: Target) -> None:
+    if target.is_cuda:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _remark(run: Run, line: str, tell: Callable[[str], None]) -> None:
+    if line not in run.remarks:
+        run.remarks.append(line)
+        tell(line)
+
+
+def _finished(run: Run, target: Target, *, quick: bool, seconds: float) -> Calibration:
+    if len(run.measured) < LEAST_POINTS:
+        raise InputError(
+            f"{len(run.measured)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
+            "  let it run longer, or give it --minutes"
+        )
+    unseen = held_out(case for case, _ in run.measured)
+    marked = [replace(result, held_out=place in unseen) for place, (_, result) in enumerate(run.measured)]
+    peaks = best_rates(marked)
+    fits, told = fitted(marked, target.machine, peaks)
+    fits += _simple_fits(told)
+    remarks = [*run.remarks, *([run.interrupted] if run.interrupted else [])]
+    return Calibration(
+        machine=target.machine,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=seconds,
+        quick=quick,
+        partial=bool(run.interrupted),
+        peaks=peaks,
+        fits=tuple(fits),
+        measurements=tuple(told),
+        remarks=tuple(remarks),
+    )
+
+
+def best_rates(measurements: Sequence[Measurement]) -> Peaks:
+    """Return the best rate of memory and of each dtype's matmuls: they stand for the datasheet of this machine.
+
+    Memory is judged by its larger copies only, for small ones fit a cache.
+    """
+    copies = [m for m in measurements if m.operator in ("copy", "read")]
+    if not copies:
+        copies = [m for m in measurements if "moved_bytes" in m.shape]
+    largest = max((m.shape["moved_bytes"] for m in copies), default=0.0)
+    memory = max(
+        (m.shape["moved_bytes"] / m.seconds for m in copies if m.shape["moved_bytes"] >= largest / 8),
+        default=1.0,
+    )
+    flop: dict[str, float] = {}
+    for m in measurements:
+        if m.operator in PRODUCTS:
+            rows, heads = (m.shape.get(name, 1.0) for name in PRODUCTS[m.operator])
+            rate = 2.0 * rows * heads * m.shape["inputs"] * m.shape["outputs"] / m.seconds
+            flop[m.dtype] = max(flop.get(m.dtype, 0.0), rate)
+    return Peaks(memory, flop)
+
+
+def _simple_fits(told: list[Measurement]) -> list[KernelFit]:
+    """Return what needs no form (launches, copies), and write its fitted times into `told`."""
+    launch = launch_fit(told)
+    fits = [launch] if launch else []
+    for operator in ("copy", "read", "host_to_device", "device_to_host"):
+        found = copy_fit(told, operator)
+        if found:
+            fits.append(found[0])
+            places = [place for place, m in enumerate(told) if m.operator == operator]
+            for place, seconds in zip(places, found[1], strict=True):
+                told[place] = replace(told[place], fitted_s=float(seconds))
+    return fits

@@ -1,0 +1,39 @@
+"""A line on the terminal that says how far we are; nothing where stderr is not a terminal."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+LINE = 100
+
+
+@dataclass(slots=True)
+class Progress:
+    """Work done of work expected, in estimated seconds."""
+
+    expected_s: float
+    started: float = field(default_factory=time.monotonic)
+    shown: bool = field(default_factory=lambda: sys.stderr.isatty())
+
+    def show(self, done_fraction: float, title: str) -> None:
+        """Write the line again."""
+        if not self.shown:
+            return
+        left = self.remaining_s(done_fraction)
+        bar = "#" * round(20 * done_fraction)
+        text = f"[{bar:<20}] {done_fraction:4.0%} {int(left) // 60:d}:{int(left) % 60:02d} left  {title}"
+        sys.stderr.write("\r" + text[:LINE].ljust(LINE))
+        sys.stderr.flush()
+
+    def remaining_s(self, done_fraction: float) -> float:
+        """Return the time that is left at the pace so far [s]."""
+        elapsed = time.monotonic() - self.started
+        if done_fraction < 0.02:
+            return max(self.expected_s - elapsed, 0.0)
+        return elapsed * (1.0 - done_fraction) / done_fraction
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self.shown:
+            sys.stderr.write("\r" + " " * LINE + "\r")
+            sys.stderr.flush()

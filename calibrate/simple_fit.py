@@ -1,0 +1,60 @@
+"""Numbers that need no form of `operators`: launches, and copies that take a start and a rate."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from capplan.calibrate.fit import score
+from capplan.hardware.calibration import FittedNumber, KernelFit, Measurement, Score
+from capplan.numbers import Array
+
+
+def launch_fit(measurements: Sequence[Measurement]) -> KernelFit | None:
+    """Return what a launch costs outside a graph beyond what it costs inside one.
+
+    On a device without graphs both are the same call, and the cost of the call is already in every time.
+    """
+    eager = [m for m in measurements if m.operator == "launch_eager"]
+    inside = [m for m in measurements if m.operator == "launch"]
+    if not eager or not inside:
+        return None
+    further = max(eager[0].seconds - inside[0].seconds, 0.0)
+    width = (
+        eager[0].spread_fraction * eager[0].seconds + inside[0].spread_fraction * inside[0].seconds
+    ) * 2.0
+    numbers = {
+        "launch_s": FittedNumber(further, max(further - width, 0.0), further + width),
+        "graph_s": FittedNumber(inside[0].seconds, inside[0].seconds, inside[0].seconds),
+        "eager_s": FittedNumber(eager[0].seconds, eager[0].seconds, eager[0].seconds),
+    }
+    return KernelFit("launch", eager[0].dtype, numbers, {"launch": Score(2, 0, 0.0, None)})
+
+
+def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[KernelFit, Array] | None:
+    """Return start and rate of copies, t = t_0 + Q / B, and the fitted times of this operator in order.
+
+    By least absolute relative errors (iteratively reweighted least squares).
+    """
+    own = [m for m in measurements if m.operator == operator]
+    seen = np.array([not m.held_out for m in own])
+    if seen.sum() < 3:
+        return None
+    sizes = np.array([m.shape["moved_bytes"] for m in own])
+    times = np.array([m.seconds for m in own])
+    design = np.stack([1.0 / times, sizes / times], axis=1)[seen]
+    weights = np.ones(len(design))
+    solution, errors = np.zeros(2), np.zeros(len(design))
+    for _ in range(20):
+        solution = np.linalg.lstsq(design * weights[:, None], weights, rcond=None)[0]
+        errors = design @ solution - 1.0
+        weights = 1.0 / np.sqrt(np.maximum(np.abs(errors), 1e-3))
+    floor_s, per_byte_s = max(float(solution[0]), 0.0), max(float(solution[1]), 1e-18)
+    deviation = 1.4826 * float(np.median(np.abs(errors)))
+    half = 1.96 * deviation * np.sqrt(np.diag(np.linalg.pinv(design.T @ design)))
+    slowest, fastest = per_byte_s + float(half[1]), max(per_byte_s - float(half[1]), per_byte_s / 10)
+    numbers = {
+        "floor_s": FittedNumber(floor_s, max(floor_s - float(half[0]), 0.0), floor_s + float(half[0])),
+        "bytes_per_s": FittedNumber(1.0 / per_byte_s, 1.0 / slowest, 1.0 / fastest),
+    }
+    final = floor_s + sizes * per_byte_s
+    return KernelFit(operator, own[0].dtype, numbers, {operator: score(operator, own, final)}), final

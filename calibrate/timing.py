@@ -1,0 +1,142 @@
+"""Time of one call: warm, on rotated operands, repeated until the median is known or the time is up."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from capplan.calibrate.machine import Target
+
+Call = Callable[[], Any]
+SMALLEST_PASS_S = 3e-4
+"""A repeat lasts at least this long, so that the clock's own cost does not show."""
+DEVICE_PASS_S = 2e-3
+"""A repeat on an accelerator lasts about this long: the start of one graph does not show."""
+ENOUGH_SPREAD_FRACTION = 0.01
+"""Repeating stops once the standard error of the median is below this share of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Repeats of one measurement."""
+
+    seconds: float
+    """Median per call."""
+    spread_fraction: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to repeat."""
+
+    least_repeats: int
+    most_repeats: int
+    seconds: float
+    """Of one case, warm-up left out."""
+
+
+QUICK = Effort(5, 60, 0.15)
+FULL = Effort(9, 200, 0.6)
+
+
+def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: bool = True) -> Sample:
+    """Return the median time of one call, over repeats that each pass through all `calls`.
+
+    On CUDA the pass is captured as a CUDA graph (unless `graph` is false) and timed by device events. On one
+    CPU thread the clock is the thread's own CPU time, so that the turns of other processes do not count;
+    with more threads it is the wall clock.
+    """
+    if target.is_cuda:
+        calls = _enough(calls)
+        repeat = _graph_pass(calls) if graph else _event_pass(calls)
+        per_pass = len(calls)
+    else:
+        clock = time.thread_time if target.machine.threads == 1 else time.perf_counter
+        repeat, per_pass = _clock_pass(calls, clock)
+    return _repeated(repeat, per_pass, effort)
+
+
+def _repeated(repeat: Callable[[], float], per_pass: int, effort: Effort) -> Sample:
+    times: list[float] = []
+    end = time.perf_counter() + effort.seconds
+    while len(times) < effort.most_repeats:
+        times.append(repeat() / per_pass)
+        if len(times) < effort.least_repeats:
+            continue
+        if _standard_error_fraction(times) < ENOUGH_SPREAD_FRACTION or time.perf_counter() > end:
+            break
+    low, median, high = np.quantile(times, (0.25, 0.5, 0.75))
+    return Sample(float(median), float((high - low) / 2 / median), len(times))
+
+
+def _standard_error_fraction(times: Sequence[float]) -> float:
+    low, median, high = np.quantile(times, (0.25, 0.5, 0.75))
+    # of a normal sample: sd = IQR / 1.349, and the median's standard error is 1.253 sd / sqrt(n)
+    return float(1.253 * (high - low) / 1.349 / np.sqrt(len(times)) / median)
+
+
+def _clock_pass(calls: Sequence[Call], clock: Callable[[], float]) -> tuple[Callable[[], float], int]:
+    for call in calls:  # first touch of every result, and the library's choice of a kernel
+        call()
+    start = clock()
+    calls[0]()
+    single_s = max(clock() - start, 1e-8)
+    count = int(np.clip(SMALLEST_PASS_S / single_s, 1, 1000))
+    position = 0
+
+    def repeat() -> float:
+        nonlocal position
+        chosen = [calls[(position + index) % len(calls)] for index in range(count)]
+        position += count
+        begin = clock()
+        for call in chosen:
+            call()
+        return clock() - begin
+
+    return repeat, count
+
+
+def _enough(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls, over and over, so that one pass lasts about `DEVICE_PASS_S`."""
+    calls[0]()
+    torch.cuda.synchronize()
+    single_s = max(_event_pass(calls[:1])(), 1e-6)
+    count = int(np.clip(DEVICE_PASS_S / single_s, 1, 200))
+    return [calls[index % len(calls)] for index in range(count)]
+
+
+def _event_pass(calls: Sequence[Call]) -> Callable[[], float]:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+
+    def repeat() -> float:
+        begin.record()
+        for call in calls:
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    return repeat
+
+
+def _graph_pass(calls: Sequence[Call]) -> Callable[[], float]:
+    """Return a timed replay of all calls in one CUDA graph, with enough of them for the clock's resolution."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries choose kernels and allocate workspaces before the capture
+        for call in calls:
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return _event_pass([graph.replay])

@@ -1,0 +1,122 @@
+"""What was measured on one machine on one day, and the numbers fitted to it: plain records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SCHEMA_VERSION = 1
+"""Of a calibration file; raised when a name changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The device that was in front of us, and what ran on it."""
+
+    device: str
+    """What torch calls it: cpu, cuda:0."""
+    name: str
+    """What the driver calls it, such as NVIDIA H200."""
+    uuid_hash: str
+    """First 12 hexadecimal digits of the SHA-256 of the device's UUID (of the processor's name on a CPU)."""
+    driver: str | None
+    cuda: str | None
+    torch: str
+    threads: int | None
+    """Of a CPU; None on an accelerator."""
+    memory_bytes: float
+    """What the driver reports."""
+    multiprocessors: int
+    """Streaming multiprocessors; on a CPU the threads used."""
+    l2_bytes: float
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    """Clocks and power state that the driver showed, as it wrote them; never set by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One shape of one operator."""
+
+    operator: str
+    dtype: str
+    shape: Mapping[str, float]
+    seconds: float
+    """Median of the repeats."""
+    spread_fraction: float
+    """Half the distance of the quartiles, over the median."""
+    repeats: int
+    held_out: bool = False
+    """True where the fit did not see it."""
+    fitted_s: float | None = None
+    """What the fitted form says of this shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNumber:
+    """One number of a form, with the interval that the residuals leave it."""
+
+    value: float
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    constrained: bool = True
+    """False where the shapes do not tell this number, or it stands at the end of its range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a fitted form describes one operator."""
+
+    points: int
+    held_out_points: int
+    median_ape: float
+    """Median of |fitted / measured - 1| over the shapes of the fit."""
+    held_out_median_ape: float | None
+    """The same over the shapes that the fit did not see; None without any."""
+    remarks: tuple[str, ...] = ()
+    """Where the form does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """The numbers of one kernel in one dtype; several operators may share them."""
+
+    kernel: str
+    """As efficiency files name it: matmul, attention, ..."""
+    dtype: str
+    numbers: Mapping[str, FittedNumber]
+    scores: Mapping[str, Score]
+    """By operator."""
+
+    @property
+    def key(self) -> str:
+        """Name in files: kernel/dtype."""
+        return f"{self.kernel}/{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Best rates seen: what the fitted fractions are fractions of."""
+
+    memory_bytes_per_s: float
+    flop_per_s: Mapping[str, float]
+    """By dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One run of the microbenchmarks."""
+
+    machine: Machine
+    date: str
+    seconds: float
+    quick: bool
+    partial: bool
+    """True where it was interrupted, or ran out of its time."""
+    peaks: Peaks
+    fits: tuple[KernelFit, ...]
+    measurements: tuple[Measurement, ...]
+    remarks: tuple[str, ...] = ()
+    """What was skipped or shrunk, and why."""
+
+    def fit_of(self, key: str) -> KernelFit | None:
+        """Return the fit called kernel/dtype; None where there is none."""
+        return next((fit for fit in self.fits if fit.key == key), None)

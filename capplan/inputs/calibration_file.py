@@ -1,0 +1,253 @@
+"""The calibration file: its schema, how it is written, and how it is checked on load."""
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from pydantic import Field
+
+from capplan.errors import InputError
+from capplan.hardware.calibration import (
+    SCHEMA_VERSION,
+    Calibration,
+    FittedNumber,
+    KernelFit,
+    Machine,
+    Measurement,
+    Peaks,
+    Score,
+)
+from capplan.inputs.record import Record, validated
+from capplan.inputs.yaml_file import Document, read_yaml
+
+KIND = "a calibration YAML"
+WAY_OUT = "write one with: capplan calibrate -o FILE.calibration.yaml"
+HEADER = """\
+# What this machine reaches, measured by `capplan calibrate`. Fractions are of the best rates seen (peaks); times are in
+# seconds. Take it into any command with --calibration. A changed file is refused: measure again instead of editing.
+"""
+SIGNIFICANT_DIGITS = 6
+
+
+class MachineRecord(Record):
+    """The device that was measured."""
+
+    device: str
+    name: str
+    uuid_hash: str = Field(pattern="^[0-9a-f]{12}$")
+    driver: str | None
+    cuda: str | None
+    torch: str
+    threads: int | None
+    memory_bytes: float = Field(gt=0)
+    multiprocessors: int = Field(gt=0)
+    l2_bytes: float = Field(gt=0)
+    clocks: dict[str, str]
+
+
+class NumberRecord(Record):
+    """A fitted number and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    constrained: bool
+
+
+class ScoreRecord(Record):
+    """How well the form describes one operator."""
+
+    points: int = Field(ge=0)
+    held_out_points: int = Field(ge=0)
+    median_ape: float = Field(ge=0)
+    held_out_median_ape: float | None = Field(ge=0)
+    remarks: list[str]
+
+
+class FitRecord(Record):
+    """One kernel in one dtype."""
+
+    numbers: dict[str, NumberRecord]
+    operators: dict[str, ScoreRecord]
+
+
+class PeaksRecord(Record):
+    """Best rates seen."""
+
+    memory_bytes_per_s: float = Field(gt=0)
+    flop_per_s: dict[str, float]
+
+
+class MeasurementRecord(Record):
+    """One shape."""
+
+    operator: str
+    dtype: str
+    shape: dict[str, float]
+    median_s: float = Field(gt=0)
+    spread_fraction: float = Field(ge=0)
+    repeats: int = Field(gt=0)
+    held_out: bool
+    fitted_s: float | None = Field(gt=0)
+
+
+class CalibrationRecord(Record):
+    """The file."""
+
+    schema_version: int
+    checksum: str
+    date: str
+    seconds: float = Field(ge=0)
+    quick: bool
+    partial: bool
+    machine: MachineRecord
+    peaks: PeaksRecord
+    fitted: dict[str, FitRecord]
+    remarks: list[str]
+    measurements: list[MeasurementRecord]
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """Return the file that holds a calibration."""
+    import yaml
+
+    values = _values(calibration)
+    values = {"schema_version": values.pop("schema_version"), "checksum": _checksum(values), **values}
+    rows = values.pop("measurements")
+    head = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    lines = [
+        "- " + yaml.safe_dump(row, sort_keys=False, default_flow_style=True, width=10**6).strip()
+        for row in rows
+    ]
+    return HEADER + head + "measurements:\n" + "\n".join(lines) + "\n"
+
+
+def read_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """Return the calibration in a file, or say in one line why it is not used.
+
+    Parameters
+    ----------
+    path : written by `capplan calibrate`
+
+    Returns
+    -------
+    the calibration, as it was measured
+    """
+    document = read_yaml(path, kind=KIND, way_out=WAY_OUT)
+    _refuse_other_schema(document)
+    record = validated(CalibrationRecord, document)
+    body = {key: value for key, value in document.value.items() if key not in ("schema_version", "checksum")}
+    if _checksum(body) != record.checksum:
+        raise InputError(
+            f"{document.name}: was changed or cut short after it was written (its checksum does not match)\n  {WAY_OUT}"
+        )
+    return _plain(record)
+
+
+def _refuse_other_schema(document: Document) -> None:
+    version = document.value.get("schema_version")
+    if "fits" in document.value and "catalogue_names" in document.value:
+        raise InputError(f"{document.name}: is an efficiency file of the catalogue, not {KIND}\n  {WAY_OUT}")
+    if version is None:
+        raise InputError(f"{document.name}: has no schema_version, so it is not {KIND}\n  {WAY_OUT}")
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{document.name}: schema_version {version} is not read\n  known: {SCHEMA_VERSION}\n"
+            "  another version of capplan wrote it; measure again with: capplan calibrate -o FILE"
+        )
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def _values(calibration: Calibration) -> dict[str, Any]:
+    machine = calibration.machine
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "date": calibration.date,
+        "seconds": _rounded(calibration.seconds),
+        "quick": calibration.quick,
+        "partial": calibration.partial,
+        "machine": {name: getattr(machine, name) for name in MachineRecord.model_fields}
+        | {"clocks": dict(machine.clocks)},
+        "peaks": {
+            "memory_bytes_per_s": _rounded(calibration.peaks.memory_bytes_per_s),
+            "flop_per_s": {
+                dtype: _rounded(rate) for dtype, rate in sorted(calibration.peaks.flop_per_s.items())
+            },
+        },
+        "fitted": {fit.key: _fit_values(fit) for fit in calibration.fits},
+        "remarks": list(calibration.remarks),
+        "measurements": [_measurement_values(m) for m in calibration.measurements],
+    }
+
+
+def _fit_values(fit: KernelFit) -> dict[str, Any]:
+    numbers = {
+        name: {
+            "value": _rounded(n.value),
+            "low": _rounded(n.low),
+            "high": _rounded(n.high),
+            "constrained": n.constrained,
+        }
+        for name, n in fit.numbers.items()
+    }
+    operators = {
+        name: {
+            "points": s.points,
+            "held_out_points": s.held_out_points,
+            "median_ape": _rounded(s.median_ape),
+            "held_out_median_ape": None if s.held_out_median_ape is None else _rounded(s.held_out_median_ape),
+            "remarks": list(s.remarks),
+        }
+        for name, s in fit.scores.items()
+    }
+    return {"numbers": numbers, "operators": operators}
+
+
+def _measurement_values(m: Measurement) -> dict[str, Any]:
+    return {
+        "operator": m.operator,
+        "dtype": m.dtype,
+        "shape": {name: float(size) for name, size in m.shape.items()},
+        "median_s": _rounded(m.seconds),
+        "spread_fraction": _rounded(m.spread_fraction),
+        "repeats": m.repeats,
+        "held_out": m.held_out,
+        "fitted_s": None if m.fitted_s is None else _rounded(m.fitted_s),
+    }
+
+
+def _plain(record: CalibrationRecord) -> Calibration:
+    fits = []
+    for key, fit in record.fitted.items():
+        kernel, _, dtype = key.partition("/")
+        numbers = {name: FittedNumber(**number.model_dump()) for name, number in fit.numbers.items()}
+        scores = {
+            name: Score(**(score.model_dump() | {"remarks": tuple(score.remarks)}))
+            for name, score in fit.operators.items()
+        }
+        fits.append(KernelFit(kernel, dtype, numbers, scores))
+    measurements = [
+        Measurement(
+            m.operator, m.dtype, m.shape, m.median_s, m.spread_fraction, m.repeats, m.held_out, m.fitted_s
+        )
+        for m in record.measurements
+    ]
+    return Calibration(
+        machine=Machine(**record.machine.model_dump()),
+        date=record.date,
+        seconds=record.seconds,
+        quick=record.quick,
+        partial=record.partial,
+        peaks=Peaks(record.peaks.memory_bytes_per_s, record.peaks.flop_per_s),
+        fits=tuple(fits),
+        measurements=tuple(measurements),
+        remarks=tuple(record.remarks),
+    )
