@@ -1,0 +1,203 @@
+"""How much of the prompts a prefix cache of any size holds: one pass over a trace, exactly.
+
+A block is found in a least-recently-used cache of C blocks if fewer than C other blocks were touched since it was
+touched last: its stack distance. One pass over the trace so gives the hit rate at every size at once. Only a leading
+run of blocks helps a prompt, so a block counts at the largest distance of the blocks up to it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.errors import InputError
+from capplan.numbers import Array, Number
+
+Counts = NDArray[np.int64]
+
+NEVER = np.iinfo(np.int64).max
+"""Stack distance of a block that was not seen before."""
+
+
+@dataclass(frozen=True, slots=True)
+class HitCurve:
+    """Hit fraction as a function of the blocks a cache holds."""
+
+    block_tokens: int
+    distances: Counts
+    """Ascending: a cache of more blocks than this finds what is counted beside it."""
+    found_tokens: Array
+    """Prompt tokens found in all caches larger than the distance, cumulative."""
+    found_blocks: Array
+    prompt_tokens: float
+    prompt_blocks: float
+
+    def hit_fraction(self, blocks: Number) -> Array:
+        """Return the share of prompt tokens that a cache of this many blocks holds already.
+
+        Examples
+        --------
+        Twice the same prompt of two blocks: half of all tokens, if both blocks stay.
+
+        >>> curve = hit_curve(np.array([7, 8, 7, 8]), np.array([2, 2]), block_tokens=16)
+        >>> curve.hit_fraction(np.array([1.0, 2.0]))
+        array([0. , 0.5])
+        """
+        return self._at(blocks, self.found_tokens) / self.prompt_tokens
+
+    def block_hit_fraction(self, blocks: Number) -> Array:
+        """Return the share of prompt blocks, the last one counted whole, that a cache of this many blocks holds."""
+        return self._at(blocks, self.found_blocks) / self.prompt_blocks
+
+    @property
+    def distinct_blocks(self) -> int:
+        """Return the size from which a larger cache finds nothing more."""
+        return int(self.distances[-1]) + 1 if self.distances.size else 0
+
+    def _at(self, blocks: Number, cumulative: Array) -> Array:
+        place = np.searchsorted(self.distances, np.floor(np.minimum(blocks, 1e18)), side="left")
+        result: Array = np.concatenate(([0.0], cumulative))[place]
+        return result
+
+
+def earlier_greater(values: Counts) -> Counts:
+    """Return for each value how many of the values before it are greater.
+
+    Bottom-up merge sort: at each width the right half of every block looks itself up in its sorted left half, all
+    blocks at once.
+
+    Parameters
+    ----------
+    values : [-]
+        whole numbers, of less than 2**62 / len(values) in size.
+
+    Returns
+    -------
+    [-]
+        counts, as long as values.
+
+    Examples
+    --------
+    >>> earlier_greater(np.array([3, 1, 2, 5, 0]))
+    array([0, 1, 1, 0, 4])
+
+    References
+    ----------
+    Knuth 1998, "The Art of Computer Programming" vol. 3, section 5.1.1, exercise 21 (inversions by merging).
+    """
+    count = values.size
+    size = 1 << max(count - 1, 0).bit_length()
+    low = int(values.min()) if count else 0
+    span = int(values.max()) - low + 2 if count else 1
+    padded = np.full(size, span - 1, dtype=np.int64)
+    padded[:count] = values - low
+    order = np.arange(size)
+    result = np.zeros(size, dtype=np.int64)
+    width = 1
+    while width < size:
+        pairs = padded[order].reshape(-1, 2, width)
+        offset = (np.arange(pairs.shape[0], dtype=np.int64) * span)[:, None]
+        left = (pairs[:, 0, :] + offset).ravel()
+        right = (pairs[:, 1, :] + offset).ravel()
+        below = np.searchsorted(left, right, side="right")
+        block_start = np.repeat(np.arange(pairs.shape[0]) * width, width)
+        at_right = order.reshape(-1, 2, width)[:, 1, :].ravel()
+        result[at_right] += width - (below - block_start)
+        width *= 2
+        keys = padded[order].reshape(-1, width)
+        order = np.take_along_axis(
+            order.reshape(-1, width), np.argsort(keys, axis=1, kind="stable"), axis=1
+        ).ravel()
+    return result[:count]
+
+
+def stack_distances(block_ids: Counts) -> Counts:
+    """Return for each touch of a block how many other blocks were touched since it was touched last.
+
+        d_i = (i - p_i - 1) - #{j < i : p_j > p_i},   p_i the last touch of the same block before i
+
+    The second term takes out the touches since p_i that repeat a block.
+
+    Parameters
+    ----------
+    block_ids : [-]
+        identities of the blocks in the order in which they are touched.
+
+    Returns
+    -------
+    [blocks]
+        d, NEVER for the first touch of a block.
+
+    Examples
+    --------
+    >>> stack_distances(np.array([1, 2, 3, 2, 2, 1]))[3:]
+    array([1, 0, 2])
+
+    References
+    ----------
+    Mattson, Gecsei, Slutz, Traiger 1970, "Evaluation techniques for storage hierarchies", doi:10.1147/sj.92.0078;
+    the count as inversions: Bennett, Kruskal 1975, "LRU stack processing", doi:10.1147/rd.194.0353.
+    """
+    touches = np.arange(block_ids.size, dtype=np.int64)
+    order = np.argsort(block_ids, kind="stable")
+    previous = np.full(block_ids.size, -1, dtype=np.int64)
+    same = block_ids[order][1:] == block_ids[order][:-1]
+    previous[order[1:][same]] = order[:-1][same]
+    distance = touches - previous - 1 - earlier_greater(previous)
+    return np.where(previous >= 0, distance, NEVER)
+
+
+def hit_curve(
+    block_ids: Counts, block_counts: Counts, *, block_tokens: int, input_tokens: Counts | None = None
+) -> HitCurve:
+    """Return the hit fraction of a trace for every size of a least-recently-used cache.
+
+    Parameters
+    ----------
+    block_ids : [-]
+        of all prompts, one after the other; equal ids stand for equal prefixes up to and including the block.
+    block_counts : [blocks]
+        of each prompt.
+    block_tokens : [tokens]
+        of one block.
+    input_tokens : [tokens]
+        of each prompt, so that a last block which is not full counts with its tokens; none: all blocks are full.
+
+    Returns
+    -------
+    the curve
+
+    Raises
+    ------
+    InputError
+        the columns do not match
+    """
+    total = int(block_counts.sum())
+    if total != block_ids.size:
+        raise InputError(f"block_counts add up to {total}, but there are {block_ids.size} block ids")
+    if total == 0:
+        raise InputError("the trace has no block ids, so no prefix reuse can be found in it")
+    starts = np.cumsum(block_counts) - block_counts
+    request = np.repeat(np.arange(block_counts.size), block_counts)
+    place = np.arange(total) - starts[request]
+    whole = block_counts * block_tokens if input_tokens is None else input_tokens
+    tokens = np.clip(whole[request] - place * block_tokens, 0, block_tokens)
+    needed = _running_max(stack_distances(block_ids), starts, block_counts)
+    found = needed != NEVER
+    order = np.argsort(needed[found], kind="stable")
+    return HitCurve(
+        block_tokens=block_tokens,
+        distances=needed[found][order],
+        found_tokens=np.cumsum(tokens[found][order], dtype=np.float64),
+        found_blocks=np.arange(1.0, int(found.sum()) + 1.0),
+        prompt_tokens=float(whole.sum()),
+        prompt_blocks=float(total),
+    )
+
+
+def _running_max(values: Counts, starts: Counts, counts: Counts) -> Counts:
+    """Return the largest value so far within each group."""
+    result = values.copy()
+    for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+        np.maximum.accumulate(result[start : start + count], out=result[start : start + count])
+    return result

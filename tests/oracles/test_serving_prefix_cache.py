@@ -1,0 +1,85 @@
+"""Prefix reuse of a published trace, and the curve against a cache that is run block by block."""
+
+import gzip
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.errors import InputError
+from capplan.serving.prefix_cache import NEVER, earlier_greater, hit_curve, stack_distances
+
+TRACE = Path(__file__).parents[2].parent / "shared" / "traces" / "mooncake_conversation_trace.jsonl.gz"
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason="the Mooncake trace is not beside the repository")
+def test_reuse_of_the_mooncake_conversation_trace() -> None:
+    """Qin et al. 2025, "Mooncake", FAST '25, conversation trace: 36.6 % of blocks; by size, of tokens, to 0.1 points."""
+    with gzip.open(TRACE, "rt") as lines:
+        rows = [json.loads(line) for line in lines]
+    ids = np.concatenate([np.array(row["hash_ids"], dtype=np.int64) for row in rows])
+    counts = np.array([len(row["hash_ids"]) for row in rows])
+    curve = hit_curve(
+        ids, counts, block_tokens=512, input_tokens=np.array([row["input_length"] for row in rows])
+    )
+    assert float(curve.block_hit_fraction(np.inf)) == pytest.approx(0.366, abs=5e-4)
+    by_size = curve.hit_fraction(np.array([1e3, 1e4, 2e4, 5e4]))
+    assert by_size == pytest.approx([0.045, 0.215, 0.293, 0.362], abs=1e-3)
+
+
+def leading_hits(prompts: list[list[int]], blocks: int) -> int:
+    """Blocks found by a least-recently-used cache, run one block at a time."""
+    cache: OrderedDict[int, bool] = OrderedDict()
+    hits = 0
+    for prompt in prompts:
+        leading = True
+        for block in prompt:
+            leading = leading and block in cache
+            hits += leading
+            cache[block] = True
+            cache.move_to_end(block)
+            if len(cache) > blocks:
+                cache.popitem(last=False)
+    return hits
+
+
+prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=30)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(prompts=prompts_of_blocks)
+def test_the_curve_is_the_cache_at_every_size(prompts: list[list[int]]) -> None:
+    ids = np.array([block for prompt in prompts for block in prompt], dtype=np.int64)
+    counts = np.array([len(prompt) for prompt in prompts])
+    if not ids.size:
+        with pytest.raises(InputError, match="no block ids"):
+            hit_curve(ids, counts, block_tokens=16)
+        return
+    curve = hit_curve(ids, counts, block_tokens=16)
+    sizes = np.arange(1, 15)
+    expected = [leading_hits(prompts, int(size)) / ids.size for size in sizes]
+    assert curve.block_hit_fraction(sizes.astype(float)) == pytest.approx(expected)
+    assert curve.hit_fraction(sizes.astype(float)) == pytest.approx(expected)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(values=st.lists(st.integers(-5, 40), max_size=60))
+def test_earlier_greater_values_are_counted(values: list[int]) -> None:
+    expected = [sum(before > value for before in values[:i]) for i, value in enumerate(values)]
+    assert earlier_greater(np.array(values, dtype=np.int64)).tolist() == expected
+
+
+def test_a_block_never_seen_is_found_in_no_cache() -> None:
+    assert stack_distances(np.array([4, 5])).tolist() == [NEVER, NEVER]
+
+
+def test_more_cache_never_finds_less() -> None:
+    rng = np.random.default_rng(1)
+    curve = hit_curve(rng.integers(0, 500, 5000), np.full(500, 10), block_tokens=16)
+    fractions = curve.hit_fraction(np.arange(0.0, 600.0))
+    assert np.all(np.diff(fractions) >= 0.0)
+    assert fractions[0] == 0.0
