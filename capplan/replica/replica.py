@@ -13,7 +13,7 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, scheduling_of, served_context_tokens
-from capplan.replica.tables import step_knots, step_tables, table_of_plan
+from capplan.replica.tables import device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import StepTable
 
 
@@ -67,8 +67,8 @@ def step_table_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> S
     """Return the step times of the replica."""
     knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, served_context_tokens(spec))
     kv_bytes = kv_bytes_per_element(spec.kv_format)
-    tables = step_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, spec.profile.host, knots)
-    return table_of_plan(tables, 0)
+    tables = device_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots)
+    return with_host(table_of_plan(tables, 0), spec.profile.host, len(spec.network.layers))
 
 
 def replica_of(spec: ReplicaSpec) -> Replica:

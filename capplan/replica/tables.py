@@ -4,7 +4,7 @@ One call of the step formulas over all plans and all knots; everything that asks
 (estimate, fleet, simulate, validate) reads these tables.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -56,10 +56,10 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(time, shape), dtype=np.float64)
 
 
-def step_tables(
-    network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, host: HostOverhead, knots: Knots
+def device_tables(
+    network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, knots: Knots
 ) -> StepTable:
-    """Return the step tables of an array of plans; every table has a leading axis of plans.
+    """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
 
     Parameters
     ----------
@@ -68,7 +68,6 @@ def step_tables(
     rates : fields of shape (plans, 1, 1)
     kv_bytes : [B]
         bytes of one cached element, number or shape (plans, 1, 1)
-    host : what the host adds to each step
     knots : where times are worked out
 
     Returns
@@ -80,45 +79,53 @@ def step_tables(
     stages = sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
-    layers = len(network.layers)
     micro = np.maximum(sequences / stages, 1.0)
     decode = total_s(token_costs(network, micro, sharding, rates, decode=True))
     head = total_s(head_costs(network, micro, sharding, rates))
     cache = total_s(decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates))
     mixed = total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
-    launching = np.where(tokens > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     prefill = total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages
     rows, columns = knots.sequences.size, knots.tokens.size
-    per_sequence = host.sequence_s * sequences
     return StepTable(
         sequence_knots=knots.sequences,
-        decode_s=_spread(decode + head + host.step_s + per_sequence, (plans, rows, 1))[..., 0],
-        head_s=_spread(head + per_sequence, (plans, rows, 1))[..., 0],
+        decode_s=_spread(decode + head, (plans, rows, 1))[..., 0],
+        head_s=_spread(head, (plans, rows, 1))[..., 0],
         context_knots=knots.contexts,
         decode_attention_s=_spread(cache, (plans, rows, knots.contexts.size)),
         token_knots=knots.tokens,
-        mixed_s=_spread(
-            np.maximum(mixed, launching) + host.step_s + host.prefill_token_s * tokens, (plans, columns, 1)
-        )[..., 0],
+        mixed_s=_spread(mixed, (plans, columns, 1))[..., 0],
         new_knots=knots.new,
         past_knots=knots.past,
         prefill_attention_s=_spread(prefill, (plans, knots.new.size, knots.past.size)),
+    )
+
+
+def with_host(tables: StepTable, host: HostOverhead, layers: int) -> StepTable:
+    """Return step tables with what the host adds.
+
+    A decode step runs under CUDA graphs: the host adds its own time. A step with more prompt tokens than
+    graphs were captured for cannot end before its kernels are launched, layer by layer.
+    """
+    per_sequence = host.sequence_s * tables.sequence_knots
+    launching = np.where(tables.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
+    return replace(
+        tables,
+        decode_s=tables.decode_s + host.step_s + per_sequence,
+        head_s=tables.head_s + per_sequence,
+        mixed_s=np.maximum(tables.mixed_s, launching)
+        + host.step_s
+        + host.prefill_token_s * tables.token_knots,
         request_s=host.request_s,
     )
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
     """Return the tables of one plan out of those of an array of plans."""
-    return StepTable(
-        sequence_knots=tables.sequence_knots,
+    return replace(
+        tables,
         decode_s=tables.decode_s[plan],
         head_s=tables.head_s[plan],
-        context_knots=tables.context_knots,
         decode_attention_s=tables.decode_attention_s[plan],
-        token_knots=tables.token_knots,
         mixed_s=tables.mixed_s[plan],
-        new_knots=tables.new_knots,
-        past_knots=tables.past_knots,
         prefill_attention_s=tables.prefill_attention_s[plan],
-        request_s=tables.request_s,
     )
