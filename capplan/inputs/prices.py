@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from capplan.fleet.price import PriceRecord, TokenPrice
+from capplan.fleet.price import ChosenPrice, PriceRecord, TokenPrice, choose_price, missing_price_warning
+from capplan.fleet.scenario import Scenario
 from capplan.inputs.data_folder import data_folder
 from capplan.inputs.record import Record, UsdPerHour, UsdPerMillionTokens, validated
 from capplan.inputs.yaml_file import read_yaml
@@ -139,3 +140,27 @@ def token_prices() -> tuple[TokenPrice, ...]:
         )
         for offer in file.prices
     )
+
+
+def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
+    """Return the price of each device that a scenario allows, and the warnings.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Returns
+    -------
+    device name -> ChosenPrice, None where no offer is known; and what to warn of
+    """
+    records = read_prices(scenario.price_file) if scenario.price_file else price_records()
+    chosen = {
+        item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
+    }
+    warnings: list[str] = []
+    for name, price in chosen.items():
+        if price is None:
+            warnings.append(missing_price_warning(records, name, scenario.prices))
+        elif price.warning:
+            warnings.append(price.warning)
+    return chosen, tuple(warnings)

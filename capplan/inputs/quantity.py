@@ -33,6 +33,8 @@ class Unit:
     bare: bool = False
     """A number without a unit is clear enough."""
     bare_max: float = math.inf
+    words: str = ""
+    """How the unit is spoken of where it has no symbol."""
 
 
 def _prefixed(
@@ -75,7 +77,9 @@ FLOP_PER_S = Unit(
     "FLOP/s", _frozen({**_each(_prefixed("FLOP"), "s"), **_each(_prefixed("OP"), "s")}), "989 TFLOP/s"
 )
 SECONDS = Unit("s", _frozen(_TIME), "500 ms")
-FRACTION = Unit("", _frozen({"%": 0.01}), "20 %", bare=True, bare_max=1.0)
+FRACTION = Unit(
+    "", _frozen({"%": 0.01}), "20 %", bare=True, bare_max=1.0, words="a percentage or a number from 0 to 1"
+)
 REQUESTS_PER_S = Unit(
     "req/s",
     _frozen(
@@ -88,7 +92,10 @@ REQUESTS_PER_S = Unit(
     ),
     "20 req/s",
 )
-TOKENS = Unit("tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True)
+TOKENS = Unit(
+    "tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True, words="a number of tokens"
+)
+COUNT = Unit("", _frozen({"k": 1e3, "M": 1e6}), "4000", bare=True, words="a number")
 USD = Unit("$", _frozen(_DOLLARS), "30000 $")
 USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
 USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
@@ -116,9 +123,7 @@ def _hint(written: str, unit: Unit) -> str:
 
 def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
     prefix = "<prefix>" if {f"k{unit.base}", f"m{unit.base}"} & unit.spellings.keys() else ""
-    form = f"'<number> {prefix}{unit.base}'" if unit.base else "'<number> %' or a number from 0 to 1"
-    if unit is TOKENS:
-        form = "a number of tokens"
+    form = unit.words or f"'<number> {prefix}{unit.base}'"
     lead = f"{place}: " if place else ""
     return InputError(f"{lead}{str(text)[:60]!r} {why}; write it as {form}, e.g. '{unit.example}'")
 
@@ -149,11 +154,11 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     50000000000.0
     """
     if isinstance(text, bool) or text is None or not isinstance(text, (str, int, float)):
-        raise _error(text, unit, place, f"is not a quantity in {unit.base or 'percent'}")
+        raise _error(text, unit, place, f"is not {unit.words or 'a quantity in ' + unit.base}")
     match = _QUANTITY.match(str(text)) if len(str(text)) <= _LONGEST else None
     number = match["number"] if match else ""
     if match is None or not re.search("[0-9]", number) or number[-1] in ",_":
-        raise _error(text, unit, place, f"is not a number in {unit.base or 'percent'}")
+        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}")
     if ("," in number or "_" in number) and not _GROUPED.match(number):
         raise _error(text, unit, place, "has separators that are not groups of three digits")
     written = " ".join(match["unit"].split())
@@ -166,7 +171,7 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
         if digits > unit.bare_max:
             raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
     if factor is None:
-        why = f"is not in {unit.base}" if unit.base else "is not a fraction"
+        why = f"is not {unit.words}" if unit.words else f"is not in {unit.base}"
         hint = _hint(written, unit) if written else "the unit is missing"
         raise _error(text, unit, place, f"{why} ({hint})" if hint else why)
     # in decimal, so that 66.9 TFLOP/s and 800 ms are right to the last bit

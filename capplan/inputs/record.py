@@ -53,7 +53,7 @@ def _quantity_type(
     """Return what turns a float field into one that reads a quantity."""
     schema: dict[str, Any] = {
         "type": ["string", "number"] if unit.bare else "string",
-        "description": f"in {unit.base or 'percent or from 0 to 1'}, such as {unit.example}",
+        "description": f"{unit.words or 'in ' + unit.base}, such as {unit.example}",
         "examples": [unit.example],
     }
     return BeforeValidator(_reader(unit, low=low, above=above, high=high)), WithJsonSchema(schema)
@@ -70,6 +70,7 @@ _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
 _tokens = _quantity_type(q.TOKENS, above=0)
 _some_tokens = _quantity_type(q.TOKENS, low=0)
+_count = _quantity_type(q.COUNT, above=0)
 _usd = _quantity_type(q.USD, above=0)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
@@ -87,6 +88,7 @@ Headroom: TypeAlias = Annotated[float, *_headroom]
 RequestsPerS: TypeAlias = Annotated[float, *_rate]
 Tokens: TypeAlias = Annotated[float, *_tokens]
 TokensOrZero: TypeAlias = Annotated[float, *_some_tokens]
+Number: TypeAlias = Annotated[float, *_count]
 Usd: TypeAlias = Annotated[float, *_usd]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
@@ -131,7 +133,7 @@ def _real_path(data: Any, path: KeyPath) -> KeyPath:
 
 
 _WORDS = {
-    "string_type": "must be text",
+    "string_type": "must be text; put it in quotes if it looks like a number",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",

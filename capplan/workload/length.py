@@ -11,8 +11,6 @@ from capplan.numbers import Array, Number
 
 Kind: TypeAlias = Literal["fixed", "lognormal", "uniform", "empirical"]
 
-_GRID = (np.arange(2048) + 0.5) / 2048
-
 
 def standard_normal_quantile(probability: Number) -> Number:
     """Return the quantile of the standard normal distribution.
@@ -121,6 +119,49 @@ def lognormal_quantile(mean: Number, sigma: Number, probability: Number) -> Numb
     return np.asarray(mean * np.exp(sigma * standard_normal_quantile(probability) - sigma * sigma / 2.0))
 
 
+def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -> float:
+    """Return the mean of a lognormal length that is raised to a least and cut to a greatest value.
+
+        m = l F(a) + M (F(b - s) - F(a - s)) + h (1 - F(b)),   a, b = (ln(l, h / M) + s^2 / 2) / s
+
+    Parameters
+    ----------
+    mean : [token]
+        M, before the cut.
+    sigma : [-]
+        s, above zero; F is the standard normal distribution.
+    low : [token]
+        l, may be 0.
+    high : [token]
+        h, may be infinite.
+
+    Returns
+    -------
+    [token]
+        m.
+
+    Examples
+    --------
+    >>> round(clipped_lognormal_mean(100.0, 0.5, 0.0, math.inf), 9)
+    100.0
+
+    References
+    ----------
+    Johnson, Kotz, Balakrishnan 1994, Continuous Univariate Distributions, volume 1, chapter 14:
+    partial expectations.
+    """
+
+    def share_below(x: float) -> float:
+        return 0.5 * math.erfc(-x / math.sqrt(2.0))
+
+    a = (math.log(low / mean) / sigma + sigma / 2.0) if low > 0 else -math.inf
+    b = (math.log(high / mean) / sigma + sigma / 2.0) if high < math.inf else math.inf
+    inside = mean * (share_below(b - sigma) - share_below(a - sigma))
+    below = low * share_below(a) if low > 0 else 0.0
+    above = high * share_below(-b) if high < math.inf else 0.0
+    return below + inside + above
+
+
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """A distribution of token counts; made by `fixed`, `lognormal`, `uniform` or `empirical`."""
@@ -131,7 +172,7 @@ class Lengths:
     """lognormal: standard deviation of the logarithm."""
     unclipped_mean_tokens: float = 0.0
     """lognormal: mean before `low_tokens` and `high_tokens` cut it."""
-    low_tokens: float = 1.0
+    low_tokens: float = 0.0
     high_tokens: float = math.inf
     values: tuple[float, ...] = ()
     """empirical: sorted observations."""
@@ -177,15 +218,13 @@ def uniform(low: float, high: float) -> Lengths:
     return Lengths("uniform", (low + high) / 2.0, low_tokens=low, high_tokens=high)
 
 
-def lognormal(mean: float, sigma: float, *, low: float = 1.0, high: float = math.inf) -> Lengths:
+def lognormal(mean: float, sigma: float, *, low: float = 0.0, high: float = math.inf) -> Lengths:
     """Return the lognormal distribution with a mean and a spread, cut to a range.
 
     The cut moves the mean; `mean_tokens` is the mean after it.
     """
-    free = Lengths("lognormal", mean, sigma, mean, low, high)
-    if float(free.quantile(1e-9)) > low and float(free.quantile(1 - 1e-9)) < high:
-        return free
-    return Lengths("lognormal", float(free.quantile(_GRID).mean()), sigma, mean, low, high)
+    cut = clipped_lognormal_mean(mean, sigma, low, high) if sigma > 0 else min(max(mean, low), high)
+    return Lengths("lognormal", cut, sigma, mean, low, high)
 
 
 def empirical(values: Array) -> Lengths:

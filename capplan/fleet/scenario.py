@@ -1,0 +1,63 @@
+"""What is asked: the model, the traffic, the promise to users, and what may be bought."""
+
+from dataclasses import dataclass, field
+
+from capplan.assumption import Assumption
+from capplan.fleet.price import PriceChoice
+from capplan.hardware.device import Device
+from capplan.workload.request_class import RequestClass
+from capplan.workload.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """What the search may choose from, and what it must leave free."""
+
+    hardware: tuple[Device, ...]
+    headroom_fraction: float = 0.2
+    """Share of what a replica can deliver that stays unused at peak."""
+    spare_replicas: int = 1
+    """Replicas beyond those that carry the peak, so that one may fail."""
+    tensor_parallel: tuple[int, ...] | None = None
+    """None: every legal one."""
+    pipeline_parallel: tuple[int, ...] | None = None
+    expert_parallel: tuple[int, ...] | None = None
+    data_parallel: tuple[int, ...] | None = None
+    max_devices: int | None = None
+    """Of the whole fleet, spares included."""
+    max_devices_per_replica: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One question; made by `capplan.inputs.scenario.read_scenario`, in base units."""
+
+    name: str
+    path: str
+    model: str
+    """Hub id, alias, or absolute path."""
+    classes: tuple[RequestClass, ...]
+    slo: Slo
+    fleet: FleetLimits
+    prices: PriceChoice
+    description: str = ""
+    revision: str | None = None
+    weight_dtypes: tuple[str | None, ...] = (None,)
+    """None: what the model's config says."""
+    kv_dtypes: tuple[str, ...] = ("bf16",)
+    engine: str = "vllm"
+    engine_version: str | None = None
+    """None: the newest that is modelled."""
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    calibration: str | None = None
+    price_file: str | None = None
+    assumptions: tuple[Assumption, ...] = field(default=())
+    """Every default that stands in for a key that the file does not have."""
+
+    @property
+    def request_rate_per_s(self) -> float:
+        """Requests per second at peak over all classes; for users the bound with answers in no time."""
+        return sum(item.request_rate_at() for item in self.classes)

@@ -1,0 +1,464 @@
+"""Scenario YAML -> Scenario: every alternative resolved, every default stated."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from capplan.assumption import Assumption
+from capplan.engine.lookup import profile
+from capplan.errors import InputError, unknown
+from capplan.fleet.price import PriceChoice
+from capplan.fleet.scenario import FleetLimits, Scenario
+from capplan.hardware.device import Device
+from capplan.inputs.hardware import device, normalised
+from capplan.inputs.length_record import LengthRecord, lengths
+from capplan.inputs.prices import Commitment, price_records, read_prices
+from capplan.inputs.record import (
+    Fraction,
+    Headroom,
+    Number,
+    Record,
+    RequestsPerS,
+    Seconds,
+    SecondsOrZero,
+    Share,
+    Tokens,
+    UsdPerHour,
+    UsdPerKwh,
+    validated,
+)
+from capplan.inputs.trace import read_trace
+from capplan.inputs.yaml_file import Document, KeyPath, read_yaml
+from capplan.model.weight_format import FORMATS, KV_FORMATS
+from capplan.workload.length import empirical
+from capplan.workload.request_class import RequestClass
+from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+
+DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
+
+ANY_PROVIDER = "any"
+
+AS_PUBLISHED = "as-published"
+"""Weight dtype: what the model's config says."""
+
+
+def _as_list(written: object) -> object:
+    return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
+
+
+Count = Annotated[int, Field(ge=1)]
+Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class SharedPrefix(Record):
+    """Leading tokens that the prompts of a class have in common, such as a system prompt."""
+
+    tokens: Tokens
+    hit_fraction: Fraction
+    """Share of the requests that find it in the cache."""
+
+
+class Traffic(Record):
+    """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
+
+    name: str = "requests"
+    request_rate: RequestsPerS | None = None
+    """At peak."""
+    users: Number | None = None
+    """At work at the same time; each waits for an answer, thinks, and asks again."""
+    think_time: SecondsOrZero | None = None
+    """From an answer to the next request."""
+    requests: Number | None = None
+    """A batch job of so many requests."""
+    within: Seconds | None = None
+    """Time that a batch job may take."""
+    trace: str | None = None
+    """File with arrivals and lengths, relative to this one."""
+    input_tokens: LengthRecord | None = None
+    output_tokens: LengthRecord | None = None
+    shared_prefix: SharedPrefix | None = None
+    arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
+
+
+class Promise(Record):
+    """Limits on time to first token, time per output token, gap between tokens, and whole answers."""
+
+    ttft_mean: Seconds | None = None
+    ttft_p50: Seconds | None = None
+    ttft_p90: Seconds | None = None
+    ttft_p95: Seconds | None = None
+    ttft_p99: Seconds | None = None
+    tpot_mean: Seconds | None = None
+    tpot_p50: Seconds | None = None
+    tpot_p90: Seconds | None = None
+    tpot_p95: Seconds | None = None
+    tpot_p99: Seconds | None = None
+    itl_mean: Seconds | None = None
+    itl_p50: Seconds | None = None
+    itl_p90: Seconds | None = None
+    itl_p95: Seconds | None = None
+    itl_p99: Seconds | None = None
+    e2e_mean: Seconds | None = None
+    e2e_p50: Seconds | None = None
+    e2e_p90: Seconds | None = None
+    e2e_p95: Seconds | None = None
+    e2e_p99: Seconds | None = None
+    confidence: Share | None = None
+    """Probability with which all of them must hold; 50 % sizes by the central prediction."""
+
+
+class Fleet(Record):
+    """What may be bought."""
+
+    hardware: Names | None = None
+    """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
+    headroom: Headroom | None = None
+    """Share of the capacity that stays unused at peak."""
+    spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    tensor_parallel: Counts | None = None
+    pipeline_parallel: Counts | None = None
+    expert_parallel: Counts | None = None
+    data_parallel: Counts | None = None
+    max_gpus: Count | None = None
+    """Of the whole fleet."""
+    max_gpus_per_replica: Count | None = None
+    weight_dtypes: Names | None = None
+    """Tried besides weight_dtype."""
+    kv_dtypes: Names | None = None
+    """Tried besides kv_dtype."""
+
+
+class Prices(Record):
+    """Which prices count."""
+
+    commitment: Commitment | None = None
+    provider: str | None = None
+    """A provider, or any: the middle of all."""
+    region: str | None = None
+    per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
+    """Your own price by hardware name."""
+    file: str | None = None
+    """Your own price YAML, relative to this file."""
+    electricity: UsdPerKwh | None = None
+    """Added to the price; leave out for rented machines."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
+    """Power usage effectiveness of the building."""
+
+
+class ScenarioFile(Record):
+    """One question: what serves this traffic on this model within these limits, and what does it cost."""
+
+    name: str
+    description: str = ""
+    model: str
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    revision: str | None = None
+    weight_dtype: str | None = None
+    """as-published, fp8, int4, ..."""
+    kv_dtype: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    max_model_len: Tokens | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Tokens | None = None
+    gpu_memory_utilization: Share | None = None
+    calibration: str | None = None
+    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    slo: Promise = Field(default_factory=Promise)
+    fleet: Fleet = Field(default_factory=Fleet)
+    prices: Prices = Field(default_factory=Prices)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The document under way, and the defaults that it needed."""
+
+    document: Document
+    folder: Path
+    assumptions: list[Assumption] = field(default_factory=list)
+
+    def refuse(self, path: KeyPath, message: str) -> InputError:
+        return InputError(f"{self.document.place(path)}: {message}")
+
+    def assume(self, what: str, replace: str) -> None:
+        self.assumptions.append(Assumption(what, replace))
+
+    def resolved(self, path: str) -> str:
+        return str((self.folder / Path(path).expanduser()).resolve())
+
+
+def _frequency(reading: _Reading, item: Traffic, at: KeyPath) -> str:
+    given = [key for key in ("request_rate", "users", "requests", "trace") if getattr(item, key) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none of them"
+        raise reading.refuse(
+            at,
+            f"{found} given; give one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
+        )
+    for key, owner in (("think_time", "users"), ("within", "requests")):
+        if (getattr(item, key) is not None) != (given[0] == owner):
+            raise reading.refuse(
+                at,
+                f"{owner} and {key} belong together; e.g. users: 4000 with think_time: 30 s, or requests: 1M with within: 8 h",
+            )
+    return given[0]
+
+
+def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
+    at: KeyPath = ("traffic", index)
+    how = _frequency(reading, item, at)
+    cv, rate, trace_path = item.arrival_cv, item.request_rate, None
+    found = {}
+    if item.trace is not None:
+        trace_path = reading.resolved(item.trace)
+        trace = read_trace(trace_path)
+        rate = trace.peak_request_rate_per_s
+        cv = trace.arrival_cv if cv is None else cv
+        found = {
+            "input_tokens": empirical(trace.input_tokens),
+            "output_tokens": empirical(trace.output_tokens),
+        }
+        reading.assume(
+            f"{item.name}: peak rate {rate:.4g} req/s, the busiest minute of the trace",
+            f"traffic[{index}].request_rate",
+        )
+    for key in ("input_tokens", "output_tokens"):
+        record = getattr(item, key)
+        if record is not None:
+            path = (*at, key)
+            found[key] = lengths(record, lambda message, path=path: reading.refuse(path, message))  # type: ignore[misc]
+            if found[key].kind == "lognormal":
+                reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
+            if record.mean is not None and found[key].kind == "fixed":
+                reading.assume(
+                    f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95"
+                )
+        elif key not in found:
+            raise reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}")
+    if cv is None:
+        cv = 1.0
+        reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
+    if item.requests is not None and item.within is not None:
+        rate = item.requests / item.within
+    prefix = item.shared_prefix
+    if prefix and prefix.tokens > found["input_tokens"].mean_tokens:
+        mean = found["input_tokens"].mean_tokens
+        raise reading.refuse(
+            (*at, "shared_prefix", "tokens"),
+            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean:g}, which contains them",
+        )
+    assert rate is not None or how == "users"
+    return RequestClass(
+        name=item.name,
+        input_tokens=found["input_tokens"],
+        output_tokens=found["output_tokens"],
+        request_rate_per_s=rate,
+        users=item.users,
+        think_time_s=item.think_time,
+        requests=item.requests,
+        within_s=item.within,
+        trace=trace_path,
+        shared_prefix_tokens=prefix.tokens if prefix else 0.0,
+        prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
+        arrival_cv=cv,
+    )
+
+
+def _classes(reading: _Reading, items: list[Traffic]) -> tuple[RequestClass, ...]:
+    names = [item.name for item in items]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
+        raise reading.refuse(at, f"{twice!r} names two kinds of traffic; give each its own name")
+    return tuple(_request_class(reading, item, index) for index, item in enumerate(items))
+
+
+def _slo(reading: _Reading, promise: Promise) -> Slo:
+    targets = tuple(
+        Target(metric, statistic, limit_s)
+        for metric in METRICS
+        for statistic in STATISTICS
+        if (limit_s := getattr(promise, f"{metric}_{statistic}")) is not None
+    )
+    if not targets:
+        reading.assume("no latency is promised: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
+    if promise.confidence is None and targets:
+        reading.assume("targets hold by the central prediction, in about half of the cases", "slo.confidence")
+    return Slo(targets, 0.5 if promise.confidence is None else promise.confidence)
+
+
+def _devices(reading: _Reading, names: list[str] | None) -> tuple[Device, ...]:
+    if names is None:
+        reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
+        return tuple(device(name) for name in DEFAULT_HARDWARE)
+    found: list[Device] = []
+    for index, name in enumerate(names):
+        beside = reading.folder / name
+        try:
+            entry = device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
+        except InputError as error:
+            raise reading.refuse(("fleet", "hardware", index), str(error)) from None
+        if all(entry.name != other.name for other in found):
+            found.append(entry)
+    return tuple(found)
+
+
+def _limits(reading: _Reading, fleet: Fleet) -> FleetLimits:
+    defaults = FleetLimits(())
+    if fleet.headroom is None:
+        reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
+    if fleet.spare_replicas is None:
+        reading.assume(f"{defaults.spare_replicas} spare replica", "fleet.spare_replicas")
+
+    def counts(values: list[int] | None) -> tuple[int, ...] | None:
+        return None if values is None else tuple(sorted(set(values)))
+
+    return FleetLimits(
+        hardware=_devices(reading, fleet.hardware),
+        headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
+        spare_replicas=defaults.spare_replicas if fleet.spare_replicas is None else fleet.spare_replicas,
+        tensor_parallel=counts(fleet.tensor_parallel),
+        pipeline_parallel=counts(fleet.pipeline_parallel),
+        expert_parallel=counts(fleet.expert_parallel),
+        data_parallel=counts(fleet.data_parallel),
+        max_devices=fleet.max_gpus,
+        max_devices_per_replica=fleet.max_gpus_per_replica,
+    )
+
+
+def _weight_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str | None, ...]:
+    named = [("weight_dtype", file.weight_dtype)] if file.weight_dtype else []
+    named += [("fleet", name) for name in file.fleet.weight_dtypes or []]
+    if not named:
+        reading.assume("weights as the model's config says", "weight_dtype")
+        return (None,)
+    for key, name in named:
+        path: KeyPath = ("fleet", "weight_dtypes") if key == "fleet" else (key,)
+        if name != AS_PUBLISHED:
+            try:
+                FORMATS[name]
+            except InputError as error:
+                raise reading.refuse(path, str(error)) from None
+    names = [None if name == AS_PUBLISHED else name for _, name in named]
+    return tuple(dict.fromkeys(names))
+
+
+def _kv_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str, ...]:
+    named = [file.kv_dtype] if file.kv_dtype else []
+    named += file.fleet.kv_dtypes or []
+    if not named:
+        reading.assume("KV cache in bf16, whatever the weights are in", "kv_dtype")
+        return ("bf16",)
+    for name in named:
+        if name not in KV_FORMATS:
+            path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
+            raise unknown("KV dtype", name, KV_FORMATS, place=reading.document.place(path))
+    return tuple(dict.fromkeys(named))
+
+
+def _engine(reading: _Reading, file: ScenarioFile) -> str:
+    if file.engine is None:
+        reading.assume("served by vLLM", "engine")
+    name = file.engine or "vllm"
+    try:
+        profile(name, file.engine_version)
+    except InputError as error:
+        raise reading.refuse(("engine_version" if file.engine_version else "engine",), str(error)) from None
+    return name
+
+
+def _provider(reading: _Reading, prices: Prices) -> str:
+    if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
+        if prices.provider is None:
+            reading.assume("prices of any provider, the middle of all", "prices.provider")
+        return ANY_PROVIDER
+    offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
+    known = {normalised(offer.provider): offer.provider for offer in offers}
+    found = known.get(normalised(prices.provider))
+    if found is None:
+        place = reading.document.place(("prices", "provider"))
+        raise unknown("provider", prices.provider, {ANY_PROVIDER, *known.values()}, place=place)
+    return found
+
+
+def _prices(reading: _Reading, prices: Prices) -> PriceChoice:
+    default = PriceChoice()
+    if prices.commitment is None:
+        reading.assume(f"{default.commitment} prices", "prices.commitment")
+    overrides: dict[str, float] = {}
+    for name, usd in prices.per_gpu_hour.items():
+        try:
+            overrides[device(name).name] = usd
+        except InputError as error:
+            raise reading.refuse(("prices", "per_gpu_hour", name), str(error)) from None
+    return PriceChoice(
+        commitment=prices.commitment or default.commitment,
+        provider=_provider(reading, prices),
+        region=prices.region,
+        overrides=overrides,
+        usd_per_kwh=prices.electricity,
+        facility_ratio=prices.facility_ratio,
+    )
+
+
+def _model(reading: _Reading, name: str) -> str:
+    beside = reading.folder / name
+    explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
+    return reading.resolved(name) if explicit or beside.exists() else name
+
+
+def scenario_from(document: Document, folder: Path) -> Scenario:
+    """Return the scenario in a document; paths in it are relative to `folder`."""
+    file = validated(ScenarioFile, document)
+    reading = _Reading(document, folder)
+    return Scenario(
+        name=file.name,
+        path=document.name,
+        description=file.description,
+        model=_model(reading, file.model),
+        revision=file.revision,
+        weight_dtypes=_weight_dtypes(reading, file),
+        kv_dtypes=_kv_dtypes(reading, file),
+        engine=_engine(reading, file),
+        engine_version=file.engine_version,
+        max_model_len=int(file.max_model_len) if file.max_model_len else None,
+        max_num_seqs=file.max_num_seqs,
+        max_num_batched_tokens=int(file.max_num_batched_tokens) if file.max_num_batched_tokens else None,
+        gpu_memory_utilization=file.gpu_memory_utilization,
+        calibration=reading.resolved(file.calibration) if file.calibration else None,
+        price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        classes=_classes(reading, file.traffic),
+        slo=_slo(reading, file.slo),
+        fleet=_limits(reading, file.fleet),
+        prices=_prices(reading, file.prices),
+        assumptions=tuple(reading.assumptions),
+    )
+
+
+def read_scenario(path: str | os.PathLike[str]) -> Scenario:
+    """Return the scenario in a YAML file.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    Scenario in base units, its defaults listed in `assumptions`
+
+    Raises
+    ------
+    InputError
+        What is wrong, with file, line and key.
+    """
+    document = read_yaml(
+        path,
+        kind="a scenario YAML",
+        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
+    )
+    return scenario_from(document, Path(path).resolve().parent)
