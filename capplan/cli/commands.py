@@ -1,12 +1,13 @@
 """The commands: a name, and the line that `capplan --help` shows for it.
 
 A command NAME lives in the file of the same name in this folder (kv-size in kv_size.py), which has
-one function called `command`. A new command is that file and one line here; nothing is imported
+one function called `command` that returns the exit code. A new command is that file and one line here; nothing is imported
 before the command is called.
 """
 
 COMMANDS = {
     "model": "Show what a model is: layers, parameters, weight bytes.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
+    "fit": "Show whether a model fits, what takes the memory, and how many sequences are left room for.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",
 }

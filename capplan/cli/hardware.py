@@ -18,11 +18,11 @@ def command(
     ] = None,
     form: Form = None,
     output: Output = None,
-) -> None:
+) -> int:
     """List the devices of the catalogue, or show one with its sources."""
     from capplan.inputs.hardware import device, device_names
     from capplan.report.hardware_answer import device_answer, devices_answer
     from capplan.report.show import show
 
     answer = device_answer(device(name)) if name else devices_answer([device(n) for n in device_names()])
-    show(answer, form, output)
+    return show(answer, form, output)

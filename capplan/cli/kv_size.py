@@ -45,7 +45,7 @@ def command(
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
-) -> None:
+) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.inputs.model import read_model
     from capplan.memory.kv_size import kv_sizes
@@ -63,4 +63,4 @@ def command(
         engine_version=engine_version,
         max_num_batched_tokens=max_num_batched_tokens,
     )
-    show(kv_answer(sizes), form, output)
+    return show(kv_answer(sizes), form, output)

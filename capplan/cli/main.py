@@ -53,7 +53,7 @@ app = typer.Typer(
 )
 
 
-def as_click(name: str, function: Callable[..., None]) -> Any:
+def as_click(name: str, function: Callable[..., int]) -> Any:
     """Return one command as the parser wants it."""
     single = typer.Typer(
         add_completion=False,
@@ -102,8 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with program.make_context("capplan", words) as context:
-            program.invoke(context)
+            code: int = program.invoke(context)
         sys.stdout.flush()
+        return code
     except typer.Exit as stop:
         return stop.exit_code
     except CapplanError as error:
@@ -118,7 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader (head, a pager) has seen enough. What is still buffered must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return 0
 
 
 def _complain(error: Any) -> int:

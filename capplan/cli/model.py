@@ -10,11 +10,11 @@ def command(
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
-) -> None:
+) -> int:
     """Show what a model is: layers, parameters, weight bytes."""
     from capplan.inputs.model import read_model
     from capplan.report.model_answer import model_answer
     from capplan.report.show import show
 
     network = read_model(model, revision=revision, offline=offline)
-    show(model_answer(network, weight_dtype), form, output)
+    return show(model_answer(network, weight_dtype), form, output)

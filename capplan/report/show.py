@@ -11,7 +11,7 @@ FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
 
 
-def show(answer: Answer, form: str | None = None, output: Path | None = None) -> None:
+def show(answer: Answer, form: str | None = None, output: Path | None = None) -> int:
     """Print or write an answer; its warnings go to stderr.
 
     Parameters
@@ -19,6 +19,10 @@ def show(answer: Answer, form: str | None = None, output: Path | None = None) ->
     answer : what a command found
     form : table, json, csv or markdown; None takes it from the suffix of `output`, else table
     output : file to write instead of stdout, whole or not at all
+
+    Returns
+    -------
+    the exit code of the answer
     """
     for warning in answer.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -26,12 +30,13 @@ def show(answer: Answer, form: str | None = None, output: Path | None = None) ->
     text = answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty())
     if output is not None:
         write_whole(output, text)
-        return
+        return answer.exit_code
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal without '×' shows '?', and no traceback
     stdout.write(text)
     stdout.flush()
+    return answer.exit_code
 
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:

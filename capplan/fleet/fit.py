@@ -1,0 +1,198 @@
+"""Does one replica fit: the budget of a device, what it leaves for sequences, and what would make it fit."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.fleet.candidates import Layout, layout_reason
+from capplan.hardware.device import Device
+from capplan.memory.plan import MemoryPlan
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
+from capplan.replica.replica import memory_of
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
+
+_DEGREES = (1, 2, 4, 8, 16, 32, 64)
+_WEIGHTS = ("fp8", "int8", "nvfp4", "mxfp4", "int4")
+_CACHES = ("fp8", "int8")
+_SHORTEST_CONTEXT = 512
+"""Below this a shorter context is no way out that anybody wants."""
+_SEARCH_ROUNDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that makes a replica fit."""
+
+    change: str
+    """As the flags that make it."""
+    gpus: int
+    max_concurrency: float
+    """Sequences of the maximum context that it then holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The memory of one replica."""
+
+    spec: ReplicaSpec
+    plan: MemoryPlan
+    fits: bool
+    device_memory_bytes: float
+    """What a process is given."""
+    longest_context_tokens: int
+    """That one sequence alone can reach, at most the model's maximum."""
+    changes: tuple[Change, ...] = ()
+    """Where it does not fit: the smallest changes that would make it fit."""
+
+
+def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
+    """Return the memory of a replica, with what would make it fit where it does not.
+
+    Parameters
+    ----------
+    spec : the replica as it is asked for
+    others : devices to move to, where this one is too small
+
+    Returns
+    -------
+    bytes [B] of the fullest device, sequences [-], contexts [tokens]
+    """
+    plan = memory_of(spec)
+    fits = bool(plan.fits)
+    return Fit(
+        spec=spec,
+        plan=plan,
+        fits=fits,
+        device_memory_bytes=engine_memory_bytes(spec.device),
+        longest_context_tokens=longest_context_tokens(spec),
+        changes=() if fits else changes_that_fit(spec, others),
+    )
+
+
+def longest_context_tokens(spec: ReplicaSpec) -> int:
+    """Return the longest context that one sequence alone can reach, at most the model's maximum; 0 where none fits.
+
+    Parameters
+    ----------
+    spec : the replica; its own `max_model_len` does not count
+
+    Returns
+    -------
+    [tokens]
+    """
+    most = spec.network.max_context_tokens or served_context_tokens(spec)
+
+    def holds(tokens: int) -> bool:
+        plan = memory_of(replace(spec, max_model_len=tokens))
+        return bool(plan.fits)
+
+    if holds(most):
+        return most
+    low, high = 0, most
+    for _ in range(_SEARCH_ROUNDS):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[Change, ...]:
+    """Return the smallest change of each kind that makes a replica fit; pairs of changes where none does alone.
+
+    Parameters
+    ----------
+    spec : a replica that does not fit
+    others : devices to move to
+
+    Returns
+    -------
+    changes, fewest devices first
+    """
+    kinds = [
+        list(_wider(spec)),
+        list(_lighter_weights(spec)),
+        list(_lighter_caches(spec)),
+        list(_larger(spec, others)),
+    ]
+    alone = [found for kind in kinds if (found := _first_that_fits(kind))]
+    shorter = longest_context_tokens(spec)
+    if _SHORTEST_CONTEXT <= shorter < served_context_tokens(spec):
+        tokens = shorter - shorter % 16 or shorter
+        alone.append(_change(f"--max-model-len {tokens}", replace(spec, max_model_len=tokens)))
+    if alone:
+        return tuple(sorted(alone, key=lambda change: change.gpus))
+    pairs = [
+        (f"{first} {second}", both)
+        for first, changed in kinds[0]
+        for second, both in (*_lighter_weights(changed), *_larger(changed, others))
+    ]
+    pairs.sort(key=lambda pair: pair[1].devices)
+    both = _first_that_fits(pairs)
+    return (both,) if both else ()
+
+
+def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> Change | None:
+    for flags, variant in variants:
+        if _is_legal(variant) and bool(memory_of(variant).fits):
+            return _change(flags, variant)
+    return None
+
+
+def _change(flags: str, spec: ReplicaSpec) -> Change:
+    return Change(flags, spec.devices, float(np.asarray(memory_of(spec).max_concurrency)))
+
+
+def _is_legal(spec: ReplicaSpec) -> bool:
+    layout = Layout(spec.device, spec.sharding, _largest_dtype(spec), spec.kv_format)
+    return layout_reason(spec.network, layout, spec.profile) is None
+
+
+def _largest_dtype(spec: ReplicaSpec) -> str:
+    """Return the dtype of the largest matrices, which is what a device has to support."""
+    sizes: dict[str, int] = {}
+    for layer in spec.network.layers:
+        for projection in layer.projections:
+            dtype = FORMATS[projection.weight_format].dtype
+            sizes[dtype] = sizes.get(dtype, 0) + projection.parameters
+        if layer.experts:
+            dtype = FORMATS[layer.experts.weight_format].dtype
+            sizes[dtype] = sizes.get(dtype, 0) + layer.experts.parameters
+    return max(sizes, key=sizes.__getitem__, default=spec.network.activation_format)
+
+
+def _wider(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
+    own = spec.sharding
+    for degree in _DEGREES:
+        if degree > own.tensor:
+            wide = Sharding(float(degree), own.pipeline, own.expert, own.data)
+            yield f"--tensor-parallel {degree}", replace(spec, sharding=wide)
+
+
+def _lighter_weights(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
+    held = FORMATS[_largest_dtype(spec)].bytes_per_element
+    for dtype in _WEIGHTS:
+        if FORMATS[dtype].bytes_per_element < 0.9 * held:
+            lighter = in_weight_format(spec.network, dtype)
+            yield f"--weight-dtype {dtype}", replace(spec, network=lighter)
+
+
+def _lighter_caches(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
+    held = kv_bytes_per_element(spec.kv_format)
+    for dtype in _CACHES:
+        if kv_bytes_per_element(dtype) < held:
+            yield f"--kv-dtype {dtype}", replace(spec, kv_format=dtype)
+
+
+def _larger(spec: ReplicaSpec, others: Sequence[Device]) -> Iterator[tuple[str, ReplicaSpec]]:
+    own = engine_memory_bytes(spec.device)
+    larger = [
+        device
+        for device in others
+        if engine_memory_bytes(device) > own and device.vendor == spec.device.vendor
+    ]
+    for device in sorted(larger, key=engine_memory_bytes):
+        yield f"--hardware {device.name}", replace(spec, device=device)

@@ -1,0 +1,165 @@
+"""The serving flags of a command line -> one replica as it is asked for, checked before anything is computed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from capplan.assumption import Assumption, assumption_of
+from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.fleet.candidates import Layout, head_reason, layout_reason
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device
+from capplan.inputs.model import read_model
+from capplan.memory.cache_dtype import cache_dtype
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.replica.spec import ReplicaSpec
+
+_MOST_RANKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A replica with what was assumed to complete it."""
+
+    spec: ReplicaSpec
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def asked_replica(
+    model: str,
+    hardware: str,
+    *,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    expert_parallel: int = 1,
+    data_parallel: int = 1,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    calibration: Path | None = None,
+    revision: str | None = None,
+    offline: bool = False,
+) -> Asked:
+    """Return the replica that the shared flags describe.
+
+    Parameters
+    ----------
+    model : path, shipped id or alias, or hub id
+    hardware : catalogue name or alias, or path of a hardware YAML
+    tensor_parallel, pipeline_parallel, expert_parallel, data_parallel : [-]
+        parallelism; what cannot be cut that way is refused
+    weight_dtype : None keeps what the config says
+    kv_dtype : None takes the checkpoint's, else that of the activations
+    engine, engine_version : whose rules count
+    max_model_len : [tokens]
+        None is the model's maximum
+    max_num_seqs, max_num_batched_tokens : [-], [tokens]
+        None are the engine's defaults
+    gpu_memory_utilization : [-]
+        None is the engine's default
+    calibration : file of measured efficiencies
+    revision, offline : how to look the model up
+
+    Returns
+    -------
+    the replica, its assumptions and warnings
+
+    Raises
+    ------
+    InputError
+        Something is unknown, unreadable, or cannot be built that way.
+    """
+    network = read_model(model, revision=revision, offline=offline)
+    rules = profile(engine, engine_version)
+    target = device(hardware)
+    format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
+    served = in_weight_format(network, weight_dtype) if weight_dtype else network
+    kv_format, assumptions = cache_dtype(network, kv_dtype)
+    sharding = Sharding(
+        float(tensor_parallel), float(pipeline_parallel), float(expert_parallel), float(data_parallel)
+    )
+    refuse_illegal(
+        served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules.engine, engine_version
+    )
+    spec = ReplicaSpec(
+        network=served,
+        device=target,
+        efficiency=_efficiency(target, calibration),
+        profile=rules,
+        sharding=sharding,
+        kv_format=kv_format,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        gpu_memory_utilization=gpu_memory_utilization,
+    )
+    stated = tuple(assumption_of(s) for s in (*format_assumptions, *rules.assumptions))
+    return Asked(
+        spec, (*assumptions, *stated, *_memory_assumptions(target)), _warnings(network, max_model_len)
+    )
+
+
+def refuse_illegal(network: Network, layout: Layout, engine: str, engine_version: str | None = None) -> None:
+    """Raise the error for a replica that cannot be built, with the degrees that can."""
+    tensor, expert = int(layout.sharding.tensor), int(layout.sharding.expert)
+    refuse_heads(network, tensor)
+    ranks = int(layout.sharding.tensor * layout.sharding.data)
+    if ranks % expert:
+        raise InputError(
+            f"--expert-parallel {expert}: tensor x data parallel {ranks} ranks do not divide into {expert} groups\n"
+            f"  allowed: {_listed(lambda n: ranks % n == 0, ranks)}"
+        )
+    reason = layout_reason(network, layout, profile(engine, engine_version))
+    if reason:
+        raise InputError(f"{network.name} on {layout.device.name}: {reason}")
+
+
+def refuse_heads(network: Network, tensor_parallel: int) -> None:
+    """Raise the error for a tensor parallelism that the heads cannot be cut into."""
+    reason = head_reason(network, tensor_parallel)
+    if reason:
+        allowed = _listed(lambda n: head_reason(network, n) is None, _MOST_RANKS)
+        raise InputError(
+            f"--tensor-parallel {tensor_parallel}: {network.name}: {reason}\n  allowed: {allowed}"
+        )
+
+
+def _listed(legal: Callable[[int], bool], most: int) -> str:
+    return ", ".join(str(n) for n in range(1, most + 1) if legal(n))
+
+
+def _efficiency(target: Device, calibration: Path | None) -> Efficiency:
+    if calibration is None:
+        return efficiency_for(target)
+    from capplan.inputs.calibration import efficiency_from_calibration
+
+    return efficiency_from_calibration(calibration, target)
+
+
+def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
+    if target.reported_memory_bytes is not None:
+        return ()
+    return (
+        Assumption(
+            f"the memory that a process is given on {target.name}, from the datasheet less what drivers keep",
+            "memory.engine_total in a hardware YAML of your own",
+        ),
+    )
+
+
+def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
+    limit = network.max_context_tokens
+    if max_model_len is None or limit is None or max_model_len <= limit:
+        return ()
+    return (f"context {max_model_len} is over the model's maximum of {limit} tokens",)

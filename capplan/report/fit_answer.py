@@ -1,0 +1,120 @@
+"""What `capplan fit` shows: the waterfall of one device, and what it leaves for sequences."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.fleet.fit import Fit
+from capplan.replica.spec import scheduling_of, served_context_tokens
+from capplan.report.answer import Answer, Table
+
+DOES_NOT_FIT = 3
+
+
+def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Sequence[str] = ()) -> Answer:
+    """Return the budget of the fullest device, the capacity, and what would make it fit where it does not."""
+    figures = _figures(fit)
+    spec = fit.spec
+    place = f"{spec.devices} x {spec.device.name}"
+    verdict = "fits" if fit.fits else "does not fit"
+    changes = [asdict(change) for change in fit.changes]
+    tables = [
+        Table(
+            [figures], upright=True, shown=tuple(k for k in figures if k not in _IN_WATERFALL), titles=_TITLES
+        ),
+        Table(_waterfall(fit), title="Memory of one device"),
+    ]
+    if changes:
+        tables.append(Table(changes, title="Any of these makes it fit"))
+    closing = (
+        ()
+        if fit.fits or changes
+        else ("no single change and no pair of changes makes it fit on one link domain",)
+    )
+    return Answer(
+        command="fit",
+        result={**figures, "limits": list(fit.plan.limits), "changes": changes},
+        tables=tuple(tables),
+        headline=f"{spec.network.name} {verdict} on {place}",
+        closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
+        assumptions=tuple(assumptions),
+        warnings=tuple(warnings),
+        exit_code=0 if fit.fits else DOES_NOT_FIT,
+    )
+
+
+def _figures(fit: Fit) -> dict[str, Any]:
+    plan, spec = fit.plan, fit.spec
+    own = scheduling_of(spec)
+    amounts = {
+        name: float(np.asarray(getattr(plan, name)))
+        for name in (
+            "weight_bytes", "activation_bytes", "non_torch_bytes", "cuda_graph_bytes", "usable_bytes",
+            "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
+        )
+    }  # fmt: skip
+    return {
+        "fits": fit.fits,
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "engine": spec.profile.engine,
+        "engine_version": spec.profile.asked_version or spec.profile.version,
+        "kv_dtype": spec.kv_format,
+        "max_model_len": served_context_tokens(spec),
+        "max_num_seqs": own.max_num_seqs,
+        "max_num_batched_tokens": own.max_num_batched_tokens,
+        "device_memory_bytes": fit.device_memory_bytes,
+        "usable_bytes_per_gpu": amounts["usable_bytes"],
+        "weight_bytes_per_gpu": amounts["weight_bytes"],
+        "activation_bytes_per_gpu": amounts["activation_bytes"],
+        "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
+        "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
+        "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
+        "kv_cache_tokens": int(max(0.0, amounts["kv_cache_tokens"])),
+        "max_concurrency": max(0.0, amounts["max_concurrency"]),
+        "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
+        "longest_context_tokens": fit.longest_context_tokens,
+    }
+
+
+_IN_WATERFALL = {
+    "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
+    "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
+}  # fmt: skip
+_TITLES = {
+    "max_model_len": "longest sequence served",
+    "max_num_seqs": "sequences in one step, at most",
+    "max_num_batched_tokens": "tokens in one step, at most",
+    "kv_cache_tokens": "tokens in the cache",
+    "max_concurrency": "sequences of that length at once",
+    "reserved_bytes_per_sequence": "one such sequence takes",
+    "longest_context_tokens": "longest context of one sequence alone",
+}
+
+
+def _waterfall(fit: Fit) -> list[dict[str, Any]]:
+    """Return what comes off the device's memory, line by line, down to the cache."""
+    plan = fit.plan
+    usable = float(np.asarray(plan.usable_bytes))
+    graphs = float(np.asarray(plan.cuda_graph_bytes))
+    inside = bool(fit.spec.profile.memory.graphs_in_budget)
+    steps = [
+        ("given to a process", fit.device_memory_bytes),
+        ("kept free or for others", usable - fit.device_memory_bytes),
+        ("weights", -float(np.asarray(plan.weight_bytes))),
+        ("activations at their peak", -float(np.asarray(plan.activation_bytes))),
+        ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes))),
+    ]
+    if inside:
+        steps.append(("CUDA graphs", -graphs))
+    rows, left = [], 0.0
+    for what, amount in steps:
+        left += amount
+        rows.append({"what": what, "memory_bytes": amount, "left_bytes": left})
+    available = float(np.asarray(plan.kv_bytes_available))
+    rows.append({"what": "KV cache", "memory_bytes": available, "left_bytes": None})
+    return rows
