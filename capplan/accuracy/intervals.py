@@ -1,0 +1,105 @@
+"""80 % prediction intervals from the residuals of the back-test, by regime."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.accuracy.score import Prediction, weighted_quantile
+
+LEVEL = 0.8
+"""Share of measured values that an interval should hold."""
+
+LEAST_POINTS = 12
+"""A regime with fewer residuals than this takes the interval of the next wider one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Measured over predicted: its 10th and 90th percentile."""
+
+    low_ratio: float
+    high_ratio: float
+    n: int
+    groups: int
+
+
+Intervals = Mapping[str, Interval]
+"""Regime key -> interval; see `regime_keys`."""
+
+
+def regime_keys(metric: str, load: str, network: str, label: str) -> tuple[str, ...]:
+    """Return the names of the regimes that a prediction belongs to, narrowest first.
+
+    Parameters
+    ----------
+    metric : ttft, tpot, e2e, throughput, ...
+    load : closed, open, burst, static, offline
+    network : dense, moe, mla
+    label : measured where the device was calibrated, else assumed
+
+    Returns
+    -------
+    keys to look up one after the other
+
+    Examples
+    --------
+    >>> regime_keys("tpot", "closed", "moe", "measured")[0]
+    'tpot/closed/moe/measured'
+    """
+    return (
+        f"{metric}/{load}/{network}/{label}",
+        f"{metric}/{load}/{network}",
+        f"{metric}/{load}",
+        metric,
+    )
+
+
+def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
+    """Return the interval of the narrowest regime that has enough residuals; None where none has any.
+
+    A regime without data takes the widest interval of its metric, never a narrower one.
+    """
+    for key in keys:
+        if key in intervals and intervals[key].n >= LEAST_POINTS:
+            return intervals[key]
+    return intervals.get(keys[-1])
+
+
+def widest(intervals: Intervals) -> Interval:
+    """Return an interval that spans all regimes: what is said where nothing was measured."""
+    lows = [entry.low_ratio for entry in intervals.values()]
+    highs = [entry.high_ratio for entry in intervals.values()]
+    return Interval(min(lows, default=0.5), max(highs, default=2.0), 0, 0)
+
+
+def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Prediction]]) -> dict[str, Interval]:
+    """Return the interval of every regime that occurs.
+
+    Quantiles are taken at (1 +- level (1 + 1/n)) / 2, the finite-sample correction of split-conformal prediction, with n the
+    number of groups: results of one group (same source, model and device) err together.
+
+    Parameters
+    ----------
+    predictions : regime keys, group, prediction; those that were refused are left out
+
+    Returns
+    -------
+    interval by regime key
+    """
+    ratios: dict[str, list[tuple[float, float, str]]] = {}
+    for keys, group, prediction in predictions:
+        if prediction.predicted is None or prediction.measured <= 0 or prediction.predicted <= 0:
+            continue
+        entry = (prediction.measured / prediction.predicted, prediction.weight, group)
+        for key in keys:
+            ratios.setdefault(key, []).append(entry)
+    out = {}
+    for key, entries in ratios.items():
+        values, weights = np.array([e[0] for e in entries]), np.array([e[1] for e in entries])
+        groups = len({e[2] for e in entries})
+        level = min(0.98, LEVEL * (1.0 + 1.0 / groups))
+        low = weighted_quantile(values, weights, (1.0 - level) / 2.0)
+        high = weighted_quantile(values, weights, (1.0 + level) / 2.0)
+        out[key] = Interval(min(low, 1.0), max(high, 1.0), len(entries), groups)
+    return out
