@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device, Source
 from capplan.inputs.data_folder import data_folder
-from capplan.inputs.record import Bytes, BytesPerS, FlopPerS, Record, Watts, validated
+from capplan.inputs.record import Bytes, BytesPerS, FlopPerS, Record, Watts, one_or_more, validated
 from capplan.inputs.yaml_file import Document, read_yaml
 
 ASSUMED = "assumed"
@@ -24,7 +24,9 @@ def _as_list(written: object) -> object:
     return [written] if isinstance(written, str) else written
 
 
-SourceKeys = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+SourceKeys = Annotated[
+    list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})
+]
 
 
 class _Sourced(Record):

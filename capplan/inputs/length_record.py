@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from capplan.errors import InputError
 from capplan.inputs.record import Record, Tokens
@@ -48,7 +48,11 @@ def _number_is_fixed(written: object) -> object:
     )
 
 
-LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed)]
+_AS_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/LengthFields"}]}
+)
+
+LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _AS_SCHEMA]
 
 
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:

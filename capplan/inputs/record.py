@@ -96,6 +96,11 @@ UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
 
 
+def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
+    """Return the JSON Schema of a field that takes one value or a list of them."""
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+
+
 def _record_of(annotation: Any) -> type[Record] | None:
     """Return the record inside an annotation such as ``list[Traffic] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Record):

@@ -28,6 +28,7 @@ from capplan.inputs.record import (
     Tokens,
     UsdPerHour,
     UsdPerKwh,
+    one_or_more,
     validated,
 )
 from capplan.inputs.trace import read_trace
@@ -50,8 +51,13 @@ def _as_list(written: object) -> object:
 
 
 Count = Annotated[int, Field(ge=1)]
-Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
-Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+Counts = Annotated[
+    list[Count],
+    BeforeValidator(_as_list),
+    Field(min_length=1),
+    one_or_more({"type": "integer", "minimum": 1}),
+]
+Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})]
 
 
 class SharedPrefix(Record):
@@ -382,7 +388,12 @@ def _provider(reading: _Reading, prices: Prices) -> str:
     found = known.get(normalised(prices.provider))
     if found is None:
         place = reading.document.place(("prices", "provider"))
-        raise unknown("provider", prices.provider, {ANY_PROVIDER, *known.values()}, place=place)
+        raise unknown(
+            "provider",
+            prices.provider,
+            {ANY_PROVIDER, *(name.lower() for name in known.values())},
+            place=place,
+        )
     return found
 
 
