@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from capplan.engine.releases import version_of
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.budget import Launch, first_stage_plan, memory_plan
-from capplan.memory.plan import LIMITS
+from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
 from capplan.memory.usable import engine_memory_bytes
-from capplan.model.network import Attention, Network
+from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 
@@ -127,7 +127,9 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
     return in_weight_format(network, named)
 
 
-def predict_memory_row(row: Mapping[str, str], network: Network, device: Device) -> MemoryPrediction:
+def predict_memory_row(
+    row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile | None = None
+) -> MemoryPrediction:
     """Return what one logged start is predicted to print.
 
     Parameters
@@ -135,6 +137,7 @@ def predict_memory_row(row: Mapping[str, str], network: Network, device: Device)
     row : the launch, by the column names of the measured file; empty settings take the engine's defaults
     network : the model as its config says
     device : as the catalogue has it; the row's own total replaces its memory
+    engine : its profile; None takes the one that the row names
 
     Returns
     -------
@@ -145,8 +148,10 @@ def predict_memory_row(row: Mapping[str, str], network: Network, device: Device)
     CapplanError
         The row asks for something that is not modelled.
     """
-    engine = row_profile(row)
+    engine = engine or row_profile(row)
     served = row_network(row, network)
+    if "MTP" in row.get("notes", ""):
+        served = with_draft_layer(served)
     launch = row_launch(row, served, device, engine)
     fast = device.link is not None and ("nvlink" in device.link or "xgmi" in device.link)
     eager = "eager" in row.get("notes", "").lower()
@@ -173,7 +178,43 @@ def predict_memory_row(row: Mapping[str, str], network: Network, device: Device)
         "max_concurrency": float(plan.max_concurrency) * context_ranks,
     }
     code = int(plan.limit_codes)
+    if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
+        # The launch did set a context that the row does not state: only memory can be judged.
+        code = 0
     return MemoryPrediction(values, starts=code == 0, limits=(LIMITS[code],) if code else ())
+
+
+def with_draft_layer(network: Network) -> Network:
+    """Return the network with one multi-token-prediction layer: the last caching layer again, with its input matrix.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    the network that an engine holds for speculative decoding with the model's own draft layer
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((Attention(2, 2, 4, 4),), ()),) * 2, head, True, 80)
+    >>> len(with_draft_layer(network).layers)
+    3
+    """
+    caching = [
+        layer
+        for layer in network.layers
+        if any(isinstance(m, Attention | LatentAttention) for m in layer.mixers)
+    ]
+    if not caching:
+        return network
+    size = network.hidden_size
+    joined = Projection("eh_proj", "mtp", 2 * size, size, "none", weight_format=network.activation_format)
+    plain = in_weight_format(replace(network, layers=(caching[-1],)), network.activation_format).layers[0]
+    draft = replace(plain, projections=(*plain.projections, joined))
+    return replace(network, layers=(*network.layers, draft))
 
 
 def row_launch(row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile) -> Launch:

@@ -34,11 +34,13 @@ class MemoryRules:
     """Held outside the tensor allocator on one device: kernels, handles, workspaces."""
     collective_bytes: float
     """The same, added once tensor-parallel ranks talk over fast links: collective and all-reduce buffers."""
+    late_collective_bytes: float
+    """Held by tensor-parallel ranks without fast links from the first captured collective on, after the cache is sized."""
     graph_bytes_per_layer: float
     """CUDA graphs, per layer and captured batch size."""
     graph_base_bytes: float
     graph_expert_bytes: float
-    """CUDA graphs of a model with routed experts, on top."""
+    """CUDA graphs of a model with routed experts, on top, per captured batch size."""
     warmup_sampler_bytes: float
     """Per sequence and vocabulary entry: free once the cache is allocated, or the sampler's warm-up fails."""
     warmup_expert_bytes: float

@@ -53,6 +53,7 @@ def memory_plan(
     *,
     fast_links: bool = True,
     block_tokens: Number | None = None,
+    eager: bool = False,
 ) -> MemoryPlan:
     """Return what one device holds, of the pipeline stage whose cache holds the fewest sequences.
 
@@ -81,6 +82,7 @@ def memory_plan(
     fast_links : tensor-parallel ranks talk over NVLink or the like: larger collective buffers
     block_tokens : [tokens]
         cache block; None takes the engine's default
+    eager : no CUDA graphs are captured
 
     Returns
     -------
@@ -116,7 +118,7 @@ def memory_plan(
         here = np.asarray(launch.pipeline == stage_count)
         part = Launch(*(np.asarray(getattr(launch, field.name))[here] for field in fields(Launch)))
         plans = [
-            _stage_plan(stage, network, part, profile, fast_links)
+            _stage_plan(stage, network, part, profile, fast_links, eager)
             for stage in stages_of(network, int(stage_count))
         ]
         results.append((here, _fewest(plans)))
@@ -124,7 +126,7 @@ def memory_plan(
 
 
 def first_stage_plan(
-    network: Network, launch: Launch, profile: EngineProfile, *, fast_links: bool = True
+    network: Network, launch: Launch, profile: EngineProfile, *, fast_links: bool = True, eager: bool = False
 ) -> MemoryPlan:
     """Return the plan of the first pipeline stage, whose figures an engine logs first.
 
@@ -134,6 +136,7 @@ def first_stage_plan(
     launch : settings as arrays of one shape with the same number of stages
     profile : the engine of a version
     fast_links : as for `memory_plan`
+    eager : as for `memory_plan`
 
     Returns
     -------
@@ -150,7 +153,7 @@ def first_stage_plan(
     True
     """
     stages = int(np.max(np.asarray(launch.pipeline)))
-    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, fast_links)
+    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, fast_links, eager)
 
 
 def _default_fractions(profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding) -> Number:
@@ -171,12 +174,12 @@ def _default_fractions(profile: EngineProfile, device_memory_bytes: Number, shar
 
 
 def _stage_plan(
-    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, fast_links: bool
+    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, fast_links: bool, eager: bool
 ) -> MemoryPlan:
     rules = profile.memory
     weights = rank_weight_bytes(stage, network, launch.stage_sharding)
     activations = rank_activation_bytes(stage, network, launch, profile)
-    graphs = rank_graph_bytes(stage, network, launch, profile)
+    graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
     collective = rules.collective_bytes if fast_links else 0.0
     several = np.asarray(launch.tensor * launch.data) > 1
     runtime = rules.non_torch_bytes + np.where(several, collective, 0.0)
@@ -192,7 +195,8 @@ def _stage_plan(
         available = fraction * (usable - weights - activations)
     tokens, sequences, reserved, block = _capacity(available, stage, network, launch, profile)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
-    left = total - weights - runtime - graphs - np.maximum(available, 0.0)
+    late = np.where(several & (not fast_links), rules.late_collective_bytes, 0.0)
+    left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
     return MemoryPlan(
         weight_bytes=weights,
         activation_bytes=activations,

@@ -1,12 +1,12 @@
 """How an engine lays the caches of different layers into one pool of equal blocks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from capplan.model.kv_cache import cache_elements_per_token, state_bytes
-from capplan.model.network import Attention, LatentAttention, Mixer, Network
+from capplan.model.network import Attention, LatentAttention, LinearAttention, Mixer, Network, StateSpace
 from capplan.numbers import Number
 
 
@@ -55,7 +55,7 @@ def cache_kinds(
     counts: dict[Mixer, int] = {}
     for layer in network.layers:
         for mixer in layer.mixers:
-            shape = _shape(mixer)
+            shape = _shape(mixer, network)
             counts[shape] = counts.get(shape, 0) + 1
     kinds = []
     for mixer, layers in counts.items():
@@ -72,7 +72,7 @@ def cache_kinds(
     return _merged(kinds)
 
 
-def _shape(mixer: Mixer) -> Mixer:
+def _shape(mixer: Mixer, network: Network) -> Mixer:
     """Return the mixer without what does not change its cache, so that equal caches are one kind."""
     if isinstance(mixer, Attention):
         return Attention(
@@ -84,7 +84,14 @@ def _shape(mixer: Mixer) -> Mixer:
             chunked=mixer.chunked,
             cached=mixer.cached,
         )
+    if isinstance(mixer, LinearAttention | StateSpace) and not _states_their_dtype(network):
+        # An engine keeps recurrent states in the dtype of the model unless the config says otherwise.
+        return replace(mixer, state_format=network.activation_format)
     return mixer
+
+
+def _states_their_dtype(network: Network) -> bool:
+    return any("ssm" in key and "dtype" in key for key in network.keys_used)
 
 
 def _merged(kinds: list[CacheKind]) -> list[CacheKind]:

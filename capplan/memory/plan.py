@@ -16,6 +16,9 @@ LIMITS = (
 )
 """Why a plan cannot start, by code."""
 
+CONTEXT_TOO_LONG = 3
+"""Code of a cache that is smaller than one sequence."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:

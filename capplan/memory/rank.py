@@ -15,9 +15,13 @@ from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_
 from capplan.memory.stages import Stage
 from capplan.model.network import Attention, LatentAttention, Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
+from capplan.model.rank_weights import expert_bytes_per_rank
 from capplan.model.sharding import Sharding, rank_outputs
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
+
+PADDED_EXPERTS: dict[str, tuple[int, int]] = {"mxfp4": (128, 256)}
+"""Expert formats whose kernels want inputs and intermediate width as multiples of these: what is held is padded."""
 
 FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
 """Expert formats whose kernels gather and scatter inside the matmul and keep no buffers between."""
@@ -79,7 +83,7 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
     672.0
     """
     element = FORMATS[network.activation_format].bytes_per_element
-    size = weight_bytes_per_rank(stage.network, sharding)
+    size = weight_bytes_per_rank(stage.network, sharding) + _expert_padding_bytes(stage.network, sharding)
     rotary = 0
     for layer, count in layer_counts(stage.network):
         for mixer in layer.mixers:
@@ -91,6 +95,23 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
                 expanded = mixer.nope_head_dim + mixer.value_head_dim
                 size = size + count * absorbed_latent_bytes(mixer.kv_lora_rank, heads, expanded)
     return size + rotary_table_bytes(float(network.max_context_tokens or 0), float(rotary), element)
+
+
+def _expert_padding_bytes(network: Network, sharding: Sharding) -> Number:
+    """Return what the padding of expert matrices adds on one rank."""
+    plain = FORMATS[network.activation_format].bytes_per_element
+    added: Number = 0.0
+    for layer, count in layer_counts(network):
+        experts = layer.experts
+        if experts is None or experts.weight_format not in PADDED_EXPERTS:
+            continue
+        of_inputs, of_width = PADDED_EXPERTS[experts.weight_format]
+        ranks = sharding.tensor * sharding.data
+        width = experts.intermediate_size * sharding.expert / ranks
+        padded = np.ceil(width / of_width) * of_width * -(-experts.inputs // of_inputs) * of_inputs
+        held = expert_bytes_per_rank(experts, ranks, sharding.expert, plain)
+        added = added + count * held * (padded / (width * experts.inputs) - 1.0)
+    return added
 
 
 def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
@@ -236,14 +257,14 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     >>> network = Network("n", "t", 64, 1000, (Layer((), ()),) * 32, head, True, 64000)
     >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 1024.0, 8192.0, 0.9, 16.0)
     >>> round(rank_graph_bytes(stages_of(network, 1)[0], network, launch, profile("vllm", "0.19.0")) / 2**30, 2)
-    np.float64(0.84)
+    np.float64(0.88)
     """
     rules = profile.memory
     limit = float(profile.tiers[0].wide_graph_max_sequences)
     whole = np.minimum(launch.max_num_seqs, limit)
     piecewise = np.minimum(2.0 * launch.max_num_seqs, limit) if profile.doubles_graph_sequences else whole
     sizes = captured_sizes(whole) + captured_sizes(piecewise)
-    base = rules.graph_base_bytes + (rules.graph_expert_bytes if _has_experts(network) else 0.0)
+    base = rules.graph_base_bytes + (rules.graph_expert_bytes * sizes if _has_experts(network) else 0.0)
     return graph_bytes(float(len(stage.network.layers)), sizes, rules.graph_bytes_per_layer, base)
 
 
@@ -270,7 +291,7 @@ def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> 
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 10.0, 8192.0, 0.9, 16.0)
     >>> warmup_bytes(Network("n", "t", 64, 1000, (), head, True, 64000), launch, profile("vllm", "0.19.0"))
-    260000.0
+    220000.0
     """
     rules = profile.memory
     extra = rules.warmup_expert_bytes if _has_experts(network) else 0.0
