@@ -49,7 +49,7 @@ def _number_is_fixed(written: object) -> object:
 
 
 _AS_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/LengthFields"}]}
+    {"anyOf": [{"type": "number"}, {"type": "string"}, LengthFields.model_json_schema()]}
 )
 
 LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), _AS_SCHEMA]

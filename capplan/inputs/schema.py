@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from capplan.inputs.hardware import AliasFile, HardwareFile
-from capplan.inputs.length_record import LengthFields
 from capplan.inputs.prices import PriceFile, TokenPriceFile
 from capplan.inputs.record import Record
 from capplan.inputs.scenario import ScenarioFile
@@ -25,8 +24,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def schema_text(name: str) -> str:
     """Return the JSON Schema of one kind of file."""
     schema = {"$schema": DIALECT, **SCHEMAS[name].model_json_schema()}
-    if name == "scenario":  # a length may be a number, so the field names its record itself
-        schema["$defs"] = {**schema["$defs"], LengthFields.__name__: LengthFields.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
