@@ -1,0 +1,110 @@
+"""Predict the measured columns of one row of serving results."""
+
+from collections.abc import Callable, Mapping
+
+from capplan.accuracy.benchmark import Benchmark, benchmark_of
+from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.replay import metrics_of, outcome_of
+from capplan.accuracy.score import Prediction
+from capplan.errors import CapplanError
+from capplan.model.network import LatentAttention, Network
+from capplan.replica.replica import Replica
+
+COLUMNS = (
+    "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "tpot_ms_p99", "e2e_ms_mean",
+    "output_tok_s", "total_tok_s", "req_s",
+)  # fmt: skip
+"""Columns of a measured row that are predicted, where the row has them."""
+
+LOADS = {
+    "online_conc": "closed", "online_rate": "open", "online_burst": "burst", "offline_burst": "burst",
+    "static_batch": "static", "first_token": "static", "offline_max": "offline",
+}  # fmt: skip
+"""Kind of a row -> load of its regime."""
+
+
+def network_class(network: Network) -> str:
+    """Return dense, moe or mla: what decides which kernels rule."""
+    if any(isinstance(mixer, LatentAttention) for layer in network.layers for mixer in layer.mixers):
+        return "mla"
+    return "moe" if any(layer.experts for layer in network.layers) else "dense"
+
+
+def quantity_of(column: str) -> str:
+    """Return the quantity whose interval a column takes.
+
+    Examples
+    --------
+    >>> quantity_of("tpot_ms_p50"), quantity_of("total_tok_s")
+    ('tpot', 'throughput')
+    """
+    return column.partition("_")[0] if "_ms_" in column else "throughput"
+
+
+def measured_columns(row: Mapping[str, str]) -> dict[str, float]:
+    """Return the measured values of a row by column."""
+    values = {}
+    for column in COLUMNS:
+        try:
+            value = float(row.get(column) or "nan")
+        except ValueError:
+            continue
+        if value > 0:
+            values[column] = value
+    return values
+
+
+def row_groups(
+    row: Mapping[str, str], replica: Replica | None, benchmark: Benchmark | None
+) -> dict[str, str]:
+    """Return the groups that a row is reported under."""
+    groups = {
+        "source": row.get("source_family") or row.get("source") or "unknown",
+        "device": replica.spec.device.name if replica else (row.get("gpu") or "unknown"),
+        "engine": f"{row.get('engine', '')} {row.get('engine_version', '')}".strip(),
+        "load": row.get("kind") or "unknown",
+    }
+    if replica:
+        groups["class"] = network_class(replica.spec.network)
+    if benchmark:
+        groups["ranks"] = f"tp{benchmark.sharding.tensor:g}"
+    return groups
+
+
+def predict_row(
+    row: Mapping[str, str],
+    number: int,
+    replica_of_benchmark: Callable[[Benchmark], Replica],
+    intervals: Intervals,
+) -> list[Prediction]:
+    """Return one prediction for each measured value of a row; a refusal is a prediction without a value."""
+    name, weight = row.get("id") or str(number), float(row.get("weight") or 1.0)
+    measured = measured_columns(row)
+    replica: Replica | None = None
+    benchmark: Benchmark | None = None
+    try:
+        benchmark = benchmark_of(row)
+        replica = replica_of_benchmark(benchmark)
+        predicted = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
+        reason = "the run ends without such a value"
+    except CapplanError as error:
+        predicted, reason = {}, str(error).partition("\n")[0]
+    groups = row_groups(row, replica, benchmark)
+    out = []
+    for column, value in measured.items():
+        found = predicted.get(column)
+        if found is None or found <= 0 or replica is None:
+            out.append(Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups))
+            continue
+        keys = prediction_keys(column, row.get("kind") or "", replica)
+        bounds = interval_of(intervals, keys) or widest(intervals)
+        low, high = found * bounds.low_ratio, found * bounds.high_ratio
+        out.append(Prediction(name, column, value, found, low, high, weight=weight, groups=groups))
+    return out
+
+
+def prediction_keys(column: str, kind: str, replica: Replica) -> tuple[str, ...]:
+    """Return the regimes of one predicted value, narrowest first."""
+    return regime_keys(
+        quantity_of(column), LOADS.get(kind, "closed"), network_class(replica.spec.network), replica.label
+    )
