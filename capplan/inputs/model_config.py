@@ -44,7 +44,22 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
     except KeyError:
         raise _unknown(reader, model_type) from None
     network = family(reader, name)
-    return replace(network, activation_format=_activation_format(reader))
+    return replace(
+        network,
+        activation_format=_activation_format(reader),
+        scaled_rotary_tokens=_scaled_rotary_tokens(reader, network.max_context_tokens or 0),
+    )
+
+
+def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:
+    """Return the positions of a linearly scaled rotary table: engines keep context x factor rows of it."""
+    for section in (config.section("text_config"), config):
+        scaling = section.section("rope_scaling") if section else None
+        if scaling and scaling.text("rope_type", "type", default="") == "linear" and scaling.has("factor"):
+            factor = scaling.values["factor"]
+            if isinstance(factor, int | float) and 1 < factor <= 1024:
+                return round(context_tokens * factor)
+    return 0
 
 
 def _model_type(config: Config) -> str:

@@ -94,7 +94,9 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
                 heads = mixer.query_heads / sharding.tensor
                 expanded = mixer.nope_head_dim + mixer.value_head_dim
                 size = size + count * absorbed_latent_bytes(mixer.kv_lora_rank, heads, expanded)
-    return size + rotary_table_bytes(float(network.max_context_tokens or 0), float(rotary), element)
+    return size + rotary_table_bytes(
+        float((network.max_context_tokens or 0) + network.scaled_rotary_tokens), float(rotary), element
+    )
 
 
 def _expert_padding_bytes(network: Network, sharding: Sharding) -> Number:

@@ -200,6 +200,8 @@ class Network:
     kv_format: str | None = None
     """What the checkpoint asks for the KV cache, where it does (kv_cache_scheme)."""
     max_context_tokens: int | None = None
+    scaled_rotary_tokens: int = 0
+    """Positions of a further rotary table, where linear scaling stretches one beyond the context; 0 without."""
     mtp_experts: Experts | None = None
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
