@@ -78,13 +78,14 @@ def weighted_quantile(values: Array, weights: Array, fraction: float) -> float:
 
 def scored(predictions: Sequence[Prediction]) -> Score:
     """Return the errors of predictions of one metric; refused rows count in `n` only."""
-    known = [p for p in predictions if p.predicted is not None and p.measured > 0]
+    known = [p for p in predictions if p.predicted is not None]
     if not known:
         return Score(len(predictions), 0, None, None, None, None, None, None)
     measured = np.array([p.measured for p in known])
     predicted = np.array([float(p.predicted or 0.0) for p in known])
     weight = np.array([p.weight for p in known])
-    signed = predicted / measured - 1.0
+    # A measured zero (a refused start) is met exactly or missed by all of it.
+    signed = np.where(measured > 0, predicted / np.where(measured > 0, measured, 1.0) - 1.0, predicted)
     error = np.abs(signed)
     bounded = [p for p in known if p.low is not None and p.high is not None]
     inside = sum(p.weight for p in bounded if (p.low or 0.0) <= p.measured <= (p.high or 0.0))
