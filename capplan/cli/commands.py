@@ -6,7 +6,7 @@ before the command is called.
 """
 
 COMMANDS = {
-    "model": "Show what a model is: layers, parameters, weight bytes.",
+    "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what takes the memory, and how many sequences are left room for.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",

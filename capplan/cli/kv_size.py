@@ -47,12 +47,14 @@ def command(
     output: Output = None,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
+    from capplan.fleet.refusal import refuse_heads
     from capplan.inputs.model import read_model
     from capplan.memory.kv_size import kv_sizes
     from capplan.report.kv_answer import kv_answer
     from capplan.report.show import show
 
     network = read_model(model, revision=revision, offline=offline)
+    refuse_heads(network, tensor_parallel)
     sizes = kv_sizes(
         network,
         context or (),

@@ -1,20 +1,33 @@
 """`capplan model`: what a model is."""
 
-from capplan.cli.options import Form, Model, Offline, Output, Revision, WeightDtype
+from typing import Annotated
+
+import typer
+
+from capplan.cli.options import Form, Offline, Output, Revision, WeightDtype
 
 
 def command(
-    model: Model,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Path of a config.json or its folder, a shipped id or alias, or a Hugging Face id; without one, the shipped models.",
+            show_default=False,
+        ),
+    ] = None,
     weight_dtype: WeightDtype = None,
     revision: Revision = None,
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
 ) -> int:
-    """Show what a model is: layers, parameters, weight bytes."""
-    from capplan.inputs.model import read_model
-    from capplan.report.model_answer import model_answer
+    """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
+    from capplan.inputs.model import read_model, shipped_networks
+    from capplan.report.model_answer import model_answer, models_answer
     from capplan.report.show import show
 
+    if model is None:
+        return show(models_answer(shipped_networks()), form, output)
     network = read_model(model, revision=revision, offline=offline)
     return show(model_answer(network, weight_dtype), form, output)

@@ -103,7 +103,7 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"model {repository!r}: not shipped, not in the local cache, and {hub} has none of that name\n"
-            f"  see capplan model --list for what is shipped; a private model needs HF_TOKEN; {path}"
+            f"  capplan model lists what is shipped; a private model needs HF_TOKEN; {path}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"model {repository!r} has no revision {revision!r} on {hub}\n  leave --revision out for main, {path}"

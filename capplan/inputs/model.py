@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError, unknown
+from capplan.inputs.catalogue import shipped_config, shipped_names, shipped_notes
 from capplan.inputs.hub import hub_file, is_repository
 from capplan.inputs.json_file import read_json
 from capplan.inputs.model_config import read_network
@@ -42,16 +44,20 @@ def read_model(
     return in_weight_format(network, weight_dtype) if weight_dtype else network
 
 
+def shipped_networks() -> list[Network]:
+    """Return the shipped models, by id."""
+    return [read_model(name) for name in shipped_names() if "/" in name]
+
+
 def _read(name: str, revision: str | None, *, offline: bool) -> Network:
     path = Path(name).expanduser()
     if _is_path(name, path):
         return _from_path(path)
-    from capplan.inputs.catalogue import shipped_config, shipped_names
-
     shipped = None if revision else shipped_config(name)
     if shipped is not None:
         config, title = shipped
-        return _network(config, title, title)
+        network = _network(config, title, title)
+        return replace(network, notes=(*network.notes, *shipped_notes(name)))
     if not is_repository(name) or "/" not in name:
         raise unknown(
             "model",
@@ -88,7 +94,13 @@ def _from_path(path: Path) -> Network:
 
 
 def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
-    file = hub_file(name, "config.json", revision=revision, offline=offline)
+    try:
+        file = hub_file(name, "config.json", revision=revision, offline=offline)
+    except InputError as error:
+        near = get_close_matches(name, shipped_names(), n=2, cutoff=0.8)
+        raise InputError(
+            f"{error}\n  shipped, of similar name: {', '.join(near)}" if near else str(error)
+        ) from error
     assert file is not None
     beside = hub_file(name, _QUANTISATION, revision=revision, offline=offline, optional=True)
     return _network(read_json(file, kind=_KIND), name, f"{name}/config.json", beside)

@@ -1,13 +1,12 @@
 """The serving flags of a command line -> one replica as it is asked for, checked before anything is computed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.assumption import Assumption, assumption_of
 from capplan.engine.lookup import profile
-from capplan.errors import InputError
-from capplan.fleet.candidates import Layout, head_reason, layout_reason
+from capplan.fleet.candidates import Layout
+from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.efficiency import efficiency_for
@@ -18,8 +17,6 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.replica.spec import ReplicaSpec
-
-_MOST_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +86,7 @@ def asked_replica(
     sharding = Sharding(
         float(tensor_parallel), float(pipeline_parallel), float(expert_parallel), float(data_parallel)
     )
-    refuse_illegal(
-        served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules.engine, engine_version
-    )
+    refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
         network=served,
         device=target,
@@ -108,35 +103,6 @@ def asked_replica(
     return Asked(
         spec, (*assumptions, *stated, *_memory_assumptions(target)), _warnings(network, max_model_len)
     )
-
-
-def refuse_illegal(network: Network, layout: Layout, engine: str, engine_version: str | None = None) -> None:
-    """Raise the error for a replica that cannot be built, with the degrees that can."""
-    tensor, expert = int(layout.sharding.tensor), int(layout.sharding.expert)
-    refuse_heads(network, tensor)
-    ranks = int(layout.sharding.tensor * layout.sharding.data)
-    if ranks % expert:
-        raise InputError(
-            f"--expert-parallel {expert}: tensor x data parallel {ranks} ranks do not divide into {expert} groups\n"
-            f"  allowed: {_listed(lambda n: ranks % n == 0, ranks)}"
-        )
-    reason = layout_reason(network, layout, profile(engine, engine_version))
-    if reason:
-        raise InputError(f"{network.name} on {layout.device.name}: {reason}")
-
-
-def refuse_heads(network: Network, tensor_parallel: int) -> None:
-    """Raise the error for a tensor parallelism that the heads cannot be cut into."""
-    reason = head_reason(network, tensor_parallel)
-    if reason:
-        allowed = _listed(lambda n: head_reason(network, n) is None, _MOST_RANKS)
-        raise InputError(
-            f"--tensor-parallel {tensor_parallel}: {network.name}: {reason}\n  allowed: {allowed}"
-        )
-
-
-def _listed(legal: Callable[[int], bool], most: int) -> str:
-    return ", ".join(str(n) for n in range(1, most + 1) if legal(n))
 
 
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:

@@ -1,8 +1,9 @@
 """What `capplan kv-size` shows."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from capplan.memory.kv_size import KvSizes
+from capplan.memory.kv_size import KvSize, KvSizes
 from capplan.report.answer import Answer, Table
 
 _SHOWN = (
@@ -20,10 +21,10 @@ _TITLES = {
     "kv_bytes_per_token": "growth",
     "kv_bytes_per_sequence": "KV",
     "state_bytes_per_sequence": "state",
-    "engine_reserved_bytes_per_sequence": "engine reserves",
-    "kv_bytes_total": "total",
-    "kv_bytes_per_gpu": "total",
-    "engine_reserved_bytes_per_gpu": "engine reserves",
+    "engine_reserved_bytes_per_sequence": "reserved",
+    "kv_bytes_total": "needed in all",
+    "kv_bytes_per_gpu": "needed",
+    "engine_reserved_bytes_per_gpu": "reserved",
 }
 
 
@@ -45,7 +46,7 @@ def kv_answer(sizes: KvSizes) -> Answer:
         tables=(
             Table(
                 rows,
-                shown=_SHOWN,
+                shown=_telling(sizes.rows),
                 titles=_TITLES,
                 assumed=frozenset((i, name) for i in range(len(rows)) for name in columns),
             ),
@@ -58,3 +59,15 @@ def kv_answer(sizes: KvSizes) -> Answer:
             if limit is not None and size.context_tokens > limit
         ),
     )
+
+
+def _telling(sizes: Sequence[KvSize]) -> tuple[str, ...]:
+    """Return the columns that say something: totals of one sequence on one device repeat what is there."""
+    silent: set[str] = set()
+    if not any(size.state_bytes_per_sequence for size in sizes):
+        silent.add("state_bytes_per_sequence")
+    if sizes[0].sequences == 1:
+        silent.add("kv_bytes_total")
+    if sizes[0].sequences == 1 and sizes[0].tensor_parallel == 1:
+        silent |= {"kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu"}
+    return tuple(name for name in _SHOWN if name not in silent)

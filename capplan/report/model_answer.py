@@ -1,5 +1,6 @@
 """What `capplan model` shows."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from capplan.assumption import assumption_of
@@ -8,6 +9,27 @@ from capplan.model.parameters import weight_bytes_by_class, weight_elements_by_c
 from capplan.model.summary import summary
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.report.answer import Answer, Table
+
+_LISTED = (
+    "model",
+    "model_type",
+    "layers",
+    "parameters",
+    "active_parameters",
+    "weight_bytes",
+    "max_context_tokens",
+)
+
+
+def models_answer(networks: Sequence[Network]) -> Answer:
+    """Return the shipped models as one table."""
+    rows = [asdict(summary(network)) for network in networks]
+    return Answer(
+        command="model",
+        result={"models": rows},
+        tables=(Table(rows, shown=_LISTED),),
+        closing=("any Hugging Face id and any config.json works as well",),
+    )
 
 
 def model_answer(network: Network, weight_dtype: str | None = None) -> Answer:

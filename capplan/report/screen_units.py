@@ -31,7 +31,8 @@ _FIXED = {
     "seconds": ("s", 1.0, "time"),
     "s": ("s", 1.0, "time"),
 }
-_DIVISORS = {"token", "sequence", "gpu", "device", "replica", "direction"}
+_DIVISORS = {"token": "tok", "sequence": "seq", "gpu": "GPU", "device": "device", "replica": "replica"}
+"""What stands after 'per' and belongs to the unit -> how it is written there."""
 _SPELT = {
     "kv": "KV",
     "gpu": "GPU",
@@ -71,7 +72,7 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     Examples
     --------
     >>> screen_of("kv_bytes_per_token", [131072])
-    Screen(heading='KV', unit='KB/token', factor=0.001)
+    Screen(heading='KV', unit='KB/tok', factor=0.001)
     >>> screen_of("ttft_s.p95", [0.8])
     Screen(heading='TTFT p95', unit='ms', factor=1000.0)
     """
@@ -93,7 +94,7 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
     divisor = ""
     left = words
     while len(left) > 2 and left[-2] == "per" and left[-1] in _DIVISORS:
-        divisor = f"/{_SPELT.get(left[-1], left[-1])}{divisor}"
+        divisor = f"/{_DIVISORS[left[-1]]}{divisor}"
         left = left[:-2]
     noun = next((word for word in ("bytes", "flop") if word in left), None)
     if noun:

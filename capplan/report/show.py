@@ -55,11 +55,14 @@ def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
         return markdown_text(answer)
     if form != "table":
         raise unknown("format", form, FORMATS, place="--format")
+    if not to_terminal:
+        from capplan.report.plain import plain_text
+
+        return plain_text(answer)
     from capplan.report.terminal import terminal_text
 
-    width = os.get_terminal_size().columns if to_terminal else None
-    colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return terminal_text(answer, width=width, colour=colour)
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return terminal_text(answer, width=os.get_terminal_size().columns, colour=colour)
 
 
 def write_whole(path: Path, text: str) -> None:

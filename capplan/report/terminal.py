@@ -1,4 +1,4 @@
-"""An answer as people read it in a terminal."""
+"""An answer as people read it in a terminal: folded to its width, headings set off where colour is wanted."""
 
 import io
 
@@ -10,19 +10,16 @@ from rich.text import Text
 from capplan.report.answer import Answer
 from capplan.report.grid import Grid, footnotes, grid_of
 
-_WITHOUT_LIMIT = 10_000
-"""Columns where nobody's terminal folds the line: files and pipes get whole rows."""
 
-
-def terminal_text(answer: Answer, *, width: int | None = None, colour: bool = False) -> str:
-    """Return headline, tables and footnotes, folded to a width where one is given."""
+def terminal_text(answer: Answer, *, width: int, colour: bool) -> str:
+    """Return headline, tables and footnotes."""
+    file = io.StringIO()
     console = Console(
-        file=io.StringIO(),
-        width=width or _WITHOUT_LIMIT,
+        file=file,
+        width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
         highlight=False,
-        soft_wrap=False,
     )
     if answer.headline:
         console.print(Text(answer.headline, style="bold"))
@@ -31,11 +28,12 @@ def terminal_text(answer: Answer, *, width: int | None = None, colour: bool = Fa
             console.print()
             console.print(Text(table.title, style="bold"))
         console.print(_rich_table(grid_of(table)))
-    for line in (*answer.closing, *footnotes(answer)):
-        console.print(Text(line))
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().strip("\n").split("\n"))
+    for lines in (answer.closing, footnotes(answer)):
+        if lines:
+            console.print()
+        for line in lines:
+            console.print(Text(line))
+    return file.getvalue()
 
 
 def _rich_table(grid: Grid) -> RichTable:

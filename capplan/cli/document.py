@@ -1,0 +1,103 @@
+"""Write docs/commands.md from the commands themselves: `python -m capplan.cli.document`.
+
+A test checks that the file is current, so what the documentation shows is what `--help` says and
+what the examples print.
+"""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from capplan.cli.commands import COMMANDS
+from capplan.cli.main import app, main
+
+EXAMPLES = {
+    "model": ("deepseek-v3",),
+    "kv-size": (
+        "llama-3.1-8b",
+        "--context",
+        "8192",
+        "--context",
+        "131072",
+        "--kv-dtype",
+        "fp8",
+        "--sequences",
+        "4",
+    ),
+    "fit": (
+        "llama-3.1-70b-instruct",
+        "--hardware",
+        "h100-sxm",
+        "--engine-version",
+        "0.19.0",
+        "--kv-dtype",
+        "bf16",
+    ),
+    "hardware": ("h100-sxm",),
+}
+"""One example per command; its output is shown as it is printed."""
+
+_HEAD = """# Commands
+
+Written by `python -m capplan.cli.document` (`make docs`) from the commands themselves; do not edit.
+
+Every command takes `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
+stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
+4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
+"""
+
+
+def documentation() -> str:
+    """Return the text of docs/commands.md."""
+    parts = [_HEAD]
+    program: Any = typer.main.get_command(app)
+    with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
+        for name, summary in COMMANDS.items():
+            command = program.get_command(context, name)
+            parts += [f"## capplan {name}", summary, _usage(name, command), *_tables(command), _example(name)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _usage(name: str, command: Any) -> str:
+    arguments = " ".join(
+        p.metavar if p.required else f"[{p.metavar}]"
+        for p in command.params
+        if p.param_type_name == "argument"
+    )
+    return f"    capplan {name} {arguments} [OPTIONS]".replace("  [", " [")
+
+
+def _tables(command: Any) -> Iterator[str]:
+    for kind, heading in (("argument", "argument"), ("option", "option")):
+        rows = [_row(p) for p in command.params if p.param_type_name == kind and not p.hidden]
+        if rows:
+            yield "\n".join([f"| {heading} | meaning | default |", "| --- | --- | --- |", *rows])
+
+
+def _row(parameter: Any) -> str:
+    option = parameter.param_type_name == "option"
+    names = ", ".join(f"`{name}`" for name in parameter.opts) if option else f"`{parameter.metavar}`"
+    metavar = f" {parameter.metavar}" if option and parameter.metavar else ""
+    default = parameter.default
+    shown = "required" if parameter.required else "" if default in (None, False, ()) else f"`{default}`"
+    return f"| {names}{metavar} | {parameter.help} | {shown} |".replace("  |", " |")
+
+
+def _example(name: str) -> str:
+    if name not in EXAMPLES:
+        return ""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        main([name, *EXAMPLES[name]])
+    return f"```console\n$ capplan {name} {' '.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
+
+
+if __name__ == "__main__":
+    target = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
+    target.write_text(documentation(), encoding="utf-8")
+    sys.stderr.write(f"wrote {target}\n")
