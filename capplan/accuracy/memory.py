@@ -1,7 +1,7 @@
 """Measured engine starts, predicted: the settings of a logged row, run through the same budget as `fit`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -343,3 +343,23 @@ def memory_predictions(
         value = None if predicted is None else float(predicted.starts)
         records.append(Prediction(name, "starts", float(outcome), value, reason=reason, groups=groups))
     return records
+
+
+def disagreeing_starts(predictions: Iterable[Prediction]) -> tuple[int, tuple[str, ...]]:
+    """Return how many starts were judged, and the rows judged wrongly.
+
+    Parameters
+    ----------
+    predictions : records of `memory_predictions`, of any metric
+
+    Returns
+    -------
+    judged [-], names of rows
+
+    Examples
+    --------
+    >>> disagreeing_starts([Prediction("a", "starts", 0.0, 1.0), Prediction("b", "starts", 1.0, 1.0)])
+    (2, ('a',))
+    """
+    judged = [p for p in predictions if p.metric == "starts" and p.predicted is not None]
+    return len(judged), tuple(p.row for p in judged if p.predicted != p.measured)

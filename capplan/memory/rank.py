@@ -23,6 +23,9 @@ from capplan.numbers import Number
 PADDED_EXPERTS: dict[str, tuple[int, int]] = {"mxfp4": (128, 256)}
 """Expert formats whose kernels want inputs and intermediate width as multiples of these: what is held is padded."""
 
+_STATE_INPUTS = {"in_proj": 4.0, "in_proj_qkvz": 4.0}
+"""Inputs of recurrent layers: as projected, convolved, split or normalised, and as the scan hands them on."""
+
 FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
 """Expert formats whose kernels gather and scatter inside the matmul and keep no buffers between."""
 
@@ -119,7 +122,8 @@ def _expert_padding_bytes(network: Network, sharding: Sharding) -> Number:
 def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
     """Return the elements per token that the widest pair of operators of a layer holds on one rank.
 
-        gated: gate, up and their product, 1.5 x outputs of the fused matrix; else input and output of the activation
+        gated: gate, up and their product, 1.5 x outputs of the fused matrix; else input and output of the
+        activation, 2 x; inputs of a recurrent layer 4 x
 
     Parameters
     ----------
@@ -145,7 +149,7 @@ def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
         if projection.name == "gate_up":
             # Eight-bit activations are a second, narrower copy of the product.
             narrow = 0.25 if fmt.compute_format in {"fp8", "int8"} else 0.0
-        factor = {"gate_up": 1.5 + narrow, "up": 2.0}.get(projection.name, 1.0)
+        factor = {"gate_up": 1.5 + narrow, "up": 2.0, **_STATE_INPUTS}.get(projection.name, 1.0)
         widest = np.maximum(widest, factor * outputs)
     return widest
 
