@@ -9,5 +9,7 @@ COMMANDS = {
     "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what takes the memory, and how many sequences are left room for.",
+    "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
+    "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",
 }

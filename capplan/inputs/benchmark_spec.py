@@ -1,11 +1,13 @@
 """A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
 
 from functools import lru_cache
+from pathlib import Path
 
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.replay import SERVER_KINDS
 from capplan.engine.lookup import profile
 from capplan.errors import unknown
+from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
@@ -46,13 +48,24 @@ def cache_format(network: Network, asked: str) -> str:
     return network.kv_format or network.activation_format
 
 
-def benchmark_spec(benchmark: Benchmark, efficiency: Efficiency | None = None) -> ReplicaSpec:
+def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
+    """Return the fitted numbers of a row's device: the calibration file's where it is of that device."""
+    if calibration is None:
+        return efficiency_for(gpu)
+    from capplan.inputs.calibration import efficiency_from_calibration, same_device
+    from capplan.inputs.calibration_file import read_calibration
+
+    own = same_device(read_calibration(calibration).machine, gpu)
+    return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
+
+
+def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> ReplicaSpec:
     """Return the replica that ran a benchmark.
 
     Parameters
     ----------
     benchmark : what was measured
-    efficiency : fitted numbers to use instead of the shipped ones
+    calibration : fitted numbers to use where the benchmark ran on the device that they were measured on
 
     Returns
     -------
@@ -65,7 +78,7 @@ def benchmark_spec(benchmark: Benchmark, efficiency: Efficiency | None = None) -
     return ReplicaSpec(
         network=network,
         device=gpu,
-        efficiency=efficiency or efficiency_for(gpu),
+        efficiency=row_efficiency(gpu, calibration),
         profile=profile(benchmark.engine, benchmark.engine_version),
         sharding=benchmark.sharding,
         kv_format=cache_format(network, benchmark.kv_format),

@@ -9,10 +9,13 @@ from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row
-from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.benchmark_spec import benchmark_spec
 from capplan.inputs.measured import MeasuredKind, measured_kind, measured_rows
 from capplan.replica.replica import Replica, replica_of
+
+
+BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"
+"""Measured results that come with the package, each with its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,12 @@ def is_core(row: Mapping[str, str]) -> bool:
 
 
 def serving_predictions(
-    rows: Iterable[Mapping[str, str]], efficiency: Efficiency | None, intervals: Intervals
+    rows: Iterable[Mapping[str, str]], calibration: Path | None, intervals: Intervals
 ) -> Iterator[list[Prediction]]:
     """Return the predictions of each row of serving results, in order."""
 
     def replica(benchmark: Benchmark) -> Replica:
-        return replica_of(benchmark_spec(benchmark, efficiency))
+        return replica_of(benchmark_spec(benchmark, calibration))
 
     for number, row in enumerate(rows):
         yield predict_row(row, number, replica, intervals)
@@ -69,9 +72,9 @@ def validation(
     paths: Sequence[Path],
     *,
     kind: str | None = None,
-    efficiency: Efficiency | None = None,
+    calibration: Path | None = None,
     intervals: Intervals,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Validation:
     """Return predictions of every measured value of the files.
 
@@ -79,9 +82,9 @@ def validation(
     ----------
     paths : CSV files, gzipped or not
     kind : serving, memory or kernel; None tells it by the columns
-    efficiency : fitted numbers to use instead of the shipped ones
+    calibration : fitted numbers for the rows of the device that it was measured on
     intervals : by regime
-    progress : called with rows done and rows in all
+    progress : called with rows done and rows in all, after each row
     """
     files = [(path, measured_rows(path)) for path in paths]
     kinds = [measured_kind(path, rows, kind) for path, rows in files]
@@ -90,23 +93,24 @@ def validation(
     every: list[Prediction] = []
     scored: list[Prediction] = []
     for (_, rows), own_kind in zip(files, kinds, strict=True):
-        for row, found in zip(rows, _predictions(own_kind, rows, efficiency, intervals), strict=True):
+        for row, found in zip(rows, _predictions(own_kind, rows, calibration, intervals), strict=True):
             every += found
             scored += found if is_core(row) else []
             done += 1
-            progress(done, total)
+            if progress:
+                progress(done, total)
     return Validation(total, tuple(every), tuple(scored))
 
 
 def _predictions(
-    kind: MeasuredKind, rows: list[dict[str, str]], efficiency: Efficiency | None, intervals: Intervals
+    kind: MeasuredKind, rows: list[dict[str, str]], calibration: Path | None, intervals: Intervals
 ) -> Iterator[list[Prediction]]:
     if kind == "serving":
-        return serving_predictions(rows, efficiency, intervals)
+        return serving_predictions(rows, calibration, intervals)
     if kind == "memory":
         from capplan.inputs.memory_rows import memory_row_predictions
 
         return memory_row_predictions(rows, intervals)
     from capplan.inputs.kernel_rows import kernel_row_predictions
 
-    return kernel_row_predictions(rows, efficiency, intervals)
+    return kernel_row_predictions(rows, calibration, intervals)

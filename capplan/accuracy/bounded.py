@@ -1,0 +1,64 @@
+"""An estimate with the intervals that the back-test gives its regime."""
+
+from dataclasses import dataclass
+
+from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.serving import network_class
+from capplan.replica.estimate import Estimate, estimate
+from capplan.replica.load import Load
+from capplan.replica.replica import Replica
+from capplan.serving.outcome import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedSpread:
+    """Mean and percentiles of a latency, and the 80 % interval of its mean, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedEstimate:
+    """An estimate, and how sure of it we are."""
+
+    estimate: Estimate
+    ttft_s: BoundedSpread
+    tpot_s: BoundedSpread
+    e2e_s: BoundedSpread
+    throughput: Interval
+    """Measured over predicted throughput."""
+    unmeasured: bool
+    """No result of this regime was measured: the intervals are the widest there are."""
+
+
+def load_interval(intervals: Intervals, quantity: str, load: str, replica: Replica) -> Interval:
+    """Return the interval of a quantity for a replica under a kind of load (closed, open)."""
+    keys = regime_keys(quantity, load, network_class(replica.spec.network), replica.label)
+    return interval_of(intervals, keys) or widest(intervals)
+
+
+def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> BoundedEstimate:
+    """Return what the replica delivers under the load, with 80 % intervals."""
+    found = estimate(replica, load)
+    kind = "closed" if load.concurrency is not None else "open"
+
+    def bounded(quantity: str, spread: Spread) -> BoundedSpread:
+        interval = load_interval(intervals, quantity, kind, replica)
+        low, high = spread.mean * interval.low_ratio, spread.mean * interval.high_ratio
+        return BoundedSpread(spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, low, high)
+
+    throughput = load_interval(intervals, "throughput", kind, replica)
+    return BoundedEstimate(
+        found,
+        bounded("ttft", found.ttft_s),
+        bounded("tpot", found.tpot_s),
+        bounded("e2e", found.e2e_s),
+        throughput,
+        throughput.n == 0,
+    )
