@@ -13,7 +13,6 @@ from capplan.inputs.benchmark_spec import benchmark_spec
 from capplan.inputs.measured import MeasuredKind, measured_kind, measured_rows
 from capplan.replica.replica import Replica, replica_of
 
-
 BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"
 """Measured results that come with the package, each with its source."""
 
