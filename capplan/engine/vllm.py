@@ -15,8 +15,8 @@ _V0_MEMORY = MemoryRules(
     default_fraction=0.9,
     sampler_bytes=36.0,
     hidden_copies=2.9,
-    resident_copies=1.16,
-    activation_base_bytes=0.05 * GIB,
+    resident_copies=1.24,
+    activation_base_bytes=0.038 * GIB,
     expert_workspace_resident=False,
     non_torch_bytes=0.35 * GIB,
     collective_bytes=1.85 * GIB,
@@ -37,7 +37,7 @@ _V1_MEMORY = replace(
     non_torch_bytes=0.13 * GIB,
 )
 _GROUPED_MEMORY = replace(_V1_MEMORY, layer_groups=True)
-_LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.44, expert_workspace_resident=True)
+_LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.49, expert_workspace_resident=True)
 _WORKSPACE_MEMORY = replace(_LEAN_SAMPLER_MEMORY, non_torch_bytes=0.25 * GIB)
 _FRACTION_92_MEMORY = replace(_WORKSPACE_MEMORY, default_fraction=0.92)
 _GRAPHS_MEMORY = replace(_FRACTION_92_MEMORY, graphs_in_budget=True, tokens_from_concurrency=True)
