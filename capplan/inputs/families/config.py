@@ -10,6 +10,8 @@ from capplan.errors import InputError
 
 LARGEST_DIMENSION = 100_000_000
 """Above any vocabulary, context length or width that was ever published; a larger number is a mistake."""
+LARGEST_RATIO = 1_000.0
+"""Above any widening factor; a larger number is a mistake."""
 MOST_LAYERS = 2_000
 """A network is held as a list of its layers; the deepest published ones have about 130."""
 
@@ -139,6 +141,33 @@ class Config:
             return tuple(numbers[:layers])
         number = self.dimension(*keys, default=default, least=0)
         return (number,) * layers
+
+    def whole_numbers(self, *keys: str) -> tuple[int, ...] | None:
+        """Return a list of whole numbers, written as a list or with commas, or None where it is missing."""
+        key, value = self.found(*keys)
+        if isinstance(value, str):
+            value = [
+                int(part) if part.strip().isdecimal() else part for part in value.split(",") if part.strip()
+            ]
+        elif value is not None and not isinstance(value, list):
+            raise self.error(key, f"{_short(value)} is not a list")
+        if value is None:
+            return None
+        return tuple(self._checked(f"{key}[{i}]", v, 0, LARGEST_DIMENSION) for i, v in enumerate(value))
+
+    def ratio(self, *keys: str, default: float | None = None) -> float:
+        """Return a number above zero that need not be whole."""
+        key, value = self.found(*keys)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise self.missing(*keys)
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not good or not 0 < value < LARGEST_RATIO:
+            raise self.error(
+                key, f"{_short(value)} is not a ratio", f"allowed: above 0, below {LARGEST_RATIO:g}"
+            )
+        return float(value)
 
     def section(self, *keys: str) -> "Config | None":
         """Return a nested object, or None where it is missing."""

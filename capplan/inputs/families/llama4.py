@@ -36,8 +36,8 @@ def read_llama4_text(config: Config, name: str) -> Network:
         shared=width,
     )
     step = config.optional("interleave_moe_layer_step") or 1
-    listed = config.items("moe_layers")
-    mixed_layers = {int(i) for i in listed} if listed is not None else set(range(step - 1, layers, step))
+    listed = config.whole_numbers("moe_layers")
+    mixed_layers = set(range(step - 1, layers, step)) if listed is None else set(listed)
     dense = dense_mlp(config, shape, traits, "intermediate_size_mlp") if len(mixed_layers) < layers else mixed
     chunk = config.dimension("attention_chunk_size", default=8192)
     made: dict[tuple[bool, bool], Layer] = {}

@@ -43,18 +43,11 @@ def _block(config: Config, entry: Config, hidden: int, query_heads: int, head_di
         if feeding.flag("replace_with_linear", default=False):
             matmuls += (Projection("linear_ffn", "ffn", hidden, hidden, "columns"),)
         else:
-            width = feeding.optional("intermediate_size") or _ratio_width(feeding, hidden)
+            width = feeding.optional("intermediate_size") or _feed_forward_width(
+                feeding.ratio("ffn_mult"), hidden
+            )
             matmuls += gated_mlp(hidden, width)
     return Layer(mixers, matmuls, None, norms)
-
-
-def _ratio_width(feeding: Config, hidden: int) -> int:
-    key, ratio = feeding.found("ffn_mult")
-    if ratio is None:
-        raise feeding.missing("ffn_mult", "intermediate_size")
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 1000:
-        raise feeding.error(key, f"{ratio!r} is not a ratio", "allowed: a number above 0")
-    return _feed_forward_width(float(ratio), hidden)
 
 
 def read_nemotron_nas(config: Config, name: str) -> Network:

@@ -43,7 +43,7 @@ def read_qwen3(config: Config, name: str) -> Network:
 
 
 def _parts(config: Config, shape: Heads, traits: Dense, layers: int, shared: int) -> list[Part]:
-    dense_layers = {int(i) for i in config.items("mlp_only_layers") or ()}
+    dense_layers = set(config.whole_numbers("mlp_only_layers") or ())
     step = config.dimension("decoder_sparse_step") if config.has("decoder_sparse_step") else 1
     sparse = mixture(
         config,

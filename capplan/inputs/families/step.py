@@ -14,11 +14,9 @@ def _mixed_layers(config: Config, layers: int) -> list[bool]:
     kinds = config.items("mlp_layer_types", length=layers)
     if kinds is not None:
         return [kind == "sparse" for kind in kinds[:layers]]
-    listed = config.values.get("moe_layers_enum")
+    listed = config.whole_numbers("moe_layers_enum")
     if listed is not None:
-        entries = listed.split(",") if isinstance(listed, str) else listed
-        chosen = {int(i) for i in entries if str(i).strip()}
-        return [i in chosen for i in range(layers)]
+        return [i in listed for i in range(layers)]
     first = config.count("first_k_dense_replace", default=3)
     return [i >= first for i in range(layers)]
 

@@ -1,5 +1,7 @@
 """Vision towers, counted only: their parameters are held beside the text model, their time is not modelled."""
 
+from math import prod
+
 from capplan.inputs.families.config import Config
 
 
@@ -79,8 +81,7 @@ def moonvit(vision: Config, text_hidden: int) -> int:
     columns = vision.dimension("init_pos_emb_width", "pos_emb_width")
     tower = _linear(3 * patch * patch, hidden) + rows * columns * hidden
     tower += layers * _block(hidden, intermediate) + 2 * hidden
-    merge = vision.items("merge_kernel_size") or (2, 2)
-    merged = hidden * int(merge[0]) * int(merge[1])
+    merged = hidden * prod(vision.whole_numbers("merge_kernel_size") or (2, 2))
     return tower + 2 * hidden + _linear(merged, merged) + _linear(merged, text_hidden)
 
 
@@ -90,7 +91,7 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
     intermediate = vision.dimension("intermediate_size", default=5632)
     patch = vision.dimension("patch_size", default=14)
     side = vision.dimension("image_size", default=448) // patch
-    shrink = vision.values.get("pixel_shuffle_ratio", 0.5)
+    shrink = vision.ratio("pixel_shuffle_ratio", default=0.5)
     wide = vision.dimension("projector_input_dim", default=4096)
     out = vision.dimension("projector_output_dim", default=4096)
     merged = int(hidden / shrink**2)

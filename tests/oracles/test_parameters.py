@@ -1,0 +1,446 @@
+"""Do we count the parameters that others count?
+
+The exact counts were made by building each model of its config.json with Hugging Face transformers 5.23 on
+torch's meta device, where weights have shapes but no storage, and adding up the shapes. Where the measured
+facts are beside the repository, all of them are checked; else the table below.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from capplan.inputs.model_config import read_network
+from capplan.model.network import Attention, LatentAttention
+from capplan.model.parameters import (
+    active_parameters,
+    parameters,
+    weight_bytes,
+    weight_bytes_by_class,
+    weight_elements_by_class,
+)
+
+FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+with_facts = pytest.mark.skipif(
+    not (FACTS / "model_facts.csv").exists(), reason="the collected facts are not beside the repository"
+)
+
+
+def llama(layers, hidden, intermediate, heads, kv_heads, vocabulary, **more):
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocabulary,
+    } | more
+
+
+def latent(layers, hidden, intermediate, heads, vocabulary, **more):
+    return (
+        llama(layers, hidden, intermediate, heads, heads, vocabulary)
+        | {
+            "model_type": "deepseek_v3",
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "num_experts_per_tok": 8,
+            "n_shared_experts": 1,
+        }
+        | more
+    )
+
+
+SMALL_GPT2 = {"model_type": "gpt2", "n_positions": 1024, "vocab_size": 50257}
+
+COUNTS = [
+    ("Llama-2-7B", llama(32, 4096, 11008, 32, 32, 32000), 6_738_415_616),
+    ("Llama-2-70B", llama(80, 8192, 28672, 64, 8, 32000), 68_976_648_192),
+    ("Llama-3.1-8B", llama(32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
+    ("Llama-3.1-70B", llama(80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
+    ("Llama-3.1-405B", llama(126, 16384, 53248, 128, 8, 128256), 405_853_388_800),
+    ("Llama-3.2-1B", llama(16, 2048, 8192, 32, 8, 128256, tie_word_embeddings=True), 1_235_814_400),
+    ("Mistral-7B-v0.1", llama(32, 4096, 14336, 32, 8, 32000, model_type="mistral", sliding_window=4096), 7_241_732_096),
+    (
+        "Mixtral-8x7B",
+        llama(32, 4096, 14336, 32, 8, 32000, model_type="mixtral", num_local_experts=8, num_experts_per_tok=2),
+        46_702_792_704,
+    ),
+    ("Qwen2.5-7B", llama(28, 3584, 18944, 28, 4, 152064, model_type="qwen2"), 7_615_616_512),
+    ("Qwen2.5-72B", llama(80, 8192, 29568, 64, 8, 152064, model_type="qwen2"), 72_706_203_648),
+    (
+        "Qwen3-0.6B",
+        llama(28, 1024, 3072, 16, 8, 151936, model_type="qwen3", head_dim=128, tie_word_embeddings=True),
+        596_049_920,
+    ),
+    ("Qwen3-32B", llama(64, 5120, 25600, 64, 8, 151936, model_type="qwen3", head_dim=128), 32_762_123_264),
+    (
+        "Qwen3-30B-A3B",
+        llama(48, 2048, 6144, 32, 4, 151936, model_type="qwen3_moe", head_dim=128, num_experts=128,
+              num_experts_per_tok=8, moe_intermediate_size=768),
+        30_532_122_624,
+    ),
+    (
+        "DeepSeek-V3",
+        latent(61, 7168, 18432, 128, 129280, moe_intermediate_size=2048, n_routed_experts=256, first_k_dense_replace=3),
+        671_026_404_352,
+    ),
+    (
+        "Kimi-K2",
+        latent(61, 7168, 18432, 64, 163840, moe_intermediate_size=2048, n_routed_experts=384, first_k_dense_replace=1,
+               model_type="kimi_k2"),
+        1_026_408_209_408,
+    ),
+    (
+        "DeepSeek-V3.2",
+        latent(61, 7168, 18432, 128, 129280, moe_intermediate_size=2048, n_routed_experts=256, first_k_dense_replace=3,
+               model_type="deepseek_v32", index_n_heads=64, index_head_dim=128, index_topk=2048),
+        671_877_929_216,
+    ),
+    (
+        "gpt-oss-120b",
+        llama(36, 2880, 2880, 64, 8, 201088, model_type="gpt_oss", head_dim=64, num_local_experts=128,
+              num_experts_per_tok=4, sliding_window=128),
+        116_829_156_672,
+    ),
+    (
+        "gpt-oss-20b",
+        llama(24, 2880, 2880, 64, 8, 201088, model_type="gpt_oss", head_dim=64, num_local_experts=32,
+              num_experts_per_tok=4, sliding_window=128),
+        20_914_757_184,
+    ),
+    ("Gemma-2-9B", llama(42, 3584, 14336, 16, 8, 256000, model_type="gemma2", head_dim=256), 9_241_705_984),
+    (
+        "Gemma-3-27B text",
+        llama(62, 5376, 21504, 32, 16, 262208, model_type="gemma3_text", head_dim=128, sliding_window=1024),
+        27_009_346_304,
+    ),
+    ("Phi-2", llama(32, 2560, 10240, 32, 32, 51200, model_type="phi"), 2_779_683_840),
+    ("Phi-4", llama(40, 5120, 17920, 40, 10, 100352, model_type="phi3"), 14_659_507_200),
+    ("GPT-2", SMALL_GPT2 | {"n_embd": 768, "n_layer": 12, "n_head": 12}, 124_439_808),
+    ("GPT-2 XL", SMALL_GPT2 | {"n_embd": 1600, "n_layer": 48, "n_head": 25}, 1_557_611_200),
+    (
+        "GPT-J-6B",
+        {"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50400, "n_positions": 2048},
+        6_050_882_784,
+    ),
+    (
+        "GPT-NeoX-20B",
+        {"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+         "intermediate_size": 24576, "vocab_size": 50432},
+        20_554_567_680,
+    ),
+    (
+        "OPT-13B",
+        {"model_type": "opt", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "ffn_dim": 20480,
+         "vocab_size": 50272, "max_position_embeddings": 2048},
+        12_853_473_280,
+    ),
+    ("BLOOM-7B1", {"model_type": "bloom", "hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880},
+     7_069_016_064),
+    ("Falcon-7B", {"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+                   "vocab_size": 65024, "multi_query": True}, 6_921_720_704),
+    ("OLMo-2-13B", llama(40, 5120, 13824, 40, 40, 100352, model_type="olmo2"), 13_716_198_400),
+    (
+        "OLMoE-1B-7B",
+        llama(16, 2048, 1024, 16, 16, 50304, model_type="olmoe", num_experts=64, num_experts_per_tok=8),
+        6_919_161_856,
+    ),
+    ("Command R", llama(40, 8192, 22528, 64, 64, 256000, model_type="cohere"), 34_980_831_232),
+    (
+        "Gemma-3n-E4B text",
+        {"model_type": "gemma3n_text", "intermediate_size": 16384, "num_hidden_layers": 35},
+        6_835_235_568,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "count"), [(c, n) for _, c, n in COUNTS], ids=[name for name, _, _ in COUNTS]
+)
+def test_parameters_equal_the_reference_implementation(config, count):
+    assert parameters(read_network(config, "published")) == count
+
+
+def test_the_classes_of_tensors_add_up_to_the_parameters():
+    for name, config, count in COUNTS:
+        assert sum(weight_elements_by_class(read_network(config, name)).values()) == count
+
+
+REASONS = {
+    "stepfun-ai/Step-3.7-Flash": (
+        663_552,
+        "the file says 128,896 tokens; the reference read its class default of 128,815, a nested key being absent",
+    ),
+    "meituan-longcat/LongCat-Flash-Chat": (
+        -28 * 256 * 4096 * 6144,
+        "the reference allocates input matrices for the 256 experts per layer that return their input",
+    ),
+}
+"""Where we knowingly count something else than the reference: the difference and why."""
+
+NOT_MODELLED = {"deepseek_v4", "deepseek_ref"}
+NO_MODEL_TYPE = {"tiiuae/falcon-7b": "falcon", "EleutherAI/gpt-neox-20b": "gpt_neox"}
+"""Partial files that do not say their model_type; everything else about them is there."""
+
+
+def rows():
+    with (FACTS / "model_facts.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["meta_params"]]
+
+
+def config_files():
+    return {path.stem.replace("--", "/", 1): path for path in sorted((FACTS / "configs").glob("*.json"))}
+
+
+@with_facts
+def test_every_published_config_gives_the_reference_count_to_the_last_parameter():
+    files, checked = config_files(), 0
+    for row in rows():
+        name = row["hf_id"]
+        if name not in files:
+            continue
+        config = json.loads(files[name].read_text(encoding="utf-8"))
+        config.setdefault("model_type", NO_MODEL_TYPE.get(name))
+        if config["model_type"] in NOT_MODELLED:
+            continue
+        network = read_network(config, name)
+        # A reference row without vision built the text class of a file that describes a tower too.
+        seen = 0 if float(row["meta_vision_audio"]) else network.vision_parameters
+        count = parameters(network) - seen - REASONS.get(name, (0, ""))[0]
+        assert count == int(float(row["meta_params"])), name
+        checked += 1
+    assert checked > 60
+
+
+@with_facts
+def test_every_published_config_is_read_or_refused_with_its_reason():
+    from capplan.errors import InputError
+
+    refused = {}
+    for name, path in config_files().items():
+        try:
+            network = read_network(json.loads(path.read_text(encoding="utf-8")), name, path.name)
+        except InputError as error:
+            refused[name] = str(error)
+        else:
+            assert parameters(network) > 0
+            assert 0 < active_parameters(network) <= parameters(network)
+    assert set(refused) == {
+        "deepseek-ai/DeepSeek-V4-Flash",
+        "deepseek-ai/DeepSeek-V4-Pro",
+        "nvidia/DeepSeek-V4-Pro-NVFP4",
+        "sgl-project/DeepSeek-V4-Pro-FP8",
+        *NO_MODEL_TYPE,
+    }
+    assert all("model_type" in reason for reason in refused.values())
+
+
+EXPERT_KEYS = dict.fromkeys(
+    ("mixtral", "phimoe", "minimax_m2", "granitemoe"), "num_local_experts"
+) | dict.fromkeys(
+    ("deepseek_v2", "glm4_moe", "glm4_moe_lite", "dots1", "longcat_flash", "mistral4"), "n_routed_experts"
+)
+TOP_KEYS = {"ernie4_5_moe": "moe_k", "hunyuan_v1_moe": "moe_topk", "longcat_flash": "moe_topk"}
+FIVES = ["sliding_attention"] * 4 + ["full_attention"]
+MORE_KEYS = {
+    "zai-org/GLM-4.5": {"use_qk_norm": True},
+    "zai-org/GLM-4.6": {"use_qk_norm": True},
+    "zai-org/GLM-4.7-Flash": {"first_k_dense_replace": 1},
+    "CohereForAI/c4ai-command-r-plus": {"use_qk_norm": True},
+    "google/gemma-3n-E4B": {"intermediate_size": 16384},
+    "google/gemma-4-E2B (text)": {"layer_types": FIVES * 7, "use_double_wide_mlp": True},
+    "tencent/Hunyuan-A13B-Instruct": {"moe_topk": [8] * 32, "moe_intermediate_size": [3072] * 32},
+    "tencent/Hy3-preview": {"num_shared_experts": 1},
+    "baidu/ERNIE-4.5-21B-A3B-PT": {"moe_num_experts": 64, "moe_num_shared_experts": 2},
+    "baidu/ERNIE-4.5-300B-A47B-PT": {
+        "moe_num_experts": 64,
+        "moe_num_shared_experts": 0,
+        "moe_layer_start_index": 3,
+    },
+    "meituan-longcat/LongCat-Flash-Chat": {
+        "num_layers": 28,
+        "ffn_hidden_size": 12288,
+        "expert_ffn_hidden_size": 2048,
+        "n_routed_experts": 512,
+        "zero_expert_num": 256,
+    },
+}
+"""Keys of a model that the collected table has no column for."""
+STATEFUL = {"qwen3_next", "kimi_linear", "minimax", "granitemoehybrid", "jamba", "nemotron_h", "falcon_mamba", "mamba",
+            "mamba2", "zamba2", "falcon_h1", "lfm2_moe"}  # fmt: skip
+COLUMNS = (
+    "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim vocab_size "
+    "tie_word_embeddings sliding_window attention_bias moe_intermediate_size n_shared_experts decoder_sparse_step "
+    "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim num_kv_shared_layers global_head_dim"
+).split()
+
+
+def value(text):
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(float(text))
+    except ValueError:
+        return text
+
+
+def config_of(row):
+    """Return the config.json that a row of the collected table describes."""
+    kind = row["text_model_type"]
+    config = {"model_type": kind} | {key: value(row[key]) for key in COLUMNS if row[key]}
+    renamed = {
+        "first_k_dense": "first_k_dense_replace",
+        "n_experts": EXPERT_KEYS.get(kind, "num_experts"),
+        "experts_per_tok": TOP_KEYS.get(kind, "num_experts_per_tok"),
+    }
+    config |= {key: value(row[column]) for column, key in renamed.items() if row[column]}
+    return config | MORE_KEYS.get(row["hf_id"], {})
+
+
+@with_facts
+def test_models_known_by_their_dimensions_give_the_reference_count():
+    files, wrong, checked = config_files(), {}, 0
+    for row in rows():
+        name = row["hf_id"]
+        if name in files or row["text_model_type"] in STATEFUL | {"gemma4_text"} and "E2B" not in name:
+            continue
+        count = parameters(read_network(config_of(row), name)) - REASONS.get(name, (0, ""))[0]
+        checked += 1
+        if count != int(float(row["meta_params"])):
+            wrong[name] = count - int(float(row["meta_params"]))
+    assert wrong == {}
+    assert checked > 35
+
+
+def network_named(name):
+    return read_network(next(config for title, config, _ in COUNTS if title == name), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "page"),
+    [
+        (
+            "gpt-oss-120b",
+            5.13e9,
+            "OpenAI 2025, gpt-oss model card, table 1 (5.13B active, embedding left out)",
+        ),
+        ("gpt-oss-20b", 3.61e9, "OpenAI 2025, gpt-oss model card, table 1 (3.61B active)"),
+        ("DeepSeek-V3", 37e9, "arXiv:2412.19437, abstract (37B, embedding counted in part)"),
+        ("Kimi-K2", 32e9, "arXiv:2507.20534, table 2 (32.6B)"),
+        ("Mixtral-8x7B", 12.9e9, "arXiv:2401.04088, section 2 (13B)"),
+    ],
+)
+def test_active_parameters_are_those_of_the_model_card(name, published, page):
+    # Cards round to two digits and differ in whether the token embedding counts: 3 %.
+    assert active_parameters(network_named(name)) == pytest.approx(published, rel=0.03), page
+
+
+def test_active_parameters_can_count_the_embedding_as_many_cards_do():
+    network = network_named("Qwen3-30B-A3B")
+    assert active_parameters(network, embedding=True) == 3_353_032_704
+    assert active_parameters(network) == 3_353_032_704 - 151936 * 2048
+    dense = network_named("Llama-3.1-8B")
+    assert active_parameters(dense, embedding=True) == parameters(dense)
+    tied = network_named("Llama-3.2-1B")
+    assert active_parameters(tied) == parameters(tied)
+
+
+def test_llama_3_1_405b_has_126_layers_and_llama_2_70b_8_kv_heads():
+    assert len(network_named("Llama-3.1-405B").layers) == 126
+    (mixer,) = network_named("Llama-2-70B").layers[0].mixers
+    assert isinstance(mixer, Attention)
+    assert mixer.kv_heads == 8
+
+
+def test_weights_are_parameters_times_bytes_and_not_twice_that():
+    network = network_named("Llama-3.1-70B")
+    assert weight_bytes(network) == 2 * 70_553_706_496
+
+
+def test_a_gated_feed_forward_has_three_matrices():
+    assert weight_elements_by_class(network_named("Llama-3.1-8B"))["ffn"] == 32 * 3 * 4096 * 14336
+
+
+def test_the_lm_head_is_a_matrix_of_its_own_unless_tied():
+    untied = weight_bytes_by_class(network_named("Llama-3.1-8B"))
+    assert untied["lm_head"] == untied["embedding"] == 2 * 128256 * 4096
+    assert "lm_head" not in weight_bytes_by_class(network_named("Llama-3.2-1B"))
+
+
+def test_deepseek_v3_keeps_its_multi_token_prediction_layer_apart():
+    # The checkpoint is called 685B because it repeats embedding and head in that layer; arXiv:2412.19437,
+    # section 2.2: one such layer of 11.5B of its own (14B with the repeated embedding and head).
+    config = next(c for name, c, _ in COUNTS if name == "DeepSeek-V3") | {"num_nextn_predict_layers": 1}
+    network = read_network(config, "DeepSeek-V3")
+    assert parameters(network) == 671_026_404_352
+    assert network.mtp_parameters == pytest.approx(11.5e9, rel=0.02)
+    assert weight_bytes(network, mtp=True) - weight_bytes(network) == 2 * network.mtp_parameters
+    repeated = network.mtp_parameters + 2 * 129280 * 7168
+    assert parameters(network) + repeated == pytest.approx(684.5e9, rel=0.001)
+
+
+def test_longcat_flash_is_the_560_billion_of_its_report():
+    # arXiv:2509.01322: 560B, 18.6 to 31.3B of them active, 27B on average, two attentions in each of 28 layers.
+    config = {
+        "model_type": "longcat_flash", "num_layers": 28, "hidden_size": 6144, "ffn_hidden_size": 12288,
+        "expert_ffn_hidden_size": 2048, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
+        "num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 131072,
+    }  # fmt: skip
+    network = read_network(config, "LongCat-Flash")
+    assert parameters(network) == pytest.approx(560e9, rel=0.002)
+    assert 18.6e9 < active_parameters(network) < 31.3e9
+    assert sum(isinstance(m, LatentAttention) for layer in network.layers for m in layer.mixers) == 56
+
+
+NAS = {
+    "model_type": "nemotron-nas", "hidden_size": 8192, "num_attention_heads": 64, "num_hidden_layers": 80,
+    "vocab_size": 128256, "num_key_value_heads": None, "intermediate_size": None,
+}  # fmt: skip
+
+
+def test_a_searched_network_of_equal_blocks_is_the_llama_it_came_from():
+    block = {"attention": {"n_heads_in_group": 8, "no_op": False}, "ffn": {"ffn_mult": 5.25, "no_op": False}}
+    network = read_network(NAS | {"block_configs": [block] * 80}, "nas")
+    assert parameters(network) == 70_553_706_496
+
+
+def test_blocks_without_attention_hold_no_keys_and_blocks_without_anything_hold_nothing():
+    block = {"attention": {"n_heads_in_group": 8}, "ffn": {"ffn_mult": 5.25}}
+    silent = {
+        "attention": {"n_heads_in_group": None, "no_op": True},
+        "ffn": {"ffn_mult": None, "no_op": True},
+    }
+    network = read_network(NAS | {"block_configs": [block] * 40 + [silent] * 40}, "nas")
+    full = read_network(NAS | {"block_configs": [block] * 80}, "nas")
+    ends = 2 * 128256 * 8192 + 8192
+    assert 2 * (parameters(network) - ends) == parameters(full) - ends
+    assert sum(len(layer.mixers) for layer in network.layers) == 40
+
+
+def test_decilm_7b_has_its_own_kv_heads_in_each_layer():
+    # Deci AI 2023, DeciLM-7B model card: 7.04 billion parameters, a few KV heads per layer. The list here is of our
+    # making; how few they are hardly changes the sum, as the 1 % allows.
+    heads = [4] * 2 + [2] * 4 + [1] * 26
+    config = llama(32, 4096, 14336, 32, 32, 32000, model_type="deci", num_key_value_heads_per_layer=heads)
+    network = read_network(config, "DeciLM-7B")
+    assert [layer.mixers[0].kv_heads for layer in network.layers] == heads
+    assert parameters(network) == pytest.approx(7.04e9, rel=0.01)
+
+
+def test_falcon_180b_is_the_180_billion_of_its_name():
+    # arXiv:2311.16867, table 1: 80 layers, width 14848, 232 heads, 8 KV heads; 179.5B parameters.
+    config = {
+        "model_type": "falcon", "hidden_size": 14848, "num_hidden_layers": 80, "num_attention_heads": 232,
+        "num_kv_heads": 8, "new_decoder_architecture": True, "vocab_size": 65024,
+    }  # fmt: skip
+    # The published 179,522,565,120 hold the LM head that its class ties to the embedding.
+    assert parameters(read_network(config, "falcon-180B")) + 65024 * 14848 == 179_522_565_120
+    untied = read_network(config | {"tie_word_embeddings": False}, "falcon-180B")
+    assert parameters(untied) == 179_522_565_120

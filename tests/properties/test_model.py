@@ -1,0 +1,309 @@
+"""What must hold for any network that can be read, and for any config.json that cannot."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.errors import CapplanError, InputError
+from capplan.inputs.families.registry import families, refused
+from capplan.inputs.model_config import read_network
+from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.network import layer_counts
+from capplan.model.parameters import (
+    active_parameters,
+    layer_parameters,
+    parameters,
+    stage_edges,
+    weight_bytes,
+    weight_bytes_per_rank,
+    weight_elements_by_class,
+)
+from capplan.model.sharding import Sharding
+
+law = settings(deadline=None, max_examples=60)
+powers = st.integers(0, 4).map(lambda exponent: 2**exponent)
+
+
+@st.composite
+def configs(draw):
+    """Draw a small config of one of four shapes: dense, sliding, experts, latent."""
+    kind = draw(st.sampled_from(["llama", "gemma2", "qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"]))
+    kv_heads = draw(powers)
+    heads = kv_heads * draw(powers)
+    config = {
+        "model_type": kind,
+        "hidden_size": heads * draw(st.sampled_from([8, 16, 64])),
+        "num_hidden_layers": draw(st.integers(1, 9)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": draw(st.sampled_from([8, 16, 24])),
+        "intermediate_size": draw(st.sampled_from([64, 96, 160])),
+        "vocab_size": draw(st.integers(16, 512)) * 16,
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+    if kind in ("qwen3_moe", "deepseek_v3", "gpt_oss", "llama4_text"):
+        experts = draw(st.sampled_from([4, 8, 16]))
+        config |= {key: experts for key in ("num_experts", "n_routed_experts", "num_local_experts")}
+        config |= {"num_experts_per_tok": draw(st.integers(1, 4)), "moe_intermediate_size": 32}
+        config |= {"intermediate_size_mlp": 128}
+    if kind == "deepseek_v3":
+        config |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+        config |= {"v_head_dim": 16, "n_shared_experts": 1, "first_k_dense_replace": draw(st.integers(0, 2))}
+    if kind in ("gemma2", "gpt_oss"):
+        config |= {"sliding_window": draw(st.integers(1, 4096))}
+    if kind == "llama4_text":
+        config |= {"attention_chunk_size": draw(st.integers(1, 8192)), "interleave_moe_layer_step": 2}
+    return config
+
+
+networks = configs().map(lambda config: read_network(config, "drawn"))
+tokens = st.integers(0, 1_000_000).map(float)
+
+
+@law
+@given(networks, tokens)
+def test_kv_cache_halves_when_elements_halve(network, context):
+    assert kv_bytes_per_sequence(network, context, 1.0) * 2 == kv_bytes_per_sequence(network, context, 2.0)
+
+
+@law
+@given(networks, tokens, tokens)
+def test_more_context_never_needs_fewer_bytes(network, one, other):
+    few, many = sorted((one, other))
+    assert kv_bytes_per_sequence(network, few, 2.0) <= kv_bytes_per_sequence(network, many, 2.0)
+
+
+@law
+@given(networks, tokens)
+def test_the_growth_is_what_the_next_token_adds(network, context):
+    added = kv_bytes_per_sequence(network, context + 1, 2.0) - kv_bytes_per_sequence(network, context, 2.0)
+    assert kv_bytes_per_token(network, context, 2.0) == added
+
+
+@law
+@given(networks, st.lists(tokens, min_size=1, max_size=5))
+def test_arrays_and_numbers_agree(network, contexts):
+    together = kv_bytes_per_sequence(network, np.array(contexts), 2.0)
+    assert together.tolist() == [float(kv_bytes_per_sequence(network, context, 2.0)) for context in contexts]
+
+
+@law
+@given(configs(), tokens)
+def test_bytes_are_linear_in_layers_that_are_alike(config, context):
+    config |= {"model_type": "llama", "num_hidden_layers": 3}
+    once = read_network(config, "once")
+    twice = read_network(config | {"num_hidden_layers": 6}, "twice")
+    assert 2 * kv_bytes_per_sequence(once, context, 2.0) == kv_bytes_per_sequence(twice, context, 2.0)
+    assert parameters(twice) - parameters(once) == 3 * layer_parameters(once.layers[0])
+
+
+@law
+@given(networks)
+def test_one_rank_is_the_unsharded_model(network):
+    assert weight_bytes_per_rank(network, Sharding()) == weight_bytes(network)
+    assert state_bytes_per_sequence(network, 1.0) == state_bytes_per_sequence(network)
+
+
+@law
+@given(networks, powers, powers, st.integers(1, 4), powers)
+def test_ranks_together_hold_at_least_the_model_and_none_more_than_it(
+    network, tensor, data, pipeline, expert
+):
+    expert = min(expert, tensor * data)
+    pipeline = min(pipeline, len(network.layers))
+    sharding = Sharding(float(tensor), float(pipeline), float(expert), float(data))
+    held = weight_bytes_per_rank(network, sharding)
+    # Dealt out whole, experts may leave one rank with more than its share, never with more than all of them.
+    assert held * sharding.devices >= weight_bytes(network) * (1 - 1e-12)
+    assert held <= weight_bytes(network) * (1 + 1e-12)
+
+
+@law
+@given(networks, powers)
+def test_more_tensor_parallelism_never_holds_more(network, tensor):
+    wide = weight_bytes_per_rank(network, Sharding(tensor=2.0 * tensor))
+    assert wide <= weight_bytes_per_rank(network, Sharding(tensor=float(tensor)))
+
+
+@law
+@given(networks)
+def test_plans_priced_together_are_plans_priced_alone(network):
+    tensor = np.array([1.0, 2.0, 4.0, 8.0, 2.0])
+    pipeline = np.minimum(np.array([1.0, 1.0, 2.0, 3.0, 2.0]), len(network.layers))
+    expert = np.array([1.0, 2.0, 4.0, 8.0, 1.0])
+    together = weight_bytes_per_rank(network, Sharding(tensor, pipeline, expert))
+    alone = [
+        weight_bytes_per_rank(network, Sharding(*plan)) for plan in zip(tensor, pipeline, expert, strict=True)
+    ]
+    assert together.tolist() == pytest.approx(alone, rel=1e-12)
+
+
+@law
+@given(st.integers(1, 200), st.integers(1, 16))
+def test_stages_cover_the_layers_without_gap_and_differ_by_one_at_most(layers, stages):
+    edges = stage_edges(layers, stages)
+    assert edges[0][0] == 0
+    assert edges[-1][1] == layers
+    assert all(end == start for (_, end), (start, _) in zip(edges, edges[1:], strict=False))
+    sizes = [end - start for start, end in edges]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@law
+@given(networks)
+def test_active_parameters_are_the_dense_ones_and_the_chosen_experts(network):
+    classes = weight_elements_by_class(network)
+    idle = sum(
+        count
+        * (layer.experts.experts - layer.experts.experts_per_token)
+        * layer.experts.parameters_per_expert
+        for layer, count in layer_counts(network)
+        if layer.experts
+    )
+    head = network.lm_head.parameters if network.tied_embeddings else 0
+    assert active_parameters(network) == parameters(network) - idle - classes["embedding"] + head
+
+
+BROKEN = [0, -1, "4096", True, math.nan, math.inf, 1e30, 2.5, [4096], {}]
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", BROKEN, ids=repr)
+@pytest.mark.parametrize("key", [key for key in LLAMA if key != "model_type"])
+def test_a_broken_dimension_is_refused_with_its_file_and_key(key, value):
+    with pytest.raises(InputError) as refusal:
+        read_network(LLAMA | {key: value}, "broken", "here/config.json")
+    first = str(refusal.value).splitlines()[0]
+    assert first.startswith(f"here/config.json: {key}: ")
+
+
+@pytest.mark.parametrize(
+    "key", ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+)
+def test_a_missing_dimension_is_named(key):
+    config = {name: value for name, value in LLAMA.items() if name != key}
+    with pytest.raises(InputError, match=rf"config.json: {key}: missing"):
+        read_network(config, "broken")
+
+
+def test_a_misspelt_key_is_found():
+    config = {("hiden_size" if key == "hidden_size" else key): value for key, value in LLAMA.items()}
+    with pytest.raises(InputError, match="did you mean"):
+        read_network(config, "broken")
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(
+        InputError, match=r"num_attention_heads: 4 is not divisible by num_key_value_heads = 3"
+    ):
+        read_network(LLAMA | {"num_key_value_heads": 3}, "broken")
+    with pytest.raises(InputError, match=r"hidden_size: 66 is not divisible"):
+        read_network(LLAMA | {"hidden_size": 66}, "broken")
+
+
+def test_more_experts_per_token_than_experts_are_refused():
+    config = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5}
+    with pytest.raises(InputError, match="5 of 4 experts"):
+        read_network(config, "broken")
+
+
+@pytest.mark.parametrize("whole", [[], [LLAMA], "llama", 7, None, True])
+def test_a_file_that_is_not_an_object_is_refused(whole):
+    with pytest.raises(InputError, match="not an object"):
+        read_network(whole, "broken")
+
+
+@pytest.mark.parametrize("kind", ["bert", "vit", "clip", "t5", "whisper", "siglip", "roberta", "bart"])
+def test_models_that_do_not_decode_are_refused_with_the_reason(kind):
+    with pytest.raises(InputError) as refusal:
+        read_network(LLAMA | {"model_type": kind}, "broken")
+    first, *more = str(refusal.value).splitlines()
+    assert repr(kind) in first
+    assert len(first) > 60
+    assert "llama" in more[0]
+
+
+def test_an_unknown_model_type_gets_the_nearest_and_the_list():
+    with pytest.raises(InputError, match=r"'lama' is not modelled: did you mean 'llama'") as refusal:
+        read_network(LLAMA | {"model_type": "lama"}, "broken")
+    assert "mixtral" in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", [None, 7, ["llama"], {}])
+def test_a_model_type_that_is_not_a_name_is_refused(kind):
+    with pytest.raises(InputError, match="model_type"):
+        read_network(LLAMA | {"model_type": kind}, "broken")
+
+
+def test_no_type_is_both_modelled_and_refused():
+    assert not set(families()) & set(refused())
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 200), st.floats(), st.text(max_size=8),
+    st.lists(st.one_of(st.none(), st.integers(-1, 9), st.text(max_size=4)), max_size=12),
+    st.dictionaries(st.sampled_from(["hidden_size", "attention", "ffn", "no_op"]), st.integers(-1, 9), max_size=3),
+)  # fmt: skip
+KEYS = sorted(
+    {*LLAMA, "head_dim", "sliding_window", "layer_types", "num_experts", "n_routed_experts", "num_local_experts",
+     "num_experts_per_tok", "moe_intermediate_size", "mlp_layer_types", "first_k_dense_replace", "text_config",
+     "vision_config", "tie_word_embeddings", "block_configs", "moe_layer_freq", "mlp_only_layers", "moe_layers",
+     "no_rope_layers", "kv_lora_rank", "q_lora_rank", "merge_kernel_size", "moe_layers_enum", "per_layer_config",
+     "sliding_window_pattern", "no_rope_layer_interval", "interleave_moe_layer_step", "swa_head_dim", "num_layers",
+     "n_layer", "n_head", "moe_topk", "num_shared_expert", "decoder_sparse_step", "sparse_attention_config", "attn_config", "dtype", "quantization_config",
+     "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "full_attn_idxs", "linear_attn_config"}
+    - {"model_type"}
+)  # fmt: skip
+
+
+RICH = LLAMA | {
+    "num_key_value_heads": 4, "sliding_window": 8, "num_experts": 4, "n_routed_experts": 4, "num_local_experts": 4,
+    "moe_num_experts": 4, "num_experts_per_tok": 2, "moe_k": 2, "moe_topk": 2, "top_k_experts": 2,
+    "moe_intermediate_size": 32, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "num_layers": 2, "ffn_hidden_size": 64,
+    "expert_ffn_hidden_size": 32, "n_embd": 64, "n_head": 4, "n_heads": 4, "n_layer": 2, "n_layers": 2, "d_model": 64,
+    "ffn_dim": 96, "hybrid_layer_pattern": [0, 1], "dense_intermediate_size": 96, "intermediate_size_mlp": 96,
+    "num_key_value_heads_per_layer": [1, 2], "shared_expert_intermediate_size": 32, "share_expert_dim": 32,
+    "attention_chunk_size": 8, "num_kv_shared_layers": 1, "laurel_rank": 4, "num_shared_expert": 1,
+    "moe_num_shared_experts": 1, "num_shared_experts": 1,
+}  # fmt: skip
+"""Enough keys for every family, so that what is broken is what we broke."""
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(sorted(families())), st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
+def test_any_config_is_read_or_refused_in_our_own_words(kind, changes):
+    config = RICH | {"model_type": kind} | changes
+    if changes.get("text_config") == {}:
+        config["text_config"] = RICH | {"model_type": f"{kind}_text"}
+    try:
+        network = read_network(config, "any")
+    except CapplanError as refusal:
+        assert str(refusal).splitlines()[0].startswith("config.json: ")
+    else:
+        assert parameters(network) > 0
+
+
+def test_the_rich_config_is_enough_for_the_families_of_attention():
+    read = set()
+    for kind in families():
+        for config in (RICH, {"text_config": RICH | {"model_type": "text"}}):
+            try:
+                read_network(config | {"model_type": kind}, "rich")
+            except CapplanError:
+                continue
+            read.add(kind)
+    assert len(read) > 70
+
+
+def test_keys_that_were_read_are_listed():
+    network = read_network(LLAMA, "listed")
+    assert {"hidden_size", "vocab_size", "num_key_value_heads"} <= set(network.keys_used)
+    assert json.dumps(network.keys_used)
