@@ -182,7 +182,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     >>> vllm = profile("vllm", "0.19.0")
     >>> peak = rank_activation_bytes(stages_of(network, 1)[0], network, launch, vllm)
     >>> round(float(peak - vllm.memory.activation_base_bytes) / 1e6, 2)
-    14.44
+    14.49
     """
     rules = profile.memory
     element = FORMATS[network.activation_format].bytes_per_element
