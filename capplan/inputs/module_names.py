@@ -62,7 +62,7 @@ _EXPERT_MATRICES = (
     "down_proj",
 )
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "multi_modal", "mm_projector")
-_LAYER = re.compile(r"(?:^|.*\.)layers\.(\d+)\.(.+)")
+_LAYER = re.compile(r"(?:^|.*\.)layers\.(\d+)(?:\.(.+))?")
 _EXPERT_NUMBER = re.compile(r"\bexperts\.(\d+)\b")
 
 
@@ -146,6 +146,8 @@ class NameList:
     """Patterns that name no single layer, with their values, in order."""
     anywhere: dict[str, str] = field(default_factory=dict)
     """Names without a layer, such as lm_head."""
+    mtp: str | None = None
+    """Value of the multi-token-prediction layers, where they are named."""
 
     def add(self, name: str, value: str) -> None:
         """Add a name or pattern; towers other than the text decoder are left out."""
@@ -157,10 +159,12 @@ class NameList:
             return
         match = _LAYER.fullmatch(name)
         prefix = name.partition("layers.")[0]
+        if prefix.startswith("mtp"):
+            self.mtp = value
         if any(tower in prefix for tower in _OTHER_TOWERS):
             return
         if match:
-            self.by_layer.setdefault(int(match[1]), {})[match[2]] = value
+            self.by_layer.setdefault(int(match[1]), {})[match[2] or "*"] = value
         elif any(mark in name for mark in "*?["):
             self.patterns.append((name, value))
         else:

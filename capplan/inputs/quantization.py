@@ -130,8 +130,7 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
 
 
 def _mtp_experts(network: Network, experts: Experts, scheme: Scheme, experts_format: Any) -> Experts:
-    left_out = any(pattern.startswith("mtp") for pattern, _ in scheme.named.patterns)
-    if left_out:
+    if scheme.named.mtp == LEFT_OUT:
         return experts
     return replace(experts, weight_format=experts_format(len(network.layers), experts))
 

@@ -194,6 +194,8 @@ def kv_format(scheme: Any, place: str) -> str:
     """
     if isinstance(scheme, str) and scheme.lower() in KV_FORMATS:
         return scheme.lower()
+    if scheme in ("static", "dynamic"):  # AMD's and AutoFP8's spelling of fp8 with such scales
+        return "fp8"
     if isinstance(scheme, Mapping):
         found = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4", (4, "int"): "int4"}.get(
             (scheme.get("num_bits", 0), scheme.get("type", "float"))
