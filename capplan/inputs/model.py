@@ -59,10 +59,11 @@ def _read(name: str, revision: str | None, *, offline: bool) -> Network:
         network = _network(config, title, title)
         return replace(network, notes=(*network.notes, *shipped_notes(name)))
     if not is_repository(name) or "/" not in name:
+        short = {known.rpartition("/")[2].lower() for known in shipped_names()}
         raise unknown(
             "model",
             name,
-            shipped_names(),
+            short,
             hint="or give a Hugging Face id (owner/name), or the path of a config.json",
         )
     return _from_hub(name, revision, offline=offline)

@@ -80,7 +80,7 @@ def test_the_wheel_states_licence_and_entry_point(wheel):
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
     assert "License-Expression: Apache-2.0" in metadata
     assert "capplan = capplan.cli.main:main" in entry
-    required = re.findall(r"^Requires-Dist: ([\w-]+)[^;]*$", metadata, re.MULTILINE)
+    required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
     assert set(required) == {"typer", "rich", "pydantic", "pyyaml", "numpy", "pandas", "huggingface-hub"}
 
 

@@ -1,0 +1,372 @@
+"""Bad input: one clear line that names file and key, what is allowed, the nearest match; exit 2; no traceback, no number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capplan.cli.commands import COMMANDS
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+SCENARIO = """name: check
+model: llama-3.1-8b
+weight_dtype: bf16
+kv_dtype: bf16
+engine: vllm
+traffic:
+  - name: chat
+    request_rate: 5 req/s
+    input_tokens: {mean: 800, p95: 2000}
+    output_tokens: {mean: 200, p95: 500}
+slo: {ttft_p95: 2 s, tpot_p95: 100 ms}
+fleet: {hardware: [a100-sxm-80gb, h100-sxm], headroom: 20 %, spare_replicas: 1}
+"""
+
+
+def refused(ran, *expected):
+    """Check that a run was refused in words: what, where and what is allowed."""
+    assert ran.code == 2, (ran.out, ran.err)
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert "Error" not in ran.err.split(":")[0]
+    first = ran.err.splitlines()[0]
+    for text in expected:
+        assert text in ran.err, f"{text!r} is not in {ran.err!r}"
+    return first
+
+
+def written(folder, config, name="config.json"):
+    path = folder / name
+    path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def model(capplan, tmp_path):
+    """Run `capplan model` on a config of these keys."""
+
+    def run(**changes):
+        config = {key: value for key, value in {**LLAMA, **changes}.items() if value is not ...}
+        return capplan("model", written(tmp_path, config), "--format", "json")
+
+    return run
+
+
+@pytest.fixture
+def scenario(capplan, tmp_path):
+    """Run `capplan fleet` on a scenario in which a piece of text was replaced."""
+
+    def run(old, new):
+        assert old in SCENARIO
+        return capplan(
+            "fleet", written(tmp_path, SCENARIO.replace(old, new), "chat.yaml"), "--format", "json"
+        )
+
+    return run
+
+
+def test_a_good_config_is_read(model):
+    ran = model()
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["result"]["layers"] == 2
+
+
+# Files
+
+
+def test_a_missing_file_is_named(capplan, tmp_path):
+    refused(capplan("model", tmp_path / "none" / "config.json"), "none/config.json", "no such file")
+
+
+def test_an_unreadable_file_is_named(capplan, tmp_path):
+    folder = tmp_path / "config.json"
+    folder.mkdir()
+    refused(capplan("model", folder), "config.json")
+    locked = written(tmp_path, LLAMA, "locked.json")
+    locked.chmod(0)
+    if not os.access(locked, os.R_OK):
+        refused(capplan("model", locked), "locked.json", "cannot be read")
+
+
+def test_a_folder_without_config_says_so(capplan, tmp_path):
+    refused(capplan("model", tmp_path), str(tmp_path), "no config.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is empty"),
+        ("{'model_type': 'llama'}", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[1, 2]", "a list"),
+        ("3", "a number"),
+        ('{"model_type": "llama", "hidden_size": NaN}', "NaN"),
+        ('{"model_type": "llama", "model_type": "llama"}', "twice"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+    ids=["empty", "python", "cut", "list", "number", "nan", "twice", "deep"],
+)
+def test_a_file_that_is_no_json_object_is_refused(capplan, tmp_path, content, expected):
+    refused(capplan("model", written(tmp_path, content)), "config.json", expected)
+
+
+def test_weights_passed_by_mistake_are_recognised(capplan, tmp_path):
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF" + bytes(100))
+    refused(capplan("model", gguf), "model.gguf", "GGUF", "config.json")
+    header = json.dumps({"w": {"dtype": "F16", "shape": [1], "data_offsets": [0, 2]}}).encode()
+    tensors = tmp_path / "model.safetensors"
+    tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))
+    refused(capplan("model", tensors), "model.safetensors", "safetensors", "config.json")
+
+
+def test_a_file_of_50_mb_is_not_read_whole(capplan, tmp_path):
+    large = tmp_path / "config.json"
+    with large.open("wb") as file:
+        file.write(b'{"model_type": "')
+        file.truncate(50_000_000)
+    start = time.perf_counter()
+    refused(capplan("model", large), "config.json", "MB")
+    assert time.perf_counter() - start < 30
+
+
+def test_a_path_with_blanks_and_unicode_works(capplan, tmp_path):
+    folder = tmp_path / "mein Modell – 模型"
+    folder.mkdir()
+    written(folder, LLAMA)
+    ran = capplan("model", folder, "--format", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["result"]["model"] == "mein Modell – 模型"
+
+
+# Keys of a config
+
+
+@pytest.mark.parametrize("model_type", ["vit", "bert", "whisper", "clip"])
+def test_vision_and_encoder_models_are_refused_by_kind(model, model_type):
+    refused(model(model_type=model_type), "model_type", model_type)
+
+
+def test_an_unknown_model_type_gives_its_nearest(model):
+    refused(model(model_type="lama"), "config.json: model_type", "'lama'", "llama")
+    refused(model(model_type=...), "config.json: model_type", "missing")
+    refused(model(model_type=7), "config.json: model_type")
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_missing_dimension_is_named(model, key):
+    refused(model(**{key: ...}), f"config.json: {key}", "missing")
+
+
+@pytest.mark.parametrize("value", [0, -4, "64", 1e30, 64.5, True, [64], {"a": 1}, 10**40])
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_dimension_that_is_no_size_is_refused(model, key, value):
+    refused(model(**{key: value}), f"config.json: {key}")
+
+
+def test_heads_that_do_not_divide_are_refused(model):
+    refused(model(num_attention_heads=5), "num_attention_heads", "5")
+    refused(model(num_key_value_heads=3), "num_key_value_heads", "3")
+
+
+def test_an_unknown_quantisation_is_refused(model):
+    refused(model(quantization_config={"quant_method": "magic"}), "quantization_config", "magic")
+    refused(model(quantization_config="fp8"), "quantization_config")
+
+
+# Words of the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("fitt", "llama-3.1-8b"), ("unknown command 'fitt'", "'fit'")),
+        (("fit", "llama-3.1-8b"), ("--hardware",)),
+        (("fit", "llama-3.1-8b", "--hardware", "h10"), ("unknown hardware 'h10'", "h100")),
+        (("fit", "llama-3.1-8b", "--hardware", ""), ("hardware name is empty",)),
+        (("fit", "lama-3.1-8b", "--hardware", "h100"), ("unknown model 'lama-3.1-8b'", "llama-3.1-8b")),
+        (
+            ("fit", "llama-3.1-8b", "--hardware", "h100", "--weight-dtype", "fp9"),
+            ("unknown weight dtype 'fp9'", "fp8"),
+        ),
+        (("fit", "llama-3.1-8b", "--hardware", "h100", "--kv-dtype", "nvfp8"), ("unknown KV dtype", "fp8")),
+        (("fit", "llama-3.1-8b", "--hardware", "h100", "--engine", "vlm"), ("--engine", "'vllm'")),
+        (("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "16"), ("16", "8")),
+        (
+            ("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "3"),
+            ("--tensor-parallel 3", "allowed: 1, 2, 4"),
+        ),
+        (("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "0"), ("--tensor-parallel", "out of range")),
+        (
+            ("fit", "llama-3.1-8b", "--hardware", "h100", "--gpu-memory-utilization", "20%%"),
+            ("--gpu-memory-utilization", "20%%"),
+        ),
+        (
+            ("fit", "llama-3.1-8b", "--hardware", "h100", "--gpu-memory-utilization", "1.5"),
+            ("--gpu-memory-utilization",),
+        ),
+        (
+            ("fit", "llama-3.1-8b", "--hardware", "h100", "--max-model-len", "1e30"),
+            ("--max-model-len", "whole number"),
+        ),
+        (("kv-size", "llama-3.1-8b", "--context", "-5"), ("--context", "out of range")),
+        (("kv-size", "llama-3.1-8b", "--context", "8 k"), ("--context", "whole number")),
+        (("kv-size", "llama-3.1-8b", "--contxt", "8"), ("unknown option '--contxt'", "'--context'")),
+        (("kv-size", "llama-3.1-8b", "--format", "yaml"), ("--format", "known: csv, json, markdown, table")),
+        (("kv-size", "llama-3.1-8b", "--context"), ("--context",)),
+        (("kv-size",), ("MODEL",)),
+        (("hardware", "no/such.yaml"), ("no/such.yaml",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_wrong_word_is_named_with_what_is_allowed(capplan, words, expected):
+    refused(capplan(*words), *expected)
+
+
+def test_a_context_over_the_maximum_is_a_warning_with_the_number(capplan):
+    ran = capplan("kv-size", "llama-3.1-8b", "--context", "200000", "--format", "json")
+    assert ran.code == 0
+    assert "warning: context 200000 is over the model's maximum of 131072 tokens" in ran.err
+    assert json.loads(ran.out)["warnings"]
+
+
+# Hardware and scenario files
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("value: 80 GB", "value: 80 Gb", ("memory.capacity", "80 Gb", "b is bits")),
+        ("989", "-989", ("peak_dense",)),
+        ("name:", "nmae:", ("nmae", "name")),
+    ],
+)
+def test_a_hardware_file_with_a_wrong_unit_or_key_is_refused(capplan, root, tmp_path, old, new, expected):
+    text = (root / "hardware_specs" / "h100-sxm.yaml").read_text(encoding="utf-8")
+    assert old in text
+    path = written(tmp_path, text.replace(old, new, 1), "mine.yaml")
+    refused(capplan("hardware", path), "mine.yaml", *expected)
+
+
+needs_fleet = pytest.mark.skipif("fleet" not in COMMANDS, reason="the command fleet reads scenarios")
+
+
+@needs_fleet
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("request_rate: 5 req/s", "request_rate: 5 s", ("request_rate", "5 s", "req/s")),
+        ("request_rate: 5 req/s", "request_rate: -5 req/s", ("request_rate", "-5")),
+        (
+            "request_rate: 5 req/s",
+            "request_rate: 5 req/s\n    request_rate: 6 req/s",
+            ("request_rate", "twice"),
+        ),
+        ("headroom: 20 %", "headroom: 20%%", ("fleet.headroom", "20%%")),
+        ("mean: 800, p95: 2000", "mean: 800, p95: 200", ("input_tokens", "p95")),
+        ("mean: 800,", "mean: -800,", ("input_tokens", "mean")),
+        ("ttft_p95: 2 s", "ttft_p95: 0 s", ("slo.ttft_p95", "0 s")),
+        ("ttft_p95: 2 s", "ttft_p95: 2", ("slo.ttft_p95", "ms")),
+        ("ttft_p95:", "ttft_p59:", ("ttft_p59", "ttft_p95")),
+        ("[a100-sxm-80gb, h100-sxm]", "[]", ("fleet.hardware",)),
+        ("h100-sxm]", "h100-smx]", ("h100-smx", "h100-sxm")),
+        ("weight_dtype: bf16", "weight_dtype: bf61", ("weight_dtype", "bf61", "bf16")),
+        ("kv_dtype: bf16", "kv_dtyp: bf16", ("kv_dtyp", "kv_dtype")),
+        ("engine: vllm", "engine: vlm", ("engine", "vlm", "vllm")),
+        ("model: llama-3.1-8b", "model: lama-3.1-8b", ("lama-3.1-8b", "llama-3.1-8b")),
+        ("name: check", "name: !!python/object/apply:os.system [ls]", ("tag",)),
+        ("name: check", "a: &a [x, x, x]\nb: &b [*a, *a]\nname: check", ("chat.yaml",)),
+        ("traffic:", "traffic: []\nold:", ("traffic",)),
+        ("name: check", "name: [", ("chat.yaml",)),
+    ],
+)
+def test_a_scenario_with_a_mistake_names_file_and_key(scenario, old, new, expected):
+    refused(scenario(old, new), "chat.yaml", *expected)
+
+
+@needs_fleet
+def test_an_anchor_bomb_is_refused_quickly(capplan, tmp_path):
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+    )
+    start = time.perf_counter()
+    refused(capplan("fleet", written(tmp_path, bomb + SCENARIO, "chat.yaml")), "chat.yaml")
+    assert time.perf_counter() - start < 30
+
+
+# Where the answer goes
+
+
+def test_an_output_that_cannot_be_written_is_named_and_leaves_nothing(capplan, tmp_path):
+    words = ("kv-size", "llama-3.1-8b", "--context", "8192", "--output")
+    refused(capplan(*words, tmp_path / "none" / "a.csv"), "--output", "none/a.csv")
+    refused(capplan(*words, tmp_path), "--output", "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_takes_its_format_from_the_suffix_and_is_whole(capplan, tmp_path):
+    target = tmp_path / "größe.json"
+    target.write_text("old")
+    ran = capplan("kv-size", "llama-3.1-8b", "--context", "8192", "-o", target)
+    assert (ran.code, ran.out) == (0, "")
+    assert json.loads(target.read_text(encoding="utf-8"))["command"] == "kv-size"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_device_file_is_written_to_and_never_replaced(capplan):
+    assert capplan("hardware", "l4", "-o", "/dev/null").code == 0
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_closed_stdout_is_no_error(root):
+    """`capplan hardware | head -1`: the reader goes away before everything is written."""
+    for words in (["hardware", "--format", "json"], ["--help"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, "-m", "capplan", *words],
+            cwd=root,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(root, tmp_path):
+    """Interrupted while it waits for the end of a config that is a pipe."""
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "capplan", "model", str(pipe)],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    writer = os.open(pipe, os.O_WRONLY)  # returns once the program has opened its end
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    os.close(writer)
+    assert running.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
