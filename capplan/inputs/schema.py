@@ -7,7 +7,7 @@ from pathlib import Path
 from capplan.inputs.hardware import AliasFile, HardwareFile
 from capplan.inputs.prices import PriceFile, TokenPriceFile
 from capplan.inputs.record import Record
-from capplan.inputs.scenario import ScenarioFile
+from capplan.inputs.scenario_file import ScenarioFile
 
 SCHEMAS: dict[str, type[Record]] = {
     "scenario": ScenarioFile,

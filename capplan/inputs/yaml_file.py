@@ -23,7 +23,7 @@ MAX_DEPTH = 40
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")

@@ -1,0 +1,199 @@
+"""The catalogue against figures that others published or printed."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from capplan.errors import InputError
+from capplan.inputs.hardware import device, device_aliases, device_names
+from capplan.inputs.yaml_file import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+HERE = pytest.mark.skipif(not SHARED.is_dir(), reason="the measured results are not beside the repository")
+DEVICES = {name: device(name) for name in device_names()}
+GIB = 2**30
+
+ASKED_FOR = [
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "a100-pcie-40gb",
+    "a100-pcie-80gb",
+    "a800-sxm-80gb",
+    "h100-sxm",
+    "h100-pcie",
+    "h100-nvl",
+    "h200-sxm",
+    "h200-nvl",
+    "h20",
+    "gh200-96gb",
+    "gh200-144gb",
+    "b200",
+    "b300",
+    "gb200",
+    "gb300",
+    "l4",
+    "l40s",
+    "l40",
+    "a10g",
+    "a10",
+    "a40",
+    "a30",
+    "rtx-a6000",
+    "t4",
+    "v100-sxm-32gb",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-4090d",
+    "rtx-5090",
+    "rtx-6000-ada",
+    "rtx-pro-6000-server",
+    "rtx-pro-6000-workstation",
+    "mi300x",
+    "mi325x",
+    "mi355x",
+    "tpu-v5e",
+    "tpu-v6e",
+    "gaudi3",
+]
+
+
+def test_every_device_that_planners_ask_for_is_there():
+    assert set(ASKED_FOR) <= set(device_names())
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_file_is_named_for_its_device_and_every_figure_has_a_source(name):
+    entry = DEVICES[name]
+    assert entry.name == name
+    keys = {source.key for source in entry.sources}
+    assert entry.labels.keys() == entry.figure_sources.keys()
+    for field, sources in entry.figure_sources.items():
+        assert sources == ("assumed",) or set(sources) <= keys, field
+        assert (entry.labels[field] == "assumed") == ("assumed" in sources)
+    assert all(source.title and source.url and source.url.startswith("https://") for source in entry.sources)
+    first = (ROOT / "hardware_specs" / f"{name}.yaml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=../docs/schema/hardware.json"
+
+
+def test_no_alias_hides_a_name_and_every_alias_leads_somewhere():
+    assert not set(device_aliases()) & set(device_names())
+    assert set(device_aliases().values()) <= set(device_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "sparse_tflops"),
+    [
+        # NVIDIA datasheets print these with sparsity: A100 (June 2021), H100 (2022), H200 (2023), L4, L40S (2023)
+        ("a100-sxm-80gb", "bf16", 624), ("a100-sxm-80gb", "int8", 1248),
+        ("h100-sxm", "bf16", 1979), ("h100-sxm", "fp8", 3958), ("h100-pcie", "bf16", 1513), ("h100-pcie", "fp8", 3026),
+        ("h200-sxm", "bf16", 1979), ("h200-sxm", "fp8", 3958), ("h200-nvl", "bf16", 1671), ("h200-nvl", "fp8", 3341),
+        ("l4", "bf16", 242), ("l4", "fp8", 485), ("l40s", "fp8", 1466), ("b200", "fp8", 9000),
+        ("gb200", "bf16", 5000), ("mi300x", "bf16", 2614.9), ("mi300x", "fp8", 5229.8), ("rtx-5090", "fp4", 3352),
+    ],
+)  # fmt: skip
+def test_dense_rate_is_half_of_what_the_datasheet_prints_with_sparsity(name, dtype, sparse_tflops):
+    # sheets round to three or four digits
+    assert DEVICES[name].peak_flop_per_s[dtype] == pytest.approx(sparse_tflops * 1e12 / 2, rel=0.012)
+
+
+@pytest.mark.parametrize(
+    ("name", "both_directions_gb_per_s"),
+    [
+        ("a100-sxm-80gb", 600),
+        ("h100-sxm", 900),
+        ("h200-sxm", 900),
+        ("b200", 1800),
+        ("gb200", 1800),
+        ("mi300x", 896),
+    ],
+)
+def test_link_rate_is_per_direction(name, both_directions_gb_per_s):
+    # NVIDIA and AMD datasheets add both directions
+    assert DEVICES[name].link_bytes_per_s == both_directions_gb_per_s * 1e9 / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "printed_mib"),
+    # nvidia-smi totals: thundergolfer.com/blog/nvidia-gpu-memory-capacity
+    [("h200-sxm", 143771), ("h100-sxm", 81559), ("a100-sxm-80gb", 81920), ("a100-sxm-40gb", 40960), ("a10", 23028), ("l40s", 46068), ("l4", 23034), ("t4", 15360)],
+)  # fmt: skip
+def test_driver_total_is_what_nvidia_smi_prints(name, printed_mib):
+    entry = DEVICES[name]
+    assert entry.driver_memory_bytes == printed_mib * 2**20
+    # a process is given a little less
+    assert 0 < entry.driver_memory_bytes - entry.reported_memory_bytes < 1.0 * GIB
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_figures_are_of_a_plausible_size(name):
+    entry = DEVICES[name]
+    # HBM and GDDR come in binary sizes that the name plate calls GB, so up to 7.4 % more than decimal
+    assert 0.9 < entry.reported_memory_bytes / entry.memory_bytes < 1.08
+    assert 2e11 < entry.memory_bytes_per_s < 1.2e13
+    peaks = entry.peak_flop_per_s
+    sixteen = peaks.get("bf16") or peaks["fp16"]
+    assert 6e13 < sixteen < 3e15
+    ridge = sixteen / entry.memory_bytes_per_s
+    assert 20 < ridge < 800
+    if "fp8" in peaks and entry.vendor in ("nvidia", "amd"):
+        assert peaks["fp8"] == pytest.approx(2 * sixteen, rel=0.02)
+    assert entry.node_devices >= 1
+    assert entry.link_domain_devices >= 1
+
+
+@HERE
+def test_every_device_of_the_measured_results_is_found():
+    names = set()
+    for file in (
+        "serving_measured.csv.gz",
+        "kernels_measured.csv",
+        "kernels_more.csv.gz",
+        "memory_measured.csv",
+    ):
+        names |= set(pd.read_csv(SHARED / file, usecols=["gpu"]).gpu.dropna())
+    assert len(names) > 30
+    for name in names:
+        assert device(name).name in DEVICES
+
+
+@HERE
+def test_engine_total_is_what_engines_print():
+    rows = pd.read_csv(SHARED / "memory_measured.csv").dropna(subset=["gpu_memory_gib"])
+    assert len(rows) > 40
+    for row in rows.itertuples():
+        assert device(row.gpu).reported_memory_bytes / GIB == pytest.approx(row.gpu_memory_gib, abs=0.05)
+
+
+@pytest.mark.parametrize("written", ["H100-SXM", "h100_sxm", "H100 SXM", "h100", "H100-80GB", "nvidia-h100"])
+def test_case_and_punctuation_do_not_matter(written):
+    assert device(written).name == "h100-sxm"
+
+
+def test_wrong_name_suggests_near_ones():
+    with pytest.raises(InputError, match="unknown hardware 'h1000': did you mean 'h100'"):
+        device("h1000")
+
+
+def test_device_can_be_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine ü.yaml"
+    text = (ROOT / "hardware_specs" / "l4.yaml").read_text().replace("name: l4", "name: mine")
+    path.write_text(text)
+    assert device(str(path)).name == "mine"
+    path.write_text(text.replace("242 TFLOP/s", "484 TFLOP/s"))
+    assert device(str(path)).peak_flop_per_s["fp8"] == 484e12
+
+
+def test_groups_reach_over_link_then_host_then_network():
+    entry = DEVICES["h100-sxm"]
+    assert entry.link_within(8).kind == "nvlink4"
+    assert entry.link_within(16).kind == "network"
+    nvl = DEVICES["h100-nvl"]
+    assert (nvl.link_within(2).kind, nvl.link_within(4).kind) == ("nvlink4", "pcie")
+    assert nvl.link_within(16) is None
+
+
+def test_documented_files_of_the_folder_are_read():
+    for name in ("aliases", "prices", "token_prices"):
+        assert read_yaml(ROOT / "hardware_specs" / f"{name}.yaml", kind="data").value

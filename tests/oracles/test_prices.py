@@ -1,0 +1,94 @@
+"""Prices against what providers print, and money against worked examples."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from capplan.fleet.price import (
+    COMMITMENTS,
+    PriceChoice,
+    choose_price,
+    missing_price_warning,
+    usd_per_million_tokens,
+)
+from capplan.inputs.hardware import device
+from capplan.inputs.prices import price_records, scenario_prices, token_prices
+from capplan.inputs.scenario import read_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = price_records()
+
+
+def test_list_is_long_and_names_the_large_providers():
+    assert len(RECORDS) >= 150
+    providers = Counter(record.provider for record in RECORDS)
+    assert {"AWS", "GCP", "Azure", "CoreWeave", "Lambda", "RunPod", "Crusoe", "Nebius"} <= providers.keys()
+    assert {record.commitment for record in RECORDS} == set(COMMITMENTS)
+    assert len(token_prices()) >= 60
+
+
+def test_every_offer_is_of_a_device_in_the_catalogue_and_has_a_page():
+    for record in RECORDS:
+        assert device(record.device).name == record.device
+        assert record.source.startswith("https://")
+        assert 0.2 < record.usd_per_hour < 15
+
+
+@pytest.mark.parametrize(
+    ("sku", "region", "instance_usd", "gpus"),
+    [
+        # AWS EC2 on-demand price list
+        ("p5.48xlarge", "us-east-1", 55.04, 8), ("p5en.48xlarge", "us-east-1", 63.296, 8),
+        ("p6-b200.48xlarge", "us-east-1", 113.9328, 8), ("p4d.24xlarge", "us-east-1", 21.957642, 8),
+        # Azure price list
+        ("ND96isr_H100_v5", "eastus", 98.32, 8), ("NC24ads_A100_v4", "eastus", 3.673, 1),
+    ],
+)  # fmt: skip
+def test_instance_price_is_shared_by_its_devices(sku, region, instance_usd, gpus):
+    found = [r for r in RECORDS if (r.sku, r.region, r.commitment) == (sku, region, "on-demand")]
+    assert found
+    assert all(record.usd_per_hour == pytest.approx(instance_usd / gpus) for record in found)
+
+
+def test_prices_of_one_provider_and_of_any():
+    aws = choose_price(RECORDS, "h100-sxm", PriceChoice(provider="aws"))
+    assert aws.usd_per_hour == pytest.approx(6.88)
+    assert aws.record.date == "2026-11-09"
+    anyone = choose_price(RECORDS, "h100-sxm", PriceChoice())
+    assert len(anyone.providers) >= 10
+    assert anyone.low_usd_per_hour < anyone.usd_per_hour < anyone.high_usd_per_hour
+    assert anyone.record.provider in anyone.assumption
+
+
+def test_spot_is_below_on_demand():
+    for name in ("h100-sxm", "a100-sxm-80gb", "l40s"):
+        spot, listed = (choose_price(RECORDS, name, PriceChoice(commitment=c)) for c in ("spot", "on-demand"))
+        assert spot.usd_per_hour < listed.usd_per_hour
+
+
+def test_device_without_an_offer_has_no_price_and_a_warning():
+    assert choose_price(RECORDS, "t4", PriceChoice()) is None
+    assert "per_gpu_hour.t4" in missing_price_warning(RECORDS, "t4", PriceChoice())
+
+
+def test_million_tokens_of_the_worked_example():
+    # 8 H100 at 2.99 $ that deliver 2500 output tokens per second: 23.92 $/h over 9 million tokens
+    assert usd_per_million_tokens(8 * 2.99, 2500.0) == pytest.approx(2.6578, abs=1e-4)
+
+
+def test_shipped_scenarios_find_their_prices():
+    for path in sorted((ROOT / "scenarios").glob("*.yaml")):
+        chosen, warnings = scenario_prices(read_scenario(path))
+        assert all(price is not None for price in chosen.values()), (path, warnings)
+
+
+def test_hosted_prices_name_the_open_model_that_they_serve():
+    serving = {price.serves for price in token_prices()} - {None}
+    assert {"meta-llama/Llama-3.1-70B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-32B"} <= serving
+    for price in token_prices():
+        assert price.usd_per_million_output >= price.usd_per_million_input > 0
+        assert (
+            price.usd_per_million_cache_read is None
+            or price.usd_per_million_cache_read <= price.usd_per_million_input
+        )

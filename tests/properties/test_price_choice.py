@@ -1,0 +1,105 @@
+"""Laws of money."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.price import (
+    PriceChoice,
+    PriceRecord,
+    breakeven_load_ratio,
+    choose_price,
+    energy_usd_per_hour,
+    hosted_usd_per_hour,
+    usd_per_million_tokens,
+    usd_per_month,
+)
+
+OFFERS = st.lists(
+    st.builds(
+        PriceRecord,
+        device=st.sampled_from(["h100-sxm", "b200"]),
+        provider=st.sampled_from(["A", "B", "C", "D"]),
+        commitment=st.sampled_from(["on-demand", "spot"]),
+        usd_per_hour=st.floats(0.1, 20),
+        source=st.just("page"),
+        date=st.sampled_from([None, "2024", "2026-01", "2026-10-07"]),
+        quality=st.sampled_from(["list", "estimate", "doubtful"]),
+    ),
+    max_size=12,
+)
+
+
+@given(offers=OFFERS)
+def test_chosen_price_is_one_that_somebody_asks_for_and_never_a_doubtful_one(offers):
+    chosen = choose_price(offers, "h100-sxm", PriceChoice())
+    usable = [
+        o
+        for o in offers
+        if o.device == "h100-sxm" and o.commitment == "on-demand" and o.quality != "doubtful"
+    ]
+    if not usable:
+        assert chosen is None
+        return
+    assert chosen.record in usable
+    assert chosen.usd_per_hour > 0
+    assert chosen.low_usd_per_hour <= chosen.usd_per_hour <= chosen.high_usd_per_hour
+    if any(o.quality == "list" for o in usable):
+        assert chosen.record.quality == "list"
+    else:
+        assert chosen.warning
+
+
+@given(offers=OFFERS, order=st.randoms(use_true_random=False))
+def test_order_of_the_list_does_not_change_the_price(offers, order):
+    shuffled = list(offers)
+    order.shuffle(shuffled)
+    first, second = (choose_price(o, "h100-sxm", PriceChoice()) for o in (offers, shuffled))
+    assert (first and first.usd_per_hour) == (second and second.usd_per_hour)
+
+
+@given(offers=OFFERS)
+def test_override_wins(offers):
+    chosen = choose_price(offers, "b200", PriceChoice(overrides={"b200": 3.0}))
+    assert chosen.usd_per_hour == 3.0
+    assert chosen.record is None
+
+
+def test_old_offers_are_left_out_of_any_but_not_of_their_provider():
+    offers = [
+        PriceRecord("b200", "New", "on-demand", 6.0, "page", date="2026-09-20"),
+        PriceRecord("b200", "Old", "on-demand", 14.0, "page", date="2025"),
+    ]
+    assert choose_price(offers, "b200", PriceChoice()).providers == ("New",)
+    assert choose_price(offers, "b200", PriceChoice(provider="old")).usd_per_hour == 14.0
+
+
+@given(usd=st.floats(0.01, 1e4), rate=st.floats(0.1, 1e6), factor=st.floats(0.1, 10))
+def test_cost_is_linear_in_price_and_inverse_in_rate(usd, rate, factor):
+    assert usd_per_million_tokens(usd * factor, rate) == pytest.approx(
+        factor * usd_per_million_tokens(usd, rate)
+    )
+    assert usd_per_million_tokens(usd, rate * factor) == pytest.approx(
+        usd_per_million_tokens(usd, rate) / factor
+    )
+    assert usd_per_month(usd) == pytest.approx(730 * usd)
+
+
+def test_arrays_and_scalars_agree():
+    usd, rate = np.array([1.0, 2.0, 4.0]), np.array([10.0, 20.0, 30.0])
+    assert np.allclose(
+        usd_per_million_tokens(usd, rate),
+        [usd_per_million_tokens(u, r) for u, r in zip(usd, rate, strict=True)],
+    )
+
+
+@given(x=st.floats(0.1, 100))
+def test_breakeven_traffic_costs_the_same_both_ways(x):
+    hosted = hosted_usd_per_hour(1000.0, 200.0, 0.5, 1.5)
+    ratio = breakeven_load_ratio(x * hosted, hosted)
+    assert hosted_usd_per_hour(1000.0 * ratio, 200.0 * ratio, 0.5, 1.5) == pytest.approx(x * hosted)
+
+
+def test_energy_of_a_kilowatt_for_an_hour_is_the_price_of_a_kilowatt_hour():
+    assert energy_usd_per_hour(1000.0, 0.31) == pytest.approx(0.31)
