@@ -240,7 +240,9 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
     context = _number(row, "max_model_len") or float(network.max_context_tokens or 0)
     if not context:
         raise CapplanError("the row states no max_model_len, and the model's config none either")
-    steps = scheduling(engine, memory, device.architecture, max_model_len=int(context))
+    steps = scheduling(
+        engine, memory, device.architecture, max_model_len=int(context), device_name=device.name
+    )
     fraction = _number(row, "gpu_memory_utilization")
     experts = row.get("dp_ep", "").startswith("ep")
     return Launch(

@@ -83,7 +83,9 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     return found
 
 
-def tier(engine: EngineProfile, device_memory_bytes: float, architecture: str = "") -> Tier:
+def tier(
+    engine: EngineProfile, device_memory_bytes: float, architecture: str = "", device_name: str = ""
+) -> Tier:
     """Return the defaults that an engine chooses for a device.
 
     Parameters
@@ -92,6 +94,7 @@ def tier(engine: EngineProfile, device_memory_bytes: float, architecture: str = 
     device_memory_bytes : [B]
         as the driver reports it
     architecture : of the device; some engines keep small defaults on Ampere whatever its memory
+    device_name : of the catalogue, for single devices that are treated so too
 
     Returns
     -------
@@ -105,7 +108,8 @@ def tier(engine: EngineProfile, device_memory_bytes: float, architecture: str = 
     256
     """
     for entry in engine.tiers:
-        if device_memory_bytes >= entry.above_bytes and architecture.lower() not in entry.not_architectures:
+        excluded = {architecture.lower(), device_name.lower()} & set(entry.excluded)
+        if device_memory_bytes >= entry.above_bytes and not excluded:
             return entry
     return engine.tiers[-1]
 
@@ -119,6 +123,7 @@ def scheduling(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    device_name: str = "",
 ) -> Scheduling:
     """Return how an engine forms its steps on a device, where nothing else is asked for.
 
@@ -135,6 +140,7 @@ def scheduling(
         asked for; None takes the default
     max_num_batched_tokens : [tokens]
         asked for; None takes the default
+    device_name : of the catalogue, for single devices with defaults of their own
 
     Returns
     -------
@@ -145,7 +151,7 @@ def scheduling(
     >>> scheduling(profile("vllm", "0.19.0"), 79.2 * 2**30, "hopper").max_num_batched_tokens
     8192
     """
-    entry = tier(engine, device_memory_bytes, architecture)
+    entry = tier(engine, device_memory_bytes, architecture, device_name)
     chunked = engine.chunked
     tokens = entry.offline_batched_tokens if offline else entry.server_batched_tokens
     if engine.long_chunked_tokens is not None and max_model_len is not None:

@@ -59,8 +59,8 @@ class Tier:
     """Largest batch that is captured as a CUDA graph."""
     wide_graph_max_sequences: int = 512
     """The same from four tensor-parallel ranks on."""
-    not_architectures: tuple[str, ...] = ()
-    """Architectures that fall through to the next tier although their memory is large enough."""
+    excluded: tuple[str, ...] = ()
+    """Architectures and devices that fall through to the next tier although their memory is large enough."""
 
 
 @dataclass(frozen=True, slots=True)

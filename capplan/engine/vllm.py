@@ -50,9 +50,15 @@ _LARGE = Tier(
     max_num_seqs=1024,
     server_batched_tokens=8192,
     offline_batched_tokens=16384,
-    not_architectures=("ampere", "gb10"),
+    excluded=("ampere", "gb10"),
 )
-_HUGE = Tier(160 * GIB, max_num_seqs=1024, server_batched_tokens=16384, offline_batched_tokens=16384)
+_HUGE = Tier(
+    160 * GIB,
+    max_num_seqs=1024,
+    server_batched_tokens=16384,
+    offline_batched_tokens=16384,
+    excluded=("gb10",),
+)
 
 _V0 = EngineProfile(
     engine="vllm",
