@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.inputs.families.config import Config
-from capplan.inputs.families.registry import families, refused
+from capplan.inputs.families.registry import families, family, refused
 from capplan.model.network import Network
 
 
@@ -39,11 +39,10 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
         )
     reader = Config(config, place)
     model_type = _model_type(reader)
-    try:
-        family = families()[model_type]
-    except KeyError:
-        raise _unknown(reader, model_type) from None
-    network = family(reader, name)
+    read = family(model_type)
+    if read is None:
+        raise _unknown(reader, model_type)
+    network = read(reader, name)
     return replace(
         network,
         activation_format=_activation_format(reader),
