@@ -1,0 +1,82 @@
+"""Step times of an array of plans at an array of loads: tables cut down to the lengths of one workload."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.numbers import Array
+from capplan.serving.steady_state import Lengths, StepFunction, mean_context_tokens
+from capplan.serving.step_table import StepTable, bracket
+
+
+def at_context(tables: StepTable, context_tokens: float) -> Array:
+    """Return attention over the cache at one mean context, shape (plans, sequences)."""
+    lower, upper, weight = bracket(tables.context_knots, context_tokens)
+    values = tables.decode_attention_s
+    cut: Array = values[:, :, int(lower)] * (1.0 - weight) + values[:, :, int(upper)] * weight
+    return cut
+
+
+def along_prompt(tables: StepTable, lengths: Lengths) -> Array:
+    """Return the attention of one chunk by its new tokens, halfway through its prompt, shape (plans, new)."""
+    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    past = float(lengths.cached_tokens) + np.maximum(prompt - tables.new_knots, 0.0) / 2.0
+    lower, upper, weight = bracket(tables.past_knots, past)
+    columns = np.arange(tables.new_knots.size)
+    values = tables.prefill_attention_s
+    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
+    return cut
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One table per plan in one variable."""
+
+    knots: Array
+    values: Array
+
+    def at(self, x: Array) -> Array:
+        """Return the values at x of shape (plans, loads)."""
+        lower, upper, weight = bracket(self.knots, x)
+        plans = np.arange(self.values.shape[0])[:, None]
+        low = self.values[plans, lower]
+        found: Array = low + (self.values[plans, upper] - low) * weight
+        return found
+
+
+def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
+    """Return a step function for plans along the first axis and loads along the second.
+
+    Parameters
+    ----------
+    tables : step times with a leading axis of plans
+    lengths : of the workload; numbers, the same for all plans
+
+    Returns
+    -------
+    (decoding sequences, mean context, prefill tokens) -> time of a step [s]; the context is that of the lengths
+    """
+    attention = at_context(tables, float(mean_context_tokens(lengths)))
+    decode = _Line(tables.sequence_knots, tables.decode_s + attention)
+    head = _Line(tables.sequence_knots, tables.head_s)
+    cache = _Line(tables.sequence_knots, attention)
+    mixed = _Line(tables.token_knots, tables.mixed_s)
+    chunk = _Line(tables.new_knots, along_prompt(tables, lengths))
+    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+
+    def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array) -> Array:
+        del context_tokens
+        plain = decode.at(sequences) * (sequences > 0.0)
+        if not np.any(prefill_tokens > 0.0):
+            return plain
+        new = np.maximum(np.minimum(prefill_tokens, prompt), 1e-9)
+        chunks = prefill_tokens / new
+        busy = (
+            mixed.at(sequences + prefill_tokens)
+            + head.at(sequences + chunks)
+            + cache.at(sequences) * (sequences > 0.0)
+            + chunks * chunk.at(new)
+        )
+        return np.where(prefill_tokens > 0.0, busy, plain)
+
+    return step_s
