@@ -93,6 +93,17 @@ def test_arrays_and_numbers_agree(network, contexts):
 
 
 @law
+@given(networks, tokens, powers)
+def test_tensor_parallelism_divides_the_cache_once_down_to_one_head_and_never_a_latent(
+    network, context, tensor
+):
+    whole = kv_bytes_per_sequence(network, context, 2.0)
+    rank = kv_bytes_per_sequence(network, context, 2.0, float(tensor))
+    heads = {getattr(mixer, "kv_heads", 1) for layer in network.layers for mixer in layer.mixers}
+    assert rank * min(tensor, *heads) == whole
+
+
+@law
 @given(configs(), tokens)
 def test_bytes_are_linear_in_layers_that_are_alike(config, context):
     config |= {"model_type": "llama", "num_hidden_layers": 3}

@@ -139,7 +139,9 @@ FAMILIES: dict[str, Family] = {
     "longcat_flash": read_longcat,
 }
 
-REFUSED = {
-    "deepseek_v4": "known, but its attention over compressed keys is not modelled",
-    "deepseek_ref": "known (DeepSeek V4), but its attention over compressed keys is not modelled",
-}
+_COMPRESSED = (
+    "known, but not modelled: its attention reads a window and one compressed entry per 4 or 128 tokens, "
+    "and neither its time nor its engine's cache layout is measured here"
+)
+
+REFUSED = {"deepseek_v4": _COMPRESSED, "deepseek_ref": _COMPRESSED}
