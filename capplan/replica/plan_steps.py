@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.steady_state import Lengths, StepFunction, mean_context_tokens
+from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tokens
 from capplan.serving.step_table import StepTable, bracket
 
 

@@ -1,0 +1,78 @@
+"""The traffic of a scenario as the search and the simulator want it: one mixture of requests."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.fleet.scenario import Scenario
+from capplan.numbers import Array
+from capplan.serving.requests import Requests
+from capplan.serving.steady_steps import Lengths
+from capplan.workload.request_class import RequestClass
+
+SLICES = 64
+"""Lengths of equal weight that stand for a distribution when its moments are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What arrives: rate, lengths, and the part of the prompts that is cached."""
+
+    classes: tuple[RequestClass, ...]
+    lengths: Lengths
+    longest_tokens: int
+    """Prompt and answer of the largest request that is planned for (99.9 %)."""
+
+    def request_rate_per_s(self, response_time_s: Array) -> Array:
+        """Return requests per second when an answer takes so long; users wait for it before they ask again."""
+        total = np.zeros_like(response_time_s)
+        for item in self.classes:
+            if item.request_rate_per_s is not None:
+                total = total + item.request_rate_per_s
+            else:
+                total = total + (item.users or 0.0) / ((item.think_time_s or 0.0) + response_time_s)
+        return total
+
+
+def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
+    """Return mean and coefficient of variation of a mixture."""
+    mean = sum(w * float(v.mean()) for v, w in zip(values, weights, strict=True))
+    square = sum(w * float(np.square(v).mean()) for v, w in zip(values, weights, strict=True))
+    return mean, math.sqrt(max(square - mean * mean, 0.0)) / mean
+
+
+def demand_of(scenario: Scenario) -> Demand:
+    """Return the mixture of all classes, weighted by their rates."""
+    rates = np.array([item.request_rate_at() for item in scenario.classes])
+    weights = [float(w) for w in rates / rates.sum()]
+    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in scenario.classes], weights)
+    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in scenario.classes], weights)
+    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, scenario.classes, strict=True))
+    longest = max(
+        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999))
+        for c in scenario.classes
+    )
+    return Demand(scenario.classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
+
+
+def sampled_requests(demand: Demand, rate_per_s: float, count: int, seed: int, longest: int) -> Requests:
+    """Return requests drawn from the mixture, arriving at a rate, cut to the longest context.
+
+    Times between arrivals are gamma-distributed with the coefficient of variation of the busiest class.
+    """
+    random = np.random.default_rng(seed)
+    shares = np.array([item.request_rate_at() for item in demand.classes])
+    chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())
+    inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    cached = np.zeros(count, dtype=np.int64)
+    for index, item in enumerate(demand.classes):
+        own = np.flatnonzero(chosen == index)
+        inputs[own] = np.minimum(item.input_tokens.sample(own.size, random), longest - 2)
+        outputs[own] = np.minimum(item.output_tokens.sample(own.size, random), longest - 1 - inputs[own])
+        hit = random.random(own.size) < item.prefix_hit_fraction
+        shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
+        cached[own] = np.where(hit, shared, 0)
+    shape = 1.0 / demand.classes[int(shares.argmax())].arrival_cv ** 2
+    gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)
+    return Requests(inputs, np.maximum(outputs, 1), np.cumsum(gaps), cached, chosen.astype(np.int64))
