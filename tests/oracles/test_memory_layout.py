@@ -1,0 +1,116 @@
+"""Does the pool have the blocks, groups and sizes that engines logged or document?"""
+
+import numpy as np
+import pytest
+
+from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
+from capplan.errors import InputError
+from capplan.inputs.model import read_model
+from capplan.memory.budget import memory_plan
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.layer_groups import cache_kinds, group_layers
+from capplan.memory.pool import grouped_layout
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import in_weight_format
+
+GIB = 2.0**30
+
+
+def test_gemma_3_27b_gets_seventy_slots_for_sixty_two_layers():
+    """52 sliding and 10 full layers in groups of ten (vLLM, design document of the hybrid cache manager)."""
+    kinds = cache_kinds(read_model("google/gemma-3-27b-it", offline=True), 1.0, 2.0)
+    layout = grouped_layout(kinds, 16.0, 8192.0, 8192.0)
+    assert sum(kind.layers for kind in kinds) == 62
+    assert layout.groups * group_layers(kinds) == 70
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "kv_bytes", "block"),
+    [("Qwen/Qwen3-Next-80B-A3B-Instruct", 2.0, 2.0, 544), ("Qwen/Qwen3.6-27B", 1.0, 1.0, 1568)],
+)
+def test_block_of_a_hybrid_grows_to_the_logged_size(model, tensor, kv_bytes, block):
+    """VLLM logged "Setting attention block size to 544 tokens" (Qwen3-Next on two devices) and 1568 (27B, fp8 cache)."""
+    kinds = cache_kinds(read_model(model, offline=True), tensor, kv_bytes)
+    assert float(np.asarray(grouped_layout(kinds, 16.0, 16384.0, 2048.0).block_tokens)) == block
+
+
+def test_latent_cache_is_not_divided_by_tensor_parallelism():
+    """DeepSeek-V3 keeps 576 elements per token and layer on each of eight ranks: 61 x 576 x 2 bytes."""
+    network = read_model("deepseek-ai/DeepSeek-V3", offline=True)
+    sizes = engine_reserved_bytes_per_sequence(
+        network, Sharding(tensor=np.array([1.0, 8.0])), profile("vllm", "0.19.0"), 4096.0, 2.0, 8192.0
+    )
+    assert sizes == pytest.approx([4096 * 61 * 576 * 2] * 2)
+
+
+def test_kv_heads_are_replicated_beyond_their_number():
+    """Llama-3.1-70B has eight KV heads: sixteen ranks hold one each, as much as eight ranks do."""
+    network = read_model("meta-llama/Llama-3.1-70B-Instruct", offline=True)
+    sizes = engine_reserved_bytes_per_sequence(
+        network, Sharding(tensor=np.array([8.0, 16.0])), profile("vllm", "0.19.0"), 4096.0, 2.0, 8192.0
+    )
+    assert sizes == pytest.approx([4096 * 80 * 256 * 2] * 2)
+
+
+def test_405b_in_bf16_does_not_fit_eight_h100_and_does_in_fp8():
+    """405.9 billion parameters x 2 bytes / 8 = 101 GB per device of 85 GB."""
+    network = read_model("meta-llama/Meta-Llama-3.1-405B", offline=True)
+    plans = [
+        memory_plan(variant, Sharding(tensor=8.0), 79.19 * GIB, profile("vllm"), 1.0, 16384.0, 256.0, 8192.0)
+        for variant in (network, in_weight_format(network, "fp8"))
+    ]
+    assert [bool(plan.fits) for plan in plans] == [False, True]
+    assert plans[0].limits == ("weights alone exceed the memory that the engine may use",)
+
+
+def test_vllm_defaults_are_those_of_its_releases():
+    """VLLM 0.33: 16384 and 1024 from 160 GiB, 8192 and 1024 from 70 GiB but for A100, else 2048 and 256."""
+    devices = [(178.0, "blackwell"), (79.2, "hopper"), (79.2, "ampere"), (44.4, "ada")]
+    chosen = [scheduling(profile("vllm", "0.33.0"), gib * GIB, name) for gib, name in devices]
+    assert [(s.max_num_batched_tokens, s.max_num_seqs) for s in chosen] == [
+        (16384, 1024), (8192, 1024), (2048, 256), (2048, 256),
+    ]  # fmt: skip
+    assert scheduling(profile("vllm", "0.25.1"), 178.0 * GIB, "blackwell").max_num_batched_tokens == 8192
+    assert profile("vllm", "0.17.1").memory.default_fraction == 0.9
+    assert profile("vllm", "0.25.1").memory.default_fraction == 0.92
+
+
+def test_sglang_keeps_what_its_arguments_say():
+    """Server arguments of SGLang: 512 + 1.5 x 8192 + 2 x 512 + 1024 MiB on eight H100, 14.5 GiB of 79.2."""
+    fraction = default_memory_fraction(profile("sglang"), 79.2 * GIB, 8.0, "hopper")
+    assert fraction == pytest.approx((79.2 - 14.5) / 79.2, abs=6e-4)
+
+
+def test_trtllm_takes_its_share_after_the_weights():
+    """free_gpu_memory_fraction is of what weights leave: at 0.5 the cache is half of the free memory."""
+    network = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
+    half, whole = (
+        memory_plan(network, Sharding(), 79.2 * GIB, profile("trtllm"), 2.0, 8192.0, 2048.0, 8192.0, fraction)
+        for fraction in (0.5, 1.0)
+    )
+    assert half.kv_bytes_available == pytest.approx(whole.kv_bytes_available / 2)
+    assert whole.kv_bytes_available < 79.2 * GIB - 16.06e9
+
+
+def test_unknown_engine_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'vllm'"):
+        profile("vlllm")
+
+
+def test_unknown_version_is_an_assumption_and_not_silent():
+    assert "nightly" in profile("vllm", "nightly").assumptions[0]
+    assert "newer" in profile("sglang", "9.1").assumptions[0]
+    assert profile("vllm", "0.11.0").assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "architecture", "weights", "cache", "runs"),
+    [
+        ("vllm", "ampere", "fp8", "fp8", True),
+        ("trtllm", "ampere", "fp8", None, False),
+        ("vllm", "volta", "bf16", None, False),
+        ("vllm", "hopper", None, "int4", False),
+    ],
+)
+def test_dtypes_run_where_engines_support_them(engine, architecture, weights, cache, runs):
+    assert (unsupported_reason(profile(engine), architecture, weights, cache) is None) == runs

@@ -1,0 +1,150 @@
+"""Which laws hold for the memory of any plan?"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.lookup import ENGINES
+from capplan.memory.budget import memory_plan
+from capplan.model.network import (
+    Attention,
+    Experts,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Network,
+    Projection,
+)
+from capplan.model.sharding import Sharding
+
+GIB = 2.0**30
+PROFILES = [profile for known in ENGINES.values() for profile in known]
+HEAD = Projection("lm_head", "lm_head", 1024, 32000, "columns")
+
+
+def layer_of(mixer, experts=None):
+    projections = (
+        Projection("qkv", "attention", 1024, 2048, "columns", kv_outputs=1024, kv_heads=8),
+        Projection("o", "attention", 1024, 1024, "rows"),
+        Projection("gate_up", "ffn", 1024, 8192, "columns"),
+        Projection("down", "ffn", 4096, 1024, "rows"),
+    )
+    return Layer((mixer,), projections, experts, norm_parameters=2048)
+
+
+FULL = Attention(8, 8, 64, 64)
+SLIDING = Attention(8, 8, 64, 64, window_tokens=512)
+LATENT = LatentAttention(8, 256, 64, 64, 64)
+STATE = LinearAttention("gated_delta", 8, 16, 64, 64, conv_channels=2048, conv_kernel=4, state_elements=65536)
+LAYERS = st.sampled_from([
+    (layer_of(FULL),) * 8,
+    (layer_of(SLIDING),) * 8,
+    (layer_of(SLIDING),) * 5 + (layer_of(FULL),) * 3,
+    (layer_of(LATENT, Experts(16, 2, 1024, 512)),) * 8,
+    (layer_of(STATE),) * 6 + (layer_of(FULL),) * 2,
+    (layer_of(STATE),) * 8,
+])  # fmt: skip
+
+
+def network_of(layers):
+    return Network("n", "t", 1024, 32000, layers, HEAD, False, 1024 * 32000, max_context_tokens=8192)
+
+
+def plan_of(
+    network, profile, *, tensor=1.0, pipeline=1.0, memory=24 * GIB, kv=2.0, context=4096.0, fraction=0.8
+):
+    return memory_plan(
+        network,
+        Sharding(tensor=tensor, pipeline=pipeline),
+        memory,
+        profile,
+        kv,
+        context,
+        64.0,
+        2048.0,
+        fraction,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(LAYERS, st.sampled_from(PROFILES), st.floats(4.0, 200.0), st.floats(1.0, 3.0))
+def test_more_memory_never_holds_fewer_sequences(layers, profile, gib, factor):
+    network = network_of(layers)
+    plan = plan_of(network, profile, memory=np.array([gib, gib * factor]) * GIB)
+    assert plan.max_concurrency[0] <= plan.max_concurrency[1]
+    assert plan.kv_cache_tokens[0] <= plan.kv_cache_tokens[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(LAYERS, st.sampled_from(PROFILES), st.floats(64.0, 8192.0), st.floats(1.0, 4.0))
+def test_longer_sequences_never_fit_more_often(layers, profile, context, factor):
+    plan = plan_of(network_of(layers), profile, context=np.round(np.array([context, context * factor])))
+    assert plan.max_concurrency[0] >= plan.max_concurrency[1] * (1 - 1e-12)
+    assert plan.reserved_bytes_per_sequence[0] <= plan.reserved_bytes_per_sequence[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(LAYERS, st.sampled_from(PROFILES))
+def test_more_ranks_never_hold_more_weights_each(layers, profile):
+    network = network_of(layers)
+    ranks = plan_of(network, profile, tensor=np.array([1.0, 2.0, 4.0, 8.0]))
+    stages = plan_of(network, profile, pipeline=np.array([1.0, 2.0, 4.0]))
+    assert np.all(np.diff(ranks.weight_bytes) <= 0)
+    assert np.all(np.diff(stages.weight_bytes) <= 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    LAYERS,
+    st.sampled_from(PROFILES),
+    st.lists(st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.sampled_from([1.0, 2.0, 4.0]), st.sampled_from([1.0, 2.0]),
+                       st.floats(2.0, 100.0)), min_size=1, max_size=6),
+)  # fmt: skip
+def test_arrays_and_scalars_agree(layers, profile, points):
+    network = network_of(layers)
+    tensor, pipeline, kv, gib = (np.array(column) for column in zip(*points, strict=True))
+    together = plan_of(network, profile, tensor=tensor, pipeline=pipeline, kv=kv, memory=gib * GIB)
+    for i, (t, p, k, g) in enumerate(points):
+        alone = plan_of(network, profile, tensor=t, pipeline=p, kv=k, memory=g * GIB)
+        for name in (
+            "weight_bytes",
+            "kv_bytes_available",
+            "kv_cache_tokens",
+            "max_concurrency",
+            "headroom_bytes",
+        ):
+            assert getattr(together, name)[i] == pytest.approx(getattr(alone, name), rel=1e-12), name
+        assert together.limit_codes[i] == int(alone.limit_codes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    LAYERS, st.sampled_from([p for p in PROFILES if p.memory.budget == "utilisation"]), st.floats(8.0, 200.0)
+)
+def test_parts_of_the_budget_sum_to_what_may_be_used(layers, profile, gib):
+    plan = plan_of(network_of(layers), profile, memory=gib * GIB, fraction=0.9)
+    graphs = plan.cuda_graph_bytes if profile.memory.graphs_in_budget else 0.0
+    parts = (
+        plan.weight_bytes + plan.activation_bytes + plan.non_torch_bytes + graphs + plan.kv_bytes_available
+    )
+    assert parts == pytest.approx(0.9 * gib * GIB)
+    assert plan.usable_bytes == pytest.approx(0.9 * gib * GIB)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(PROFILES), st.floats(16.0, 200.0))
+def test_cache_in_half_the_bytes_holds_twice_the_tokens(profile, gib):
+    network = network_of((layer_of(FULL),) * 8)
+    plan = plan_of(network, profile, kv=np.array([2.0, 1.0]), memory=gib * GIB)
+    block = 64 * 8 * 2
+    assert plan.kv_cache_tokens[1] == pytest.approx(2 * plan.kv_cache_tokens[0], abs=2 * block)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LAYERS, st.sampled_from(PROFILES), st.floats(1.0, 60.0))
+def test_a_plan_fits_or_says_why_not(layers, profile, gib):
+    plan = plan_of(network_of(layers), profile, memory=gib * GIB)
+    assert bool(plan.fits) == (plan.limits == ())
+    assert plan.kv_cache_tokens >= 0
+    assert not np.isnan(plan.max_concurrency)
