@@ -69,7 +69,7 @@ def _usage(name: str, command: Any) -> str:
         for p in command.params
         if p.param_type_name == "argument"
     )
-    return f"    capplan {name} {arguments} [OPTIONS]".replace("  [", " [")
+    return " ".join(f"`capplan {name} {arguments} [OPTIONS]`".split())
 
 
 def _tables(command: Any) -> Iterator[str]:

@@ -43,7 +43,7 @@ _SPELT = {
     "e2e": "E2E",
 }
 _SPELT |= {"itl": "ITL", "moe": "MoE", "id": "id", "cuda": "CUDA", "mtp": "MTP", "tdp": "TDP", "l2": "L2"}
-_SPELT |= {"pcie": "PCIe", "url": "URL", "lm": "LM"}
+_SPELT |= {"pcie": "PCIe", "url": "URL", "lm": "LM", "mla": "MLA", "nvlink": "NVLink"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""The text of a command, unchanged: one command, one file. `make golden` writes them; review the diff like code."""
+
+import pytest
+
+SEEN = {
+    "kv-size-of-llama.txt": ("kv-size", "llama-3.1-8b", "--kv-dtype", "fp8", "--engine-version", "0.19.0"),
+    "kv-size-on-two-gpus.md": (
+        "kv-size", "llama-3.1-8b", "--context", "8192", "-tp", "2", "--sequences", "4", "--format", "markdown",
+    ),
+    "model.csv": ("model", "mixtral-8x7b-v0.1", "--format", "csv"),
+    "model-in-int4.txt": ("model", "llama-3.1-8b", "--weight-dtype", "int4"),
+    "fit.txt": (
+        "fit", "llama-3.1-8b", "--hardware", "l4", "--kv-dtype", "fp8", "--max-model-len", "8192", "--engine-version", "0.19.0",
+    ),
+    "does-not-fit.txt": (
+        "fit", "llama-3.1-70b-instruct", "--hardware", "h100-sxm", "--kv-dtype", "bf16", "--engine-version", "0.19.0",
+    ),
+    "hardware.json": ("hardware", "l4", "--format", "json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_people_see_is_unchanged(capplan, golden, name):
+    ran = capplan(*SEEN[name])
+    assert ran.code == (3 if name.startswith("does-not-fit") else 0), ran.err
+    golden(name, ran.out)
+
+
+def test_what_people_see_of_a_mistake_is_unchanged(capplan, golden):
+    ran = capplan("fit", "llama-3.1-8b", "--hardware", "h109")
+    assert ran.code == 2
+    golden("mistake.txt", ran.err)
