@@ -1,0 +1,84 @@
+"""The cheapest fleet for a scenario: search all plans in closed form, confirm the cheapest by simulation."""
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+import numpy as np
+
+from capplan.fleet.finalists import confirmed_plan, replicas_needed
+from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
+from capplan.fleet.price import ChosenPrice
+from capplan.fleet.search import Found, Question, SearchResult, search
+
+FINALISTS = 10
+"""Plans that are simulated, the cheapest ones of the closed form."""
+
+
+def expected_cost(
+    found: Found, question: Question, headroom_fraction: float, spare_replicas: int, price: ChosenPrice | None
+) -> float:
+    """Return dollars per hour of a layout before it is simulated; devices count where there is no price."""
+    total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
+    replicas = replicas_needed(total, found.request_rate_limit, headroom_fraction) + spare_replicas
+    devices = replicas * found.layout.devices
+    return devices * price.usd_per_hour if price else 1e6 + devices
+
+
+def finalists(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
+    """Return the cheapest layouts: the best of each device first, then the cheapest of the rest."""
+    ranked = sorted(result.found, key=cost)
+    best: dict[str, Found] = {}
+    for found in ranked:
+        best.setdefault(found.layout.device.name, found)
+    first = list(best.values())
+    rest = [found for found in ranked if found not in first]
+    return (first + rest)[: max(FINALISTS, len(first))]
+
+
+def cheapest_fleet(
+    question: Question,
+    *,
+    headroom_fraction: float,
+    spare_replicas: int,
+    prices: Mapping[str, ChosenPrice | None],
+    max_devices: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> FleetAnswer:
+    """Return the plans that serve the scenario, cheapest first, and what was rejected and why."""
+    result = search(question)
+
+    def cost(found: Found) -> float:
+        price = prices.get(found.layout.device.name)
+        return expected_cost(found, question, headroom_fraction, spare_replicas, price)
+
+    chosen = finalists(result, cost)
+    plans: list[FleetPlan] = []
+    rejected = dict(result.rejected)
+    for done, found in enumerate(chosen):
+        plan = confirmed_plan(
+            found,
+            question,
+            headroom_fraction=headroom_fraction,
+            spare_replicas=spare_replicas,
+            prices=prices,
+        )
+        name = found.layout.device.name
+        if plan is None:
+            key = (name, "misses a target when simulated with the scenario's own lengths")
+            rejected[key] = rejected.get(key, 0) + 1
+        elif max_devices is not None and plan.gpus > max_devices:
+            key = (name, f"needs more than the {max_devices} devices allowed")
+            rejected[key] = rejected.get(key, 0) + 1
+        else:
+            plans.append(plan)
+        if progress:
+            progress(done + 1, len(chosen))
+    plans.sort(key=lambda plan: (plan.usd_per_hour if plan.usd_per_hour is not None else inf, plan.gpus))
+    rows = sorted(rejected.items(), key=lambda item: (item[0][0], -item[1]))
+    relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)
+    return FleetAnswer(
+        tuple(plans),
+        tuple(Rejection(hardware, reason, count) for (hardware, reason), count in rows),
+        result.evaluated,
+        tuple(relaxations[:3]) if not plans else (),
+    )

@@ -1,0 +1,255 @@
+"""Evaluate every legal plan at every load, as arrays; keep for each plan the largest load that holds the targets."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.serving import network_class
+from capplan.engine.profile import EngineProfile
+from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
+from capplan.fleet.demand import Demand
+from capplan.fleet.plan import Relaxation
+from capplan.fleet.probability import needed_ratio, within_probability
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.memory.plan import LIMITS, MemoryPlan
+from capplan.model.network import Network
+from capplan.numbers import Array
+from capplan.replica.plan_steps import plans_step_function
+from capplan.replica.plans import Settings, plan_limits, plans_memory, plans_tables
+from capplan.serving.steady_state import SteadyState, open_loop_at_sequences
+from capplan.serving.steady_steps import Limits
+from capplan.workload.slo import Slo, Target
+
+LOADS = 96
+"""Loads per plan: mean decoding sequences from one to as many as the cache holds, evenly in the logarithm."""
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a search may choose from, resolved: one network per weight dtype, one efficiency per device."""
+
+    networks: Mapping[str, Network]
+    """By the name of the weight dtype."""
+    devices: Sequence[Device]
+    efficiencies: Mapping[str, Efficiency]
+    """By device name."""
+    kv_formats: Sequence[str]
+    profile: EngineProfile
+    ranges: Ranges
+    demand: Demand
+    slo: Slo
+    intervals: Intervals
+    max_model_len: int
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A layout, the largest rate at which one replica of it holds the targets, and what it does there."""
+
+    layout: Layout
+    weight_dtype: str
+    settings: Settings
+    request_rate_limit: float
+    """Requests per second and replica."""
+    concurrency: float
+    response_s: float
+    kv_cache_tokens: float
+    label: str
+    slo_met_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """All layouts that can hold the targets at some load, and the rest counted."""
+
+    found: tuple[Found, ...]
+    rejected: Rejections
+    evaluated: int
+    relaxations: tuple[Relaxation, ...]
+
+
+def search(question: Question) -> SearchResult:
+    """Return every layout with the largest load at which it holds the targets."""
+    found: list[Found] = []
+    rejected: Rejections = Counter()
+    relaxations: list[Relaxation] = []
+    evaluated = 0
+    for dtype, network in question.networks.items():
+        for kv_format in question.kv_formats:
+            ranges = Ranges(
+                question.ranges.tensor_parallel,
+                question.ranges.pipeline_parallel,
+                (dtype,),
+                (kv_format,),
+                question.ranges.max_devices_per_replica,
+            )
+            legal, illegal = layouts(network, question.devices, ranges, question.profile)
+            rejected.update({key: count * LOADS for key, count in illegal.items()})
+            evaluated += LOADS * (len(legal) + sum(illegal.values()))
+            part = _Part(question, network, dtype, kv_format)
+            held, kept_memory = part.that_fit(legal, rejected)
+            if held:
+                more, near = part.evaluated(held, kept_memory, rejected)
+                found += more
+                relaxations += near
+    return SearchResult(tuple(found), rejected, evaluated, tuple(relaxations))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The plans of one weight dtype and one KV dtype."""
+
+    question: Question
+    network: Network
+    weight_dtype: str
+    kv_format: str
+
+    @property
+    def settings(self) -> Settings:
+        q = self.question
+        return Settings(
+            q.profile,
+            self.kv_format,
+            q.max_model_len,
+            q.max_num_seqs,
+            q.max_num_batched_tokens,
+            q.gpu_memory_utilization,
+        )
+
+    def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
+        """Return the layouts whose memory suffices, and the cache tokens of their replicas."""
+        if not legal:
+            return [], np.zeros(0)
+        memory = plans_memory(
+            self.network, [item.device for item in legal], [item.sharding for item in legal], self.settings
+        )
+        codes = np.broadcast_to(memory.limit_codes, (len(legal),))
+        for item, code in zip(legal, codes, strict=True):
+            if code:
+                rejected[item.device.name, f"memory: {LIMITS[code]}"] += LOADS
+        kept = [item for item, code in zip(legal, codes, strict=True) if not code]
+        return kept, _replica_tokens(memory, legal)[codes == 0]
+
+    def evaluated(
+        self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
+    ) -> tuple[list[Found], list[Relaxation]]:
+        """Return the layouts that hold the targets at some load, and how far the others are from it."""
+        q = self.question
+        devices, shardings = [item.device for item in kept], [item.sharding for item in kept]
+        efficiencies = [q.efficiencies[device.name] for device in devices]
+        tables, labels = plans_tables(self.network, devices, efficiencies, shardings, self.settings)
+        limits = plan_limits(devices, shardings, self.settings)
+        per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
+        most = np.minimum(limits.max_num_seqs, cache_tokens / per_sequence)
+        grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
+        state = open_loop_at_sequences(
+            plans_step_function(tables, q.demand.lengths),
+            q.demand.lengths,
+            Limits(
+                np.maximum(most, 1.0)[:, None],
+                limits.max_num_batched_tokens[:, None],
+                prefill_first=q.profile.policy == "prefill_first",
+                request_s=q.profile.host.request_s,
+            ),
+            grid,
+        )
+        return self._chosen(kept, labels, state, cache_tokens, rejected)
+
+    def _chosen(
+        self,
+        kept: list[Layout],
+        labels: list[str],
+        state: SteadyState,
+        cache_tokens: Array,
+        rejected: Rejections,
+    ) -> tuple[list[Found], list[Relaxation]]:
+        q = self.question
+        found, near = [], []
+        needed = {}
+        holds: Flags = np.asarray(state.saturated) < 0.5
+        for target in q.slo.targets:
+            ratios = [needed_ratio(self.bounds(target, label), q.slo.confidence) for label in labels]
+            needed[target] = target_values(state, target) * np.array(ratios)[:, None]
+            holds = holds & (needed[target] <= target.limit_s)
+        for row, layout in enumerate(kept):
+            good = np.flatnonzero(holds[row])
+            if not good.size:
+                worst, relaxation = _nearest(q.slo, needed, row, layout, state)
+                rejected[layout.device.name, worst] += LOADS
+                near += [relaxation] if relaxation else []
+                continue
+            rejected[layout.device.name, "above the largest load that holds the targets"] += LOADS - int(
+                good.size
+            )
+            at = int(good[np.argmax(state.requests_per_s[row, good])])
+            found.append(
+                Found(
+                    layout,
+                    self.weight_dtype,
+                    self.settings,
+                    float(state.requests_per_s[row, at]),
+                    float(state.requests_per_s[row, at] * state.e2e_s.mean[row, at]),
+                    float(state.e2e_s.mean[row, at]),
+                    float(cache_tokens[row]),
+                    labels[row],
+                    self.met_probability(state, row, at, labels[row]),
+                )
+            )
+        return found, near
+
+    def bounds(self, target: Target, label: str) -> Interval:
+        """Return the interval of the metric that a target limits, under open load."""
+        q = self.question
+        keys = regime_keys(target.metric, "open", network_class(self.network), label)
+        return interval_of(q.intervals, keys) or widest(q.intervals)
+
+    def met_probability(self, state: SteadyState, row: int, at: int, label: str) -> float:
+        """Return the probability that all targets hold: that of the least likely one, for they err together."""
+        chances = [
+            within_probability(
+                float(target_values(state, target)[row, at]), target.limit_s, self.bounds(target, label)
+            )
+            for target in self.question.slo.targets
+        ]
+        return min(chances, default=1.0)
+
+
+def _replica_tokens(memory: MemoryPlan, legal: Sequence[Layout]) -> Array:
+    """Return the cache tokens of each replica: those of one attention group times groups."""
+    groups = np.array([float(item.sharding.data) for item in legal])
+    tokens: Array = np.broadcast_to(memory.kv_cache_tokens, groups.shape) * groups
+    return tokens
+
+
+def target_values(state: SteadyState, target: Target) -> Array:
+    """Return what a target limits, over plans and loads; gaps between tokens are taken as the time per token."""
+    spread = {"ttft": state.ttft_s, "tpot": state.tpot_s, "itl": state.tpot_s, "e2e": state.e2e_s}[
+        target.metric
+    ]
+    values: Array = getattr(spread, target.statistic)
+    return values
+
+
+def _nearest(
+    slo: Slo, needed: Mapping[Target, Array], row: int, layout: Layout, state: SteadyState
+) -> tuple[str, Relaxation | None]:
+    """Return the target that a layout misses by most at its lightest load, and what it would need."""
+    served = np.flatnonzero(np.asarray(state.saturated)[row] < 0.5)
+    if not served.size:
+        return "one request is more than the replica can serve", None
+    at = int(served[0])
+    worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
+    least = float(needed[worst][row, served].min())
+    return f"{worst.key} over {worst.limit_s:g} s even at the lightest load", Relaxation(
+        worst.key, worst.limit_s, least, layout
+    )
