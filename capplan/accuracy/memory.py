@@ -14,7 +14,7 @@ from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.budget import Launch, first_stage_plan, memory_plan
 from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
-from capplan.memory.usable import engine_memory_bytes
+from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
@@ -153,7 +153,6 @@ def predict_memory_row(
     if "MTP" in row.get("notes", ""):
         served = with_draft_layer(served)
     launch = row_launch(row, served, device, engine)
-    fast = device.link is not None and ("nvlink" in device.link or "xgmi" in device.link)
     eager = "eager" in row.get("notes", "").lower()
     plan = memory_plan(
         served,
@@ -165,11 +164,12 @@ def predict_memory_row(
         launch.max_num_seqs,
         launch.max_num_batched_tokens,
         launch.memory_fraction,
-        fast_links=fast,
+        fast_links=launch.fast_links,
+        padded_inputs=launch.padded_inputs,
         block_tokens=launch.block_tokens,
         eager=eager,
     )
-    first = first_stage_plan(served, launch, engine, fast_links=fast, eager=eager)
+    first = first_stage_plan(served, launch, engine, eager=eager)
     context_ranks = _context_parallel(row)
     values = {
         "weights_gib": float(np.asarray(first.weight_bytes)) / GIB,
@@ -258,6 +258,8 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         memory_fraction=fraction
         or default_memory_fraction(engine, memory, tensor * pipeline, device.architecture),
         block_tokens=_number(row, "block_size") if _plain_block(row) else float(steps.block_tokens),
+        fast_links=float(has_fast_links(device)),
+        padded_inputs=padded_inputs_multiple(device),
     )
 
 

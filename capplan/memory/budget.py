@@ -33,6 +33,10 @@ class Launch:
     max_num_batched_tokens: Number
     memory_fraction: Number
     block_tokens: Number
+    fast_links: Number = 1.0
+    """1 where tensor-parallel ranks talk over links of their own."""
+    padded_inputs: Number = 128.0
+    """Multiple that inputs of mxfp4 experts are padded to."""
 
     @property
     def stage_sharding(self) -> Sharding:
@@ -51,7 +55,8 @@ def memory_plan(
     max_num_batched_tokens: Number,
     gpu_memory_utilization: Number | None = None,
     *,
-    fast_links: bool = True,
+    fast_links: Number | NDArray[np.bool_] = True,
+    padded_inputs: Number = 128.0,
     block_tokens: Number | None = None,
     eager: bool = False,
 ) -> MemoryPlan:
@@ -79,7 +84,9 @@ def memory_plan(
         token budget of a step
     gpu_memory_utilization : [-]
         f, each engine's own fraction; None takes its default
-    fast_links : tensor-parallel ranks talk over NVLink or the like: larger collective buffers
+    fast_links : tensor-parallel ranks talk over NVLink or the like (`usable.has_fast_links`): larger collective buffers
+    padded_inputs : [elements]
+        multiple that inputs of mxfp4 experts are padded to (`usable.padded_inputs_multiple`)
     block_tokens : [tokens]
         cache block; None takes the engine's default
     eager : no CUDA graphs are captured
@@ -108,7 +115,7 @@ def memory_plan(
     given = [
         sharding.tensor, sharding.expert, sharding.data, sharding.pipeline, device_memory_bytes, kv_bytes_per_element,
         max_model_len, max_num_seqs, max_num_batched_tokens, gpu_memory_utilization,
-        profile.block_tokens if block_tokens is None else block_tokens,
+        profile.block_tokens if block_tokens is None else block_tokens, fast_links, padded_inputs,
     ]  # fmt: skip
     columns = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in given))
     shape = columns[0].shape
@@ -118,7 +125,7 @@ def memory_plan(
         here = np.asarray(launch.pipeline == stage_count)
         part = Launch(*(np.asarray(getattr(launch, field.name))[here] for field in fields(Launch)))
         plans = [
-            _stage_plan(stage, network, part, profile, fast_links, eager)
+            _stage_plan(stage, network, part, profile, eager=eager)
             for stage in stages_of(network, int(stage_count))
         ]
         results.append((here, _fewest(plans)))
@@ -126,7 +133,7 @@ def memory_plan(
 
 
 def first_stage_plan(
-    network: Network, launch: Launch, profile: EngineProfile, *, fast_links: bool = True, eager: bool = False
+    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
 ) -> MemoryPlan:
     """Return the plan of the first pipeline stage, whose figures an engine logs first.
 
@@ -135,7 +142,6 @@ def first_stage_plan(
     network : the model
     launch : settings as arrays of one shape with the same number of stages
     profile : the engine of a version
-    fast_links : as for `memory_plan`
     eager : as for `memory_plan`
 
     Returns
@@ -153,7 +159,7 @@ def first_stage_plan(
     True
     """
     stages = int(np.max(np.asarray(launch.pipeline)))
-    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, fast_links, eager)
+    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, eager=eager)
 
 
 def _default_fractions(profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding) -> Number:
@@ -174,15 +180,15 @@ def _default_fractions(profile: EngineProfile, device_memory_bytes: Number, shar
 
 
 def _stage_plan(
-    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, fast_links: bool, eager: bool
+    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, *, eager: bool
 ) -> MemoryPlan:
     rules = profile.memory
-    weights = rank_weight_bytes(stage, network, launch.stage_sharding)
+    weights = rank_weight_bytes(stage, network, launch.stage_sharding, launch.padded_inputs)
     activations = rank_activation_bytes(stage, network, launch, profile)
     graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
-    collective = rules.collective_bytes if fast_links else 0.0
     several = np.asarray(launch.tensor * launch.data) > 1
-    runtime = rules.non_torch_bytes + np.where(several, collective, 0.0)
+    fast = np.asarray(launch.fast_links) > 0
+    runtime = rules.non_torch_bytes + np.where(several & fast, rules.collective_bytes, 0.0)
     total, fraction = launch.device_memory_bytes, launch.memory_fraction
     if rules.budget == "utilisation":
         usable: Number = fraction * total
@@ -195,7 +201,7 @@ def _stage_plan(
         available = fraction * (usable - weights - activations)
     tokens, sequences, reserved, block = _capacity(available, stage, network, launch, profile)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
-    late = np.where(several & (not fast_links), rules.late_collective_bytes, 0.0)
+    late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
     left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
     return MemoryPlan(
         weight_bytes=weights,

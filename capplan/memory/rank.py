@@ -20,8 +20,8 @@ from capplan.model.sharding import Sharding, rank_outputs
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
-PADDED_EXPERTS: dict[str, tuple[int, int]] = {"mxfp4": (128, 256)}
-"""Expert formats whose kernels want inputs and intermediate width as multiples of these: what is held is padded."""
+PADDED_EXPERTS = {"mxfp4": 256.0}
+"""Expert formats whose kernels want the intermediate width as a multiple of this: what is held is padded."""
 
 _STATE_INPUTS = {"in_proj": 4.0, "in_proj_qkvz": 4.0}
 """Inputs of recurrent layers: as projected, convolved, split or normalised, and as the scan hands them on."""
@@ -62,7 +62,9 @@ class Settings(Protocol):
         """Token budget of a step."""
 
 
-def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Number:
+def rank_weight_bytes(
+    stage: Stage, network: Network, sharding: Sharding, padded_inputs: Number = 128.0
+) -> Number:
     """Return the weights of one rank of a stage, with the tables that are loaded with them.
 
     Parameters
@@ -71,6 +73,8 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
     network : the whole model
     sharding : [-]
         parallelism within the stage
+    padded_inputs : [elements]
+        multiple that inputs of mxfp4 experts are padded to
 
     Returns
     -------
@@ -86,7 +90,9 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
     672.0
     """
     element = FORMATS[network.activation_format].bytes_per_element
-    size = weight_bytes_per_rank(stage.network, sharding) + _expert_padding_bytes(stage.network, sharding)
+    size = weight_bytes_per_rank(stage.network, sharding) + _expert_padding_bytes(
+        stage.network, sharding, padded_inputs
+    )
     rotary = 0
     for layer, count in layer_counts(stage.network):
         for mixer in layer.mixers:
@@ -102,7 +108,7 @@ def rank_weight_bytes(stage: Stage, network: Network, sharding: Sharding) -> Num
     )
 
 
-def _expert_padding_bytes(network: Network, sharding: Sharding) -> Number:
+def _expert_padding_bytes(network: Network, sharding: Sharding, padded_inputs: Number) -> Number:
     """Return what the padding of expert matrices adds on one rank."""
     plain = FORMATS[network.activation_format].bytes_per_element
     added: Number = 0.0
@@ -110,10 +116,11 @@ def _expert_padding_bytes(network: Network, sharding: Sharding) -> Number:
         experts = layer.experts
         if experts is None or experts.weight_format not in PADDED_EXPERTS:
             continue
-        of_inputs, of_width = PADDED_EXPERTS[experts.weight_format]
+        of_width = PADDED_EXPERTS[experts.weight_format]
+        inputs = np.ceil(experts.inputs / padded_inputs) * padded_inputs
         ranks = sharding.tensor * sharding.data
         width = experts.intermediate_size * sharding.expert / ranks
-        padded = np.ceil(width / of_width) * of_width * -(-experts.inputs // of_inputs) * of_inputs
+        padded = np.ceil(width / of_width) * of_width * inputs
         held = expert_bytes_per_rank(experts, ranks, sharding.expert, plain)
         added = added + count * held * (padded / (width * experts.inputs) - 1.0)
     return added

@@ -9,6 +9,53 @@ SOLD_IN_BINARY = 2.0**30 / 1e9
 """Memory sold as 24 GB holds 24 GiB: what the driver prints exceeds the decimal figure on every device logged."""
 
 
+FAST_LINKS = ("nvlink", "xgmi")
+"""Links over which engines set up all-reduce buffers of their own."""
+
+PADDED_INPUTS = {"amd": 256.0}
+"""Multiple that inputs of mxfp4 experts are padded to, by vendor."""
+
+USUAL_PADDED_INPUTS = 128.0
+
+
+def has_fast_links(device: Device) -> bool:
+    """Return whether tensor-parallel ranks talk over links of their own instead of PCIe.
+
+    Parameters
+    ----------
+    device : as the catalogue has it
+
+    Returns
+    -------
+    True or False
+
+    Examples
+    --------
+    >>> has_fast_links(Device("x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, "nvlink4", None, 1, None, 8, None, {}))
+    True
+    """
+    return device.link is not None and device.link.startswith(FAST_LINKS)
+
+
+def padded_inputs_multiple(device: Device) -> float:
+    """Return the multiple that kernels of a device pad the inputs of mxfp4 experts to.
+
+    Parameters
+    ----------
+    device : as the catalogue has it
+
+    Returns
+    -------
+    [elements]
+
+    Examples
+    --------
+    >>> padded_inputs_multiple(Device("x", "X", "AMD", "cdna3", 1e9, None, 1.0, {}, None, None, None, None, None, 1, None, 8, None, {}))
+    256.0
+    """
+    return PADDED_INPUTS.get(device.vendor.lower(), USUAL_PADDED_INPUTS)
+
+
 def engine_memory_bytes(device: Device) -> float:
     """Return the total that an engine divides up.
 

@@ -11,7 +11,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.budget import memory_plan
 from capplan.memory.plan import MemoryPlan
-from capplan.memory.usable import engine_memory_bytes
+from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
@@ -86,6 +86,8 @@ def plans_memory(
         limits.max_num_seqs / columns.data,
         limits.max_num_batched_tokens / (columns.data * columns.pipeline),
         settings.gpu_memory_utilization,
+        fast_links=np.array([has_fast_links(device) for device in devices]),
+        padded_inputs=np.array([padded_inputs_multiple(device) for device in devices]),
     )
 
 

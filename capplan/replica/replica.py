@@ -8,7 +8,7 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.budget import memory_plan
 from capplan.memory.plan import MemoryPlan
-from capplan.memory.usable import engine_memory_bytes
+from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.rates import LabelledRates, step_rates
@@ -49,7 +49,8 @@ def memory_of(spec: ReplicaSpec) -> MemoryPlan:
         max_num_seqs=own.max_num_seqs // groups,
         max_num_batched_tokens=own.max_num_batched_tokens // (groups * int(spec.sharding.pipeline)),
         gpu_memory_utilization=spec.gpu_memory_utilization,
-        fast_links=bool(spec.device.link_bytes_per_s),
+        fast_links=has_fast_links(spec.device),
+        padded_inputs=padded_inputs_multiple(spec.device),
     )
 
 
