@@ -88,7 +88,7 @@ def quantization_section(
     for path, holder in (("", config), ("text_config.", config.get("text_config"))):
         for key in ("quantization_config", "compression_config"):
             values = holder.get(key) if isinstance(holder, Mapping) else None
-            if values is None:
+            if values is None or values == {}:
                 continue
             if not isinstance(values, Mapping):
                 raise InputError(f"{place}: {path}{key}: not an object")

@@ -1,0 +1,255 @@
+"""Do networks with recurrent states hold the parameters and the states that were counted elsewhere?
+
+Counts: Hugging Face transformers 5.23.0, the class named by the config built on torch's meta device, all
+parameters added up. States: the tensors that the caches of tiny models of each family held after 24 to 192
+tokens (transformers 5.23.0; convolution columns in bf16, recurrent states in fp32). That reference keeps
+as many convolution columns as the kernel is long; engines keep one less, and some hold the recurrent
+state in 16 bit, which `mamba_ssm_cache_dtype` and the like say.
+"""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from capplan.inputs.model_config import read_network
+from capplan.model.kv_cache import cache_elements_per_token, state_bytes, state_bytes_per_sequence
+from capplan.model.network import Attention, LatentAttention, LinearAttention, ShortConvolution, StateSpace
+from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
+
+FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+with_facts = pytest.mark.skipif(
+    not (FACTS / "oracle_kv_table.csv").exists(), reason="the measured elements are not beside the repository"
+)
+
+ATTENTION = {"num_attention_heads": 32, "num_key_value_heads": 8}
+DELTA = {
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+}  # fmt: skip
+QWEN3_NEXT = DELTA | {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 48, "head_dim": 256,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "num_experts": 512, "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "vocab_size": 151936,
+}  # fmt: skip
+JAMBA = ATTENTION | {
+    "model_type": "jamba", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_experts": 16,
+    "num_experts_per_tok": 2, "mamba_d_state": 16, "mamba_dt_rank": "auto", "vocab_size": 65536,
+}  # fmt: skip
+NEMOTRON = {
+    "model_type": "nemotron_h", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "intermediate_size": 21504, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8,
+    "ssm_state_size": 128, "vocab_size": 131072,
+}  # fmt: skip
+ZAMBA = {
+    "model_type": "zamba2", "hidden_size": 2560, "num_hidden_layers": 54, "num_attention_heads": 32, "vocab_size": 32000,
+    "layers_block_type": ["mamba", *(["mamba"] * 5 + ["hybrid"]) * 7, *["mamba"] * 4, "hybrid", *["mamba"] * 3, "hybrid",
+                          "mamba", "mamba"],
+}  # fmt: skip
+MAMBA2 = {
+    "mamba_n_heads": 128,
+    "mamba_d_state": 256,
+    "mamba_n_groups": 1,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+BAMBA = ATTENTION | MAMBA2 | {
+    "model_type": "bamba", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 128000,
+    "attn_layer_indices": [9, 18, 27],
+}  # fmt: skip
+LFM2 = {
+    "model_type": "lfm2", "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 65536, "full_attn_idxs": [2, 5, 8],
+}  # fmt: skip
+GRIFFIN = {
+    "model_type": "recurrent_gemma", "hidden_size": 2560, "intermediate_size": 15360, "num_hidden_layers": 26,
+    "num_attention_heads": 10, "num_key_value_heads": 1, "vocab_size": 256000,
+}  # fmt: skip
+KIMI = {
+    "model_type": "kimi_linear", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 27,
+    "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "num_experts": 256, "num_experts_per_token": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1,
+    "first_k_dense_replace": 1, "vocab_size": 163840,
+    "layer_types": ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(27)],
+}  # fmt: skip
+
+COUNTS = [
+    ("Qwen3-Next", QWEN3_NEXT, 79_674_391_296),
+    ("Qwen3-Next with two dense layers", QWEN3_NEXT | {"mlp_only_layers": [0, 3]}, 76_513_979_136),
+    ("Qwen3.5 dense", DELTA | {"model_type": "qwen3_5_text", "hidden_size": 4096, "intermediate_size": 12288, "head_dim": 256,
+     "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 248320}, 8_953_803_264),
+    ("MiniMax", ATTENTION | {"model_type": "minimax", "hidden_size": 4096, "intermediate_size": 14336,
+     "num_hidden_layers": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}, 47_373_946_880),
+    ("MiniMax, wide heads", {"model_type": "minimax", "hidden_size": 6144, "intermediate_size": 14336, "head_dim": 128,
+     "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 8, "num_local_experts": 8,
+     "num_experts_per_tok": 2, "vocab_size": 32000}, 18_764_797_952),
+    ("Granite 4, all states", MAMBA2 | {"model_type": "granitemoehybrid", "hidden_size": 4096, "intermediate_size": 11008,
+     "num_hidden_layers": 32, "num_attention_heads": 32, "num_local_experts": 8, "num_experts_per_tok": 2,
+     "shared_intermediate_size": 1024, "vocab_size": 32000}, 38_601_064_448),
+    ("Jamba v0.1", JAMBA, 51_570_323_328),
+    ("Nemotron-H, one layer of each kind", NEMOTRON | {"hybrid_override_pattern": "ME*-"}, 1_968_355_712),
+    ("Nemotron 3, latent experts", NEMOTRON | {"hybrid_override_pattern": "M-M*EM*E", "moe_latent_size": 512},
+     1_923_107_968),
+    ("Mamba", {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 32, "vocab_size": 50280}, 159_308_544),
+    ("Codestral Mamba", {"model_type": "mamba2", "hidden_size": 4096, "num_hidden_layers": 64, "num_heads": 128,
+     "head_dim": 64, "state_size": 128, "n_groups": 8, "vocab_size": 32768}, 7_285_403_648),
+    ("Falcon Mamba 7B", {"model_type": "falcon_mamba", "hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 65024,
+     "tie_word_embeddings": False}, 7_272_665_088),
+    ("Falcon-H1", ATTENTION | MAMBA2 | {"model_type": "falcon_h1", "hidden_size": 4096, "intermediate_size": 14336,
+     "num_hidden_layers": 32, "mamba_d_ssm": 1024, "vocab_size": 128000}, 8_514_961_408),
+    ("Falcon-H1, full width and gated norm", ATTENTION | MAMBA2 | {"model_type": "falcon_h1", "hidden_size": 4096,
+     "intermediate_size": 14336, "num_hidden_layers": 32, "mamba_rms_norm": True, "vocab_size": 128000}, 11_334_942_720),
+    ("Bamba", BAMBA, 9_808_584_064),
+    ("Zamba2, one shared block", ZAMBA, 2_481_848_336),
+    ("Zamba2, two shared blocks", ZAMBA | {"num_mem_blocks": 2}, 2_652_249_616),
+    ("Zamba2, attention adapters", ZAMBA | {"num_mem_blocks": 2, "use_shared_attention_adapter": True}, 2_687_639_056),
+    ("LFM2", LFM2, 1_564_529_120),
+    ("LFM2 with experts", {"model_type": "lfm2_moe", "hidden_size": 2048, "intermediate_size": 7168, "num_experts": 32,
+     "moe_intermediate_size": 1792, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_attention_heads": 32,
+     "num_key_value_heads": 8, "vocab_size": 65536, "layer_types": ["conv", "conv", "full_attention"] * 8}, 8_327_334_912),
+    ("Kimi Linear 48B", KIMI, 49_133_074_464),
+    ("RecurrentGemma 2B", GRIFFIN, 2_682_862_080),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "config", "expected"), COUNTS, ids=[row[0] for row in COUNTS])
+def test_parameters_equal_the_reference_count_to_the_last_one(name, config, expected):
+    assert parameters(read_network(config, name)) == expected
+
+
+TINY = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_hidden_layers": 4}  # fmt: skip
+TINY_DELTA = TINY | {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}  # fmt: skip
+TINY_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+TINY_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+STATES = {
+    "kimi_linear": KIMI | {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "kv_lora_rank": 16,
+     "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "layer_types": None, "vocab_size": 128,
+     "linear_attn_config": {"num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4, "full_attn_layers": [4]}},
+    "qwen3_next": TINY_DELTA | TINY_EXPERTS | {"model_type": "qwen3_next", "num_experts": 4},
+    "qwen3_5_text": TINY_DELTA | {"model_type": "qwen3_5_text"},
+    "minimax": TINY | {"model_type": "minimax", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "mamba": TINY | {"model_type": "mamba", "state_size": 8, "intermediate_size": 128},
+    "falcon_mamba": TINY | {"model_type": "falcon_mamba", "state_size": 8, "intermediate_size": 128},
+    "mamba2": TINY | {"model_type": "mamba2", "num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 2},
+    "jamba": TINY | {"model_type": "jamba", "num_hidden_layers": 8, "mamba_d_state": 8, "num_experts": 4,
+                     "num_experts_per_tok": 2},
+    "zamba2": TINY | {"model_type": "zamba2", "num_hidden_layers": 6, "num_key_value_heads": 4, "n_mamba_heads": 8,
+                      "mamba_d_state": 8, "layers_block_type": ["mamba", "mamba", "hybrid"] * 2},
+    "nemotron_h": NEMOTRON | TINY | {"hybrid_override_pattern": "M*M-", "head_dim": 16, "mamba_num_heads": 8,
+                                     "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 8},
+    "granitemoehybrid": TINY | TINY_MAMBA2 | {"model_type": "granitemoehybrid", "num_local_experts": 4,
+     "num_experts_per_tok": 2, "shared_intermediate_size": 32, "layer_types": ["mamba", "attention"] * 2},
+    "bamba": TINY | TINY_MAMBA2 | {"model_type": "bamba", "attn_layer_indices": [1, 3]},
+    "falcon_h1": TINY | TINY_MAMBA2 | {"model_type": "falcon_h1", "mamba_d_ssm": 128},
+    "lfm2": TINY | {"model_type": "lfm2", "full_attn_idxs": [1, 3]},
+}  # fmt: skip
+
+# family: layers with a state (how many, elements, bytes), layers with a cache (how many, elements per token)
+MEASURED = {
+    "kimi_linear": ((3, 1792, 5632), (1, 24)), "qwen3_next": ((3, 512, 1536), (1, 64)),
+    "qwen3_5_text": ((3, 512, 1536), (1, 64)), "minimax": ((2, 1024, 2048), (2, 64)), "mamba": ((4, 1536, 5120), None),
+    "falcon_mamba": ((4, 1536, 5120), None), "mamba2": ((4, 1664, 5376), None), "jamba": ((7, 1536, 5120), (1, 64)),
+    "zamba2": ((6, 1600, 5248), (2, 256)), "nemotron_h": ((2, 1664, 5376), (1, 64)),
+    "granitemoehybrid": ((2, 1600, 5248), (2, 64)), "bamba": ((2, 1600, 5248), (2, 64)),
+    "falcon_h1": ((4, 1600, 5248), (4, 64)), "lfm2": ((2, 192, 384), (2, 64)),
+}  # fmt: skip
+
+
+def state_elements(mixer):
+    """Return the elements that the state tensors of a mixer have, counted from its record."""
+    if isinstance(mixer, ShortConvolution):
+        return mixer.channels * mixer.kernel
+    if isinstance(mixer, LinearAttention):
+        return mixer.conv_channels * mixer.conv_kernel + mixer.state_elements
+    return mixer.conv_channels * mixer.conv_kernel + mixer.inner_size * mixer.state_size
+
+
+@pytest.mark.parametrize("family", MEASURED)
+def test_every_layer_holds_the_measured_state_and_cache(family):
+    network = read_network(STATES[family], family)
+    mixers = [mixer for layer in network.layers for mixer in layer.mixers]
+    states = [m for m in mixers if isinstance(m, LinearAttention | StateSpace | ShortConvolution)]
+    caches = [m for m in mixers if isinstance(m, Attention | LatentAttention)]
+    expected_states, expected_caches = MEASURED[family]
+    assert {(state_elements(m), float(state_bytes(m))) for m in states} == {expected_states[1:]}
+    assert len(states) == expected_states[0]
+    assert {float(cache_elements_per_token(m)) for m in caches} == (
+        {expected_caches[1]} if expected_caches else set()
+    )
+    assert len(caches) == (expected_caches[0] if expected_caches else 0)
+    assert float(state_bytes_per_sequence(network)) == expected_states[0] * expected_states[2]
+
+
+@with_facts
+def test_the_measured_states_are_those_of_the_table():
+    seen = {}
+    with (FACTS / "oracle_kv_table.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["family"] not in MEASURED or row["layer_class"] == "DummyLayer":
+                continue
+            count, at_192 = int(row["n_layers"]), float(row["elements_N192"])
+            slope, size = float(row["slope_96_192"]), float(row["bytes_bf16_model_N192"])
+            state, cache = seen.setdefault(row["family"], [[0, 0, 0], [0, 0]])
+            if at_192 > slope * 192:
+                state[:] = [state[0] + count, int(at_192 - slope * 192), int(size - slope * 192 * 2)]
+            if slope:
+                cache[:] = [cache[0] + count, int(slope)]
+    found = {family: (tuple(s), tuple(c) if c[0] else None) for family, (s, c) in seen.items()}
+    assert found == MEASURED
+
+
+def test_shared_blocks_of_zamba_are_multiplied_in_every_hybrid_layer_and_held_once():
+    network = read_network(ZAMBA, "Zamba2")
+    hybrids = [layer for layer in network.layers if any(isinstance(m, Attention) for m in layer.mixers)]
+    held = [any(p.name == "qkv" and p.held for p in layer.projections) for layer in hybrids]
+    assert held == [True] + [False] * 8
+    assert active_parameters(network) > parameters(network)
+
+
+def test_multi_token_prediction_is_counted_apart():
+    plain = read_network(NEMOTRON | {"hybrid_override_pattern": "ME*E"}, "n")
+    more = NEMOTRON | {
+        "hybrid_override_pattern": "ME*E",
+        "num_nextn_predict_layers": 1,
+        "mtp_hybrid_override_pattern": "*E",
+    }
+    network = read_network(more, "n")
+    assert parameters(network) == parameters(plain)
+    joining = 2 * 4096 * 4096 + 3 * 4096
+    layers = plain.layers[1:3]
+    assert network.mtp_parameters == joining + sum(_held(layer) for layer in layers)
+
+
+def _held(layer):
+    experts = layer.experts.parameters if layer.experts else 0
+    return (
+        sum(p.parameters for p in layer.projections)
+        + experts
+        + layer.norm_parameters
+        + layer.state_parameters
+    )
+
+
+def test_kimi_k3_comes_near_the_published_2800_billion():
+    """No reference implementation counts it; 2.8 trillion is the published total, and the shapes give 2.78."""
+    from capplan.inputs.catalogue import shipped_or_unknown
+
+    config, name = shipped_or_unknown("moonshotai/Kimi-K3")
+    network = read_network(config, name)
+    assert parameters(network) == pytest.approx(2.8e12, rel=0.01)
+    assert any("no reference implementation" in note for note in network.notes)
+
+
+def test_nested_qwen_counts_text_and_tower_apart():
+    from capplan.inputs.catalogue import shipped_or_unknown
+
+    config, name = shipped_or_unknown("Qwen/Qwen3.5-35B-A3B")
+    elements = weight_elements_by_class(read_network(config, name))
+    assert sum(elements.values()) - elements["vision"] == 34_660_610_688
+    assert sum(elements.values()) == 35_107_181_936
