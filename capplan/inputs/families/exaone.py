@@ -1,8 +1,17 @@
-"""EXAONE 4."""
+"""EXAONE 4 and K-EXAONE."""
 
+from capplan.inputs.families.blocks import heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
-from capplan.inputs.families.stacks import Dense, dense_decoder, layer_windows
+from capplan.inputs.families.stacks import (
+    Dense,
+    dense_decoder,
+    dense_mlp,
+    layer_windows,
+    mixture,
+    parts_after,
+    sparse_decoder,
+)
 from capplan.model.network import Network
 
 
@@ -29,4 +38,30 @@ def read_exaone4(config: Config, name: str) -> Network:
     return dense_decoder(config, name, Dense(head_norms=True), windows=windows)
 
 
-FAMILIES: dict[str, Family] = {"exaone4": read_exaone4}
+def read_exaone_moe(config: Config, name: str) -> Network:
+    """Return a K-EXAONE: norms before attention and feed-forward, shared and routed experts."""
+    shape = heads(config)
+    layers = config.layers()
+    width = config.dimension("moe_intermediate_size")
+    sparse = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("num_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("num_shared_experts", default=1) * width,
+    )
+    traits = Dense(head_norms=True)
+    parts = parts_after(
+        config,
+        dense_mlp(config, shape, traits),
+        sparse,
+        layers,
+        config.count("first_k_dense_replace", default=1),
+    )
+    window = config.optional("sliding_window", least=0) or None
+    windows = layer_windows(config, layers, window, default=_slides(config, layers)) if window else None
+    return sparse_decoder(config, name, traits, parts, shape=shape, windows=windows)
+
+
+FAMILIES: dict[str, Family] = {"exaone4": read_exaone4, "exaone_moe": read_exaone_moe}

@@ -37,8 +37,10 @@ def _parts(config: Config, shape: Heads, layers: int) -> list[Part]:
     kinds = config.items("mlp_layer_types", length=layers)
     if kinds is not None:
         is_mixed = [kind == "sparse" for kind in kinds[:layers]]
+    elif not config.has("moe_layer_freq"):
+        is_mixed = [i > 0 for i in range(layers)]
     else:
-        is_mixed = [flag != 0 for flag in config.per_layer("moe_layer_freq", layers=layers, default=1)]
+        is_mixed = [flag != 0 for flag in config.per_layer("moe_layer_freq", layers=layers)]
     dense = dense_mlp(config, shape, Dense()) if not all(is_mixed) else mixed
     return [mixed if sparse else dense for sparse in is_mixed]
 

@@ -1,5 +1,7 @@
 """Qwen 2, 2.5, 3 and 3-VL: dense and with experts."""
 
+from dataclasses import replace
+
 from capplan.inputs.families.blocks import Heads, Part, heads, with_vision
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
@@ -11,7 +13,7 @@ from capplan.inputs.families.stacks import (
     mixture,
     sparse_decoder,
 )
-from capplan.inputs.families.vision import qwen3_vision
+from capplan.inputs.families.vision import qwen2_5_vision, qwen2_vision, qwen3_vision
 from capplan.model.network import Network
 
 
@@ -96,9 +98,24 @@ def read_qwen3_vl(config: Config, name: str) -> Network:
     return with_vision(network, config, qwen3_vision(vision) if vision else 0)
 
 
+def read_qwen2_vl(config: Config, name: str) -> Network:
+    """Return a Qwen 2-VL or 2.5-VL; its older files hold the text keys beside the vision section."""
+    text = config.section("text_config")
+    network = read_qwen2(text or config, name)
+    tied = config.flag("tie_word_embeddings", default=network.tied_embeddings)
+    vision = config.section("vision_config")
+    tower = qwen2_vision if config.model_type == "qwen2_vl" else qwen2_5_vision
+    size = tower(vision, network.hidden_size) if vision else 0
+    return with_vision(replace(network, tied_embeddings=tied), config, size)
+
+
 FAMILIES: dict[str, Family] = {
     "qwen2": read_qwen2,
     "qwen2_moe": read_qwen2_moe,
+    "qwen2_vl": read_qwen2_vl,
+    "qwen2_5_vl": read_qwen2_vl,
+    "qwen2_vl_text": read_qwen2,
+    "qwen2_5_vl_text": read_qwen2,
     "qwen3": read_qwen3,
     "qwen3_moe": read_qwen3_moe,
     "qwen3_vl": read_qwen3_vl,

@@ -54,6 +54,52 @@ def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
     return tower + projector
 
 
+def qwen2_vision(vision: Config, text_hidden: int) -> int:
+    """Return the Qwen 2-VL tower with its merger."""
+    hidden = vision.dimension("embed_dim", default=1280)
+    patch = vision.dimension("patch_size", default=14)
+    frames = vision.dimension("temporal_patch_size", default=2)
+    channels = vision.dimension("in_channels", "in_chans", default=3)
+    intermediate = int(hidden * vision.ratio("mlp_ratio", default=4.0))
+    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    out = vision.dimension("hidden_size", default=text_hidden)
+    tower = channels * frames * patch * patch * hidden
+    tower += vision.dimension("depth", default=32) * _block(hidden, intermediate)
+    return tower + 2 * hidden + _linear(merged, merged) + _linear(merged, out)
+
+
+def qwen2_5_vision(vision: Config, text_hidden: int) -> int:
+    """Return the Qwen 2.5-VL tower with its merger: RMS norms and a gated feed-forward with biases."""
+    hidden = vision.dimension("hidden_size", default=1280)
+    intermediate = vision.dimension("intermediate_size", default=3420)
+    patch = vision.dimension("patch_size", default=14)
+    frames = vision.dimension("temporal_patch_size", default=2)
+    channels = vision.dimension("in_channels", "in_chans", default=3)
+    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    out = vision.dimension("out_hidden_size", default=text_hidden)
+    block = 4 * _linear(hidden, hidden) + 2 * _linear(hidden, intermediate) + _linear(intermediate, hidden)
+    tower = channels * frames * patch * patch * hidden
+    tower += vision.dimension("depth", default=32) * (block + 2 * hidden)
+    return tower + hidden + _linear(merged, merged) + _linear(merged, out)
+
+
+def glm4v_vision(vision: Config) -> int:
+    """Return the GLM-4.5V tower with its merger."""
+    hidden = vision.dimension("hidden_size", default=1536)
+    out = vision.dimension("out_hidden_size", default=4096)
+    wide = vision.dimension("intermediate_size", default=13696)
+    patch = vision.dimension("patch_size", default=14)
+    frames = vision.dimension("temporal_patch_size", default=2)
+    channels = vision.dimension("in_channels", default=3)
+    side = vision.dimension("image_size", default=336) // patch
+    merge = vision.dimension("spatial_merge_size", default=2) ** 2
+    attention = 4 * hidden * hidden + (4 * hidden if vision.flag("attention_bias", default=False) else 0)
+    block = attention + 3 * hidden * out + 2 * hidden
+    tower = side * side * hidden + _linear(channels * frames * patch * patch, hidden) + 2 * hidden
+    tower += vision.dimension("depth", default=24) * block + _linear(merge * hidden, out)
+    return tower + out * out + 2 * out + 3 * out * wide
+
+
 def qwen3_vision(vision: Config) -> int:
     """Return the Qwen 3-VL tower with its mergers."""
     hidden = vision.dimension("hidden_size")
