@@ -21,11 +21,12 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
     place = f"{spec.devices} x {spec.device.name}"
     verdict = "fits" if fit.fits else "does not fit"
     changes = [asdict(change) for change in fit.changes]
+    waterfall = _waterfall(fit)
     tables = [
         Table(
             [figures], upright=True, shown=tuple(k for k in figures if k not in _IN_WATERFALL), titles=_TITLES
         ),
-        Table(_waterfall(fit), title="Memory of one device"),
+        Table(waterfall, title="Memory of one device"),
     ]
     if changes:
         tables.append(Table(changes, title="Any of these makes it fit"))
@@ -36,7 +37,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
     )
     return Answer(
         command="fit",
-        result={**figures, "limits": list(fit.plan.limits), "changes": changes},
+        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": waterfall},
         tables=tuple(tables),
         headline=f"{spec.network.name} {verdict} on {place}",
         closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
@@ -97,24 +98,28 @@ _TITLES = {
 
 
 def _waterfall(fit: Fit) -> list[dict[str, Any]]:
-    """Return what comes off the device's memory, line by line, down to the cache."""
-    plan = fit.plan
-    usable = float(np.asarray(plan.usable_bytes))
-    graphs = float(np.asarray(plan.cuda_graph_bytes))
-    inside = bool(fit.spec.profile.memory.graphs_in_budget)
-    steps = [
-        ("given to a process", fit.device_memory_bytes),
-        ("kept free or for others", usable - fit.device_memory_bytes),
-        ("weights", -float(np.asarray(plan.weight_bytes))),
-        ("activations at their peak", -float(np.asarray(plan.activation_bytes))),
-        ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes))),
-    ]
-    if inside:
-        steps.append(("CUDA graphs", -graphs))
-    rows, left = [], 0.0
-    for what, amount in steps:
-        left += amount
-        rows.append({"what": what, "memory_bytes": amount, "left_bytes": left})
+    """Return what comes off the device's memory, line by line, down to the cache, in the engine's own order."""
+    plan, rules = fit.plan, fit.spec.profile.memory
+    total = fit.device_memory_bytes
     available = float(np.asarray(plan.kv_bytes_available))
-    rows.append({"what": "KV cache", "memory_bytes": available, "left_bytes": None})
-    return rows
+    runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
+    weights = ("weights", -float(np.asarray(plan.weight_bytes)))
+    activations = ("activations at their peak", -float(np.asarray(plan.activation_bytes)))
+    if rules.budget == "utilisation":
+        graphs = (
+            [("CUDA graphs", -float(np.asarray(plan.cuda_graph_bytes)))] if rules.graphs_in_budget else []
+        )
+        kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
+        steps = [kept, weights, activations, runtime, *graphs]
+    elif rules.budget == "static_fraction":
+        reserved = float(np.asarray(plan.usable_bytes)) - total - runtime[1]
+        steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
+    else:
+        left = total + runtime[1] + weights[1] + activations[1]
+        steps = [runtime, weights, activations, ("kept free by the memory fraction", available - left)]
+    left_bytes = total
+    rows = [{"what": "given to a process", "memory_bytes": total, "left_bytes": total}]
+    for what, amount in steps:
+        left_bytes += amount
+        rows.append({"what": what, "memory_bytes": amount, "left_bytes": left_bytes})
+    return [*rows, {"what": "KV cache", "memory_bytes": available, "left_bytes": None}]
