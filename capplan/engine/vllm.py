@@ -39,8 +39,8 @@ _V1_MEMORY = replace(
 _GROUPED_MEMORY = replace(_V1_MEMORY, layer_groups=True)
 _LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.49, expert_workspace_resident=True)
 _WORKSPACE_MEMORY = replace(_LEAN_SAMPLER_MEMORY, non_torch_bytes=0.25 * GIB)
-_FRACTION_92_MEMORY = replace(_WORKSPACE_MEMORY, default_fraction=0.92)
-_GRAPHS_MEMORY = replace(_FRACTION_92_MEMORY, graphs_in_budget=True, tokens_from_concurrency=True)
+_FRACTION_92_MEMORY = replace(_WORKSPACE_MEMORY, default_fraction=0.92, tokens_from_concurrency=True)
+_GRAPHS_MEMORY = replace(_FRACTION_92_MEMORY, graphs_in_budget=True)
 
 _SMALL = Tier(
     0.0, max_num_seqs=256, server_batched_tokens=2048, offline_batched_tokens=8192, graph_max_sequences=512

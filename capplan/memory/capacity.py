@@ -1,5 +1,7 @@
 """What one sequence takes out of the cache of an engine."""
 
+import numpy as np
+
 from capplan.engine.profile import EngineProfile
 from capplan.memory.budget import memory_plan
 from capplan.model.network import Network
@@ -67,3 +69,40 @@ def engine_reserved_bytes_per_sequence(
         0.9,
     )
     return plan.reserved_bytes_per_sequence
+
+
+def token_capacity(
+    kv_bytes_available: Number, reserved_bytes_per_sequence: Number, context_tokens: Number
+) -> Number:
+    """Return how many tokens the cache of a replica holds where all sequences have one length.
+
+        n = A / r l
+
+    For layers of one kind this is what the engine prints. For hybrid models it depends on the length, and what
+    the engine prints is too small (recurrent states, short windows) or belongs to its maximum context.
+
+    Parameters
+    ----------
+    kv_bytes_available : [B]
+        A, of one device
+    reserved_bytes_per_sequence : [B]
+        r, of a sequence of that length on the same device
+    context_tokens : [tokens]
+        l, prompt and output
+
+    Returns
+    -------
+    [tokens]
+        n
+
+    Examples
+    --------
+    >>> token_capacity(1000.0, 100.0, 64.0)
+    np.float64(640.0)
+
+    References
+    ----------
+    Kwon et al. 2023, "PagedAttention", arXiv:2309.06180, section 4.
+    """
+    held: Number = np.maximum(kv_bytes_available, 0.0) / reserved_bytes_per_sequence * context_tokens
+    return held

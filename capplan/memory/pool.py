@@ -191,7 +191,7 @@ def block_capacity(
 ) -> tuple[Number, Number]:
     """Return tokens and concurrent sequences of a pool of blocks, as vLLM prints them.
 
-        n = floor(A / b);   c = n / s;   tokens = p floor(n / g), or c l from 0.21 on
+        n = floor(A / b);   c = n / s;   tokens = p floor(n / g), or c l from 0.20 on
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from capplan.engine.lookup import default_memory_fraction, profile, scheduling, 
 from capplan.errors import InputError
 from capplan.inputs.model import read_model
 from capplan.memory.budget import memory_plan
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
 from capplan.memory.layer_groups import cache_kinds, group_layers
 from capplan.memory.pool import grouped_layout
 from capplan.model.sharding import Sharding
@@ -114,3 +114,11 @@ def test_unknown_version_is_an_assumption_and_not_silent():
 )
 def test_dtypes_run_where_engines_support_them(engine, architecture, weights, cache, runs):
     assert (unsupported_reason(profile(engine), architecture, weights, cache) is None) == runs
+
+
+def test_hybrid_cache_holds_more_tokens_than_its_engine_prints():
+    """VLLM printed 154,496 tokens for Qwen3-Next and a concurrency of 33.47 at 16,384 tokens: 548,000 tokens."""
+    network = read_model("Qwen/Qwen3-Next-80B-A3B-Instruct", offline=True)
+    engine, sharding = profile("vllm", "0.13.0"), Sharding(tensor=2.0)
+    reserved = engine_reserved_bytes_per_sequence(network, sharding, engine, 16384.0, 2.0, 2048.0)
+    assert token_capacity(7.09 * GIB, reserved, 16384.0) == pytest.approx(33.47 * 16384, rel=0.005)
