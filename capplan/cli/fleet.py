@@ -1,0 +1,33 @@
+"""`capplan fleet`: which GPUs, how many, at what cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capplan.cli.options import Form, Offline, Output
+
+Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
+
+
+def command(scenario: Scenario, offline: Offline = False, form: Form = None, output: Output = None) -> int:
+    """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
+    from capplan.fleet.cheapest import cheapest_fleet
+    from capplan.inputs.question import asked_fleet
+    from capplan.inputs.scenario import read_scenario
+    from capplan.report.fleet_answer import fleet_answer
+    from capplan.report.progress import row_progress
+    from capplan.report.show import show
+
+    asked = asked_fleet(read_scenario(scenario), offline=offline)
+    limits = asked.scenario.fleet
+    with row_progress("plans") as progress:
+        found = cheapest_fleet(
+            asked.question,
+            headroom_fraction=limits.headroom_fraction,
+            spare_replicas=limits.spare_replicas,
+            prices=asked.prices,
+            max_devices=limits.max_devices,
+            progress=progress,
+        )
+    return show(fleet_answer(asked, found), form, output)
