@@ -227,4 +227,9 @@ def layer_counts(network: Network) -> list[tuple[Layer, int]]:
     >>> [count for _, count in layer_counts(network)]
     [3]
     """
-    return list(Counter(network.layers).items())
+    # Equal layers mostly are one object: counting those first spares the hash of a whole layer per layer.
+    objects = {id(layer): layer for layer in network.layers}
+    counts: dict[Layer, int] = {}
+    for key, count in Counter(map(id, network.layers)).items():
+        counts[objects[key]] = counts.get(objects[key], 0) + count
+    return list(counts.items())

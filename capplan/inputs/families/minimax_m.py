@@ -67,10 +67,14 @@ def read_minimax_m3(config: Config, name: str) -> Network:
         indexing.per_layer("sparse_attention_freq", layers=layers, default=0) if indexing else (0,) * layers
     )
     traits = Dense(head_norms=config.flag("use_qk_norm", default=True))
+    made: dict[tuple[bool, bool], Layer] = {}
     stack = []
     for routed, chooses in zip(sparse_layers, indexed, strict=True):
-        layer = block(shape, traits, mixed if routed else dense)
-        stack.append(_sparse_attention(layer, indexing, hidden) if chooses and indexing else layer)
+        key = (routed > 0, chooses > 0)
+        if key not in made:
+            layer = block(shape, traits, mixed if routed else dense)
+            made[key] = _sparse_attention(layer, indexing, hidden) if chooses and indexing else layer
+        stack.append(made[key])
     return decoder(config, name, stack, hidden=hidden)
 
 
