@@ -54,7 +54,7 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
         _layer_bytes_per_rank(layer, network.activation_format, tensor, expert, data)
         for layer, _ in layer_counts(network)
     ]
-    for stages in np.unique(pipeline):
+    for stages in sorted(set(pipeline.ravel().tolist())):  # np.unique would load numpy.ma
         here = pipeline == stages
         counts = _stage_counts(network, int(stages))
         for stage, counted in enumerate(counts):
