@@ -121,7 +121,7 @@ def memory_plan(
     shape = columns[0].shape
     launch = Launch(*(column.reshape(-1) for column in columns))
     results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
-    for stage_count in np.unique(launch.pipeline):
+    for stage_count in sorted(set(np.asarray(launch.pipeline).tolist())):  # np.unique would load numpy.ma
         here = np.asarray(launch.pipeline == stage_count)
         part = Launch(*(np.asarray(getattr(launch, field.name))[here] for field in fields(Launch)))
         plans = [

@@ -141,23 +141,9 @@ def _rows(
     )
     state = float(state_bytes_per_sequence(network, 1.0, activation))
     state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
-    reserved, reserved_on_rank = (
-        np.broadcast_to(
-            memory_plan(
-                network,
-                Sharding(tensor=float(ranks)),
-                _AMPLE_BYTES,
-                engine,
-                element,
-                context,
-                1.0,
-                float(step_tokens),
-                0.9,
-            ).reserved_bytes_per_sequence,
-            context.shape,
-        )
-        for ranks in (1, tensor_parallel)
-    )
+    ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
+    plans = memory_plan(network, ranks, _AMPLE_BYTES, engine, element, context, 1.0, float(step_tokens), 0.9)
+    reserved, reserved_on_rank = np.broadcast_to(plans.reserved_bytes_per_sequence, (2, len(context)))
     return [
         KvSize(
             context_tokens=int(tokens),
