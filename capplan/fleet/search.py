@@ -21,7 +21,8 @@ from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import Settings, plan_limits, plans_memory, plans_tables
-from capplan.serving.steady_state import SteadyState, open_loop_at_sequences
+from capplan.serving.screening import screened
+from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
 from capplan.workload.slo import Slo, Target
 
@@ -152,7 +153,7 @@ class _Part:
         per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
         most = np.minimum(limits.max_num_seqs, cache_tokens / per_sequence)
         grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
-        state = open_loop_at_sequences(
+        state = screened(
             plans_step_function(tables, q.demand.lengths),
             q.demand.lengths,
             Limits(
@@ -176,7 +177,7 @@ class _Part:
         q = self.question
         found, near = [], []
         needed = {}
-        holds: Flags = np.asarray(state.saturated) < 0.5
+        holds: Flags = ~state.saturated
         for target in q.slo.targets:
             ratios = [needed_ratio(self.bounds(target, label), q.slo.confidence) for label in labels]
             needed[target] = target_values(state, target) * np.array(ratios)[:, None]
@@ -244,7 +245,7 @@ def _nearest(
     slo: Slo, needed: Mapping[Target, Array], row: int, layout: Layout, state: SteadyState
 ) -> tuple[str, Relaxation | None]:
     """Return the target that a layout misses by most at its lightest load, and what it would need."""
-    served = np.flatnonzero(np.asarray(state.saturated)[row] < 0.5)
+    served = np.flatnonzero(~state.saturated[row])
     if not served.size:
         return "one request is more than the replica can serve", None
     at = int(served[0])
