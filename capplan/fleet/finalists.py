@@ -87,6 +87,9 @@ def spec_of(found: Found, question: Question) -> ReplicaSpec:
         max_num_seqs=question.max_num_seqs,
         max_num_batched_tokens=question.max_num_batched_tokens,
         gpu_memory_utilization=question.gpu_memory_utilization,
+        typical_context_tokens=int(
+            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
+        ),
     )
 
 

@@ -16,11 +16,11 @@ from capplan.fleet.plan import Relaxation
 from capplan.fleet.probability import needed_ratio, within_probability
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.memory.plan import LIMITS, MemoryPlan
+from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
-from capplan.replica.plans import Settings, plan_limits, plans_memory, plans_tables
+from capplan.replica.plans import Settings, plan_limits, plans_cache_tokens, plans_memory, plans_tables
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
@@ -131,15 +131,18 @@ class _Part:
         """Return the layouts whose memory suffices, and the cache tokens of their replicas."""
         if not legal:
             return [], np.zeros(0)
-        memory = plans_memory(
-            self.network, [item.device for item in legal], [item.sharding for item in legal], self.settings
-        )
+        devices, shardings = [item.device for item in legal], [item.sharding for item in legal]
+        memory = plans_memory(self.network, devices, shardings, self.settings)
         codes = np.broadcast_to(memory.limit_codes, (len(legal),))
         for item, code in zip(legal, codes, strict=True):
             if code:
                 rejected[item.device.name, f"memory: {LIMITS[code]}"] += LOADS
         kept = [item for item, code in zip(legal, codes, strict=True) if not code]
-        return kept, _replica_tokens(memory, legal)[codes == 0]
+        context = float(
+            self.question.demand.lengths.input_tokens + self.question.demand.lengths.output_tokens
+        )
+        tokens = plans_cache_tokens(self.network, devices, shardings, self.settings, memory, context)
+        return kept, tokens[codes == 0]
 
     def evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
@@ -223,13 +226,6 @@ class _Part:
             for target in self.question.slo.targets
         ]
         return min(chances, default=1.0)
-
-
-def _replica_tokens(memory: MemoryPlan, legal: Sequence[Layout]) -> Array:
-    """Return the cache tokens of each replica: those of one attention group times groups."""
-    groups = np.array([float(item.sharding.data) for item in legal])
-    tokens: Array = np.broadcast_to(memory.kv_cache_tokens, groups.shape) * groups
-    return tokens
 
 
 def target_values(state: SteadyState, target: Target) -> Array:

@@ -85,5 +85,6 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         max_model_len=max(2048, min(longest, tokens)),
         max_num_seqs=benchmark.limits.get("max_num_seqs"),
         max_num_batched_tokens=benchmark.limits.get("max_num_batched_tokens"),
+        typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )

@@ -10,6 +10,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.budget import memory_plan
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Network
@@ -89,6 +90,29 @@ def plans_memory(
         fast_links=np.array([has_fast_links(device) for device in devices]),
         padded_inputs=np.array([padded_inputs_multiple(device) for device in devices]),
     )
+
+
+def plans_cache_tokens(
+    network: Network,
+    devices: Sequence[Device],
+    shardings: Sequence[Sharding],
+    settings: Settings,
+    memory: MemoryPlan,
+    context_tokens: float,
+) -> Array:
+    """Return the tokens that the caches of the whole replicas hold in sequences of one length, by plan."""
+    limits = plan_limits(devices, shardings, settings)
+    columns = _columns(shardings, (len(shardings),))
+    reserved = engine_reserved_bytes_per_sequence(
+        network,
+        columns,
+        settings.profile,
+        context_tokens,
+        kv_bytes_per_element(settings.kv_format),
+        limits.max_num_batched_tokens / (columns.data * columns.pipeline),
+    )
+    tokens: Array = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * columns.data
+    return np.maximum(tokens, 0.0)
 
 
 def plans_tables(

@@ -7,6 +7,7 @@ import numpy as np
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.budget import memory_plan
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.sharding import Sharding
@@ -72,12 +73,31 @@ def step_table_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> S
     return with_host(table_of_plan(tables, 0), spec.profile.host, len(spec.network.layers))
 
 
+def cache_tokens(spec: ReplicaSpec, memory: MemoryPlan) -> float:
+    """Return the tokens that the cache of the whole replica holds in sequences of the usual length.
+
+    For layers of one kind that is what the engine prints; for hybrid models the printed figure belongs to
+    the maximum context.
+    """
+    longest = served_context_tokens(spec)
+    context = float(min(spec.typical_context_tokens or longest, longest))
+    groups = float(np.asarray(spec.sharding.data))
+    step_tokens = scheduling_of(spec).max_num_batched_tokens / (
+        groups * float(np.asarray(spec.sharding.pipeline))
+    )
+    reserved = engine_reserved_bytes_per_sequence(
+        spec.network, spec.sharding, spec.profile, context, kv_bytes_per_element(spec.kv_format), step_tokens
+    )
+    return float(np.asarray(token_capacity(memory.kv_bytes_available, reserved, context))) * groups
+
+
 def replica_of(spec: ReplicaSpec) -> Replica:
     """Return the running replica, or raise the error that says why it does not fit."""
     memory = memory_of(spec)
     own = scheduling_of(spec)
-    blocks = int(np.asarray(memory.kv_cache_tokens) * np.asarray(spec.sharding.data)) // own.block_tokens
-    if blocks < 1 or float(np.asarray(memory.kv_bytes_available)) <= 0:
+    room = float(np.asarray(memory.kv_bytes_available)) > 0
+    blocks = int(cache_tokens(spec, memory)) // own.block_tokens if room else 0
+    if blocks < 1:
         reasons = "; ".join(memory.limits) or "no room for the KV cache"
         raise DoesNotFitError(
             f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"

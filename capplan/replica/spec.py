@@ -28,6 +28,8 @@ class ReplicaSpec:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
+    typical_context_tokens: int | None = None
+    """Prompt and answer of the usual request, which decides what the cache of a hybrid model holds; None: the longest."""
     offline: bool = False
     """The offline class of the engine instead of its API server: larger steps, no HTTP."""
 
