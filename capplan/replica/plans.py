@@ -111,8 +111,9 @@ def plans_cache_tokens(
         kv_bytes_per_element(settings.kv_format),
         limits.max_num_batched_tokens / (columns.data * columns.pipeline),
     )
-    tokens: Array = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * columns.data
-    return np.maximum(tokens, 0.0)
+    tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * columns.data
+    held: Array = np.maximum(tokens, 0.0)
+    return held
 
 
 def plans_tables(
