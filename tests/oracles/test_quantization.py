@@ -212,6 +212,7 @@ LOGGED = [
     ("codellama/CodeLlama-7b-hf", None, 1, 1, 12.56),
     ("google/gemma-2-27b-it", None, 1, 1, 50.72),
     ("microsoft/phi-2", None, 1, 1, 5.19),
+    ("ibm-granite/granite-vision-3.3-2b", None, 1, 1, 5.54),
 ]
 
 
