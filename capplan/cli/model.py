@@ -28,6 +28,6 @@ def command(
     from capplan.report.show import show
 
     if model is None:
-        return show(models_answer(shipped_networks()), form, output)
+        return show(models_answer(*shipped_networks()), form, output)
     network = read_model(model, revision=revision, offline=offline)
     return show(model_answer(network, weight_dtype), form, output)

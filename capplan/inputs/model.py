@@ -44,9 +44,17 @@ def read_model(
     return in_weight_format(network, weight_dtype) if weight_dtype else network
 
 
-def shipped_networks() -> list[Network]:
-    """Return the shipped models, by id."""
-    return [read_model(name) for name in shipped_names() if "/" in name]
+def shipped_networks() -> tuple[list[Network], list[str]]:
+    """Return the shipped models that are modelled, and the names of those that are known and refused."""
+    networks: list[Network] = []
+    refused: list[str] = []
+    for name in shipped_names():
+        if "/" in name:
+            try:
+                networks.append(read_model(name))
+            except InputError:
+                refused.append(name)
+    return networks, refused
 
 
 def _read(name: str, revision: str | None, *, offline: bool) -> Network:

@@ -21,14 +21,17 @@ _LISTED = (
 )
 
 
-def models_answer(networks: Sequence[Network]) -> Answer:
+def models_answer(networks: Sequence[Network], refused: Sequence[str] = ()) -> Answer:
     """Return the shipped models as one table."""
     rows = [asdict(summary(network)) for network in networks]
     return Answer(
         command="model",
-        result={"models": rows},
+        result={"models": rows, "not_modelled": list(refused)},
         tables=(Table(rows, shown=_LISTED),),
-        closing=("any Hugging Face id and any config.json works as well",),
+        closing=(
+            "any Hugging Face id and any config.json of these families works as well",
+            *([f"known and not modelled: {', '.join(refused)}"] if refused else ()),
+        ),
     )
 
 

@@ -191,6 +191,15 @@ def test_an_unknown_quantisation_is_refused(model):
     refused(model(quantization_config="fp8"), "quantization_config")
 
 
+def test_the_list_of_models_leaves_out_what_is_not_modelled(capplan):
+    ran = capplan("model", "--format", "json")
+    assert ran.code == 0, ran.err
+    listed = json.loads(ran.out)["result"]
+    assert len(listed["models"]) >= 40
+    for name in listed["not_modelled"]:
+        refused(capplan("model", name), name, "not modelled")
+
+
 # Words of the command line
 
 
