@@ -24,6 +24,7 @@ from capplan.model.kv_cache import (
     state_bytes_per_sequence,
 )
 from capplan.model.network import Attention
+from capplan.model.weight_format import in_weight_format
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 with_facts = pytest.mark.skipif(
@@ -277,3 +278,30 @@ def test_layers_that_reuse_an_indexer_hold_no_index_keys():
 def test_attention_alone_keeps_no_state():
     for family, config in CONFIGS.items():
         assert state_bytes_per_sequence(read_network(config, family)) == 0.0
+
+
+def test_the_cache_is_not_priced_in_the_dtype_of_the_weights():
+    network = model(**LLAMA_70B)
+    for dtype in ("fp8", "int4", "nvfp4", "fp32"):
+        assert kv_bytes_per_token(in_weight_format(network, dtype), 0.0, 2.0) == 320 * 1024
+
+
+def test_llama_4_without_a_chunk_keeps_everything():
+    config = CONFIGS["llama4_text"]
+    assert cached_layers(read_network(config | {"attention_chunk_size": None}, "llama4")) == ((4, 64.0), None)
+
+
+def test_index_keys_of_block_sparse_layers_are_cached_whole_on_every_rank():
+    # Seen in transformers 5.23 (minimax_m3_vl): sparse layers hold one index key per token beside keys and values.
+    config = TINY | FEW_EXPERTS | {
+        "model_type": "minimax_m3", "head_dim": 16, "num_local_experts": 4, "dense_intermediate_size": 96,
+        "sparse_attention_config": {
+            "sparse_attention_freq": [0, 1, 1, 1], "sparse_num_index_heads": 2, "sparse_index_dim": 8,
+            "sparse_topk_blocks": 2, "sparse_block_size": 4,
+        },
+    }  # fmt: skip
+    network = read_network(config, "minimax_m3")
+    elements = [
+        cache_elements_per_token(layer.mixers[0], np.array([1.0, 2.0])).tolist() for layer in network.layers
+    ]
+    assert elements == [[64.0, 32.0]] + [[72.0, 40.0]] * 3

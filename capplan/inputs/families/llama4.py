@@ -9,7 +9,9 @@ from capplan.model.network import Layer, Network
 
 
 def _chunked(config: Config, layers: int) -> list[bool]:
-    """Return which layers see their chunk only: those with rotary positions."""
+    """Return which layers see their chunk only: those with rotary positions, none where the chunk is null."""
+    if "attention_chunk_size" in config.values and not config.has("attention_chunk_size"):
+        return [False] * layers
     kinds = config.items("layer_types", length=layers)
     if kinds:
         return [kind == "chunked_attention" for kind in kinds[:layers]]
@@ -39,7 +41,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
     listed = config.whole_numbers("moe_layers")
     mixed_layers = set(range(step - 1, layers, step)) if listed is None else set(listed)
     dense = dense_mlp(config, shape, traits, "intermediate_size_mlp") if len(mixed_layers) < layers else mixed
-    chunk = config.dimension("attention_chunk_size", default=8192)
+    chunk = config.optional("attention_chunk_size") or 8192
     made: dict[tuple[bool, bool], Layer] = {}
     stack = []
     for i, chunked in enumerate(_chunked(config, layers)):
