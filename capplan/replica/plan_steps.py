@@ -54,7 +54,7 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
 
     Returns
     -------
-    (decoding sequences, mean context, prefill tokens) -> time of a step [s]; the context is that of the lengths
+    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths
     """
     attention = at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
@@ -62,20 +62,18 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
     chunk = _Line(tables.new_knots, along_prompt(tables, lengths))
-    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
 
-    def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array) -> Array:
+    def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens
         plain = decode.at(sequences) * (sequences > 0.0)
         if not np.any(prefill_tokens > 0.0):
             return plain
-        new = np.maximum(np.minimum(prefill_tokens, prompt), 1e-9)
-        chunks = prefill_tokens / new
+        chunks = np.maximum(prompts, 1e-9)
         busy = (
             mixed.at(sequences + prefill_tokens)
             + head.at(sequences + chunks)
             + cache.at(sequences) * (sequences > 0.0)
-            + chunks * chunk.at(new)
+            + chunks * chunk.at(np.maximum(prefill_tokens / chunks, 1e-9))
         )
         return np.where(prefill_tokens > 0.0, busy, plain)
 

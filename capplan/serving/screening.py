@@ -39,7 +39,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     --------
     Steps of 10 ms whatever they hold; an answer takes a hundred of them, so two sequences are two requests a second:
 
-    >>> state = screened(lambda s, c, p: 0.01 + 0 * (s + c + p), Lengths(100.0, 101.0), Limits(64.0, 2048.0), 2.0)
+    >>> state = screened(lambda s, c, p, n: 0.01 + 0 * (s + c + p), Lengths(100.0, 101.0), Limits(64.0, 2048.0), 2.0)
     >>> float(state.requests_per_s.round(6))
     2.0
 
