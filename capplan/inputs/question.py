@@ -37,7 +37,10 @@ class AskedFleet:
 
 
 def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network], list[Assumption]]:
-    shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
+    try:
+        shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
+    except InputError as error:
+        raise InputError(f"{scenario.path}: model: {error}") from error
     networks: dict[str, Network] = {}
     assumed: list[Assumption] = []
     for dtype in scenario.weight_dtypes:
