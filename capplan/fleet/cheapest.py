@@ -1,6 +1,7 @@
 """The cheapest fleet for a scenario: search all plans in closed form, confirm the cheapest by simulation."""
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from math import inf
 
 import numpy as np
@@ -10,8 +11,11 @@ from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Found, Question, SearchResult, search
 
-FINALISTS = 10
-"""Plans that are simulated, the cheapest ones of the closed form."""
+FINALISTS = 12
+"""Plans that are shown, each confirmed by simulation."""
+
+MOST_SIMULATED = 24
+"""Layouts that are simulated at most."""
 
 
 def expected_cost(
@@ -24,15 +28,12 @@ def expected_cost(
     return devices * price.usd_per_hour if price else 1e6 + devices
 
 
-def finalists(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
-    """Return the cheapest layouts: the best of each device first, then the cheapest of the rest."""
-    ranked = sorted(result.found, key=cost)
-    best: dict[str, Found] = {}
-    for found in ranked:
-        best.setdefault(found.layout.device.name, found)
-    first = list(best.values())
-    rest = [found for found in ranked if found not in first]
-    return (first + rest)[: max(FINALISTS, len(first))]
+def in_turn(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
+    """Return the layouts in the order in which they are simulated: each device's cheapest, then its next, and so on."""
+    by_device: dict[str, list[Found]] = {}
+    for found in sorted(result.found, key=cost):
+        by_device.setdefault(found.layout.device.name, []).append(found)
+    return [found for turn in zip_longest(*by_device.values()) for found in turn if found is not None]
 
 
 def cheapest_fleet(
@@ -51,16 +52,14 @@ def cheapest_fleet(
         price = prices.get(found.layout.device.name)
         return expected_cost(found, question, headroom_fraction, spare_replicas, price)
 
-    chosen = finalists(result, cost)
     plans: list[FleetPlan] = []
     rejected = dict(result.rejected)
-    for done, found in enumerate(chosen):
+    waiting = in_turn(result, cost)[:MOST_SIMULATED]
+    for done, found in enumerate(waiting):
+        if len(plans) >= FINALISTS:
+            break
         plan = confirmed_plan(
-            found,
-            question,
-            headroom_fraction=headroom_fraction,
-            spare_replicas=spare_replicas,
-            prices=prices,
+            found, question, headroom_fraction=headroom_fraction, spare_replicas=spare_replicas, prices=prices
         )
         name = found.layout.device.name
         if plan is None:
@@ -72,7 +71,7 @@ def cheapest_fleet(
         else:
             plans.append(plan)
         if progress:
-            progress(done + 1, len(chosen))
+            progress(done + 1, len(waiting))
     plans.sort(key=lambda plan: (plan.usd_per_hour if plan.usd_per_hour is not None else inf, plan.gpus))
     rows = sorted(rejected.items(), key=lambda item: (item[0][0], -item[1]))
     relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)

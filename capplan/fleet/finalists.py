@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, isfinite, sqrt
 
 import numpy as np
 
@@ -26,9 +26,11 @@ SIMULATED_REQUESTS = 1500
 WARM_SHARE = 0.15
 """Part of the simulated requests that is left out while the replica fills."""
 
-TRIES = 6
-BACK_OFF = 0.88
-"""Factor on the rate after a simulation that misses a target."""
+LIGHTEST = 0.05
+"""A plan that misses a target at this share of the rate of its closed form is dropped."""
+
+FINE = 0.1
+"""The largest rate is found to this share."""
 
 SEED = 7
 
@@ -124,23 +126,34 @@ def target_value(latencies: Latencies, target: Target) -> float:
     return float(getattr(spreads[target.metric], target.statistic))
 
 
+def holds(replica: Replica, clock: StepClock, question: Question, rate_per_s: float) -> bool:
+    """Return whether a simulation at a rate holds all targets with the confidence asked for."""
+    outcome = simulated(replica, clock, question.demand, rate_per_s, question.max_model_len)
+    latencies = latencies_of(outcome, rate_per_s)
+    return all(
+        target_value(latencies, target)
+        * needed_ratio(
+            load_interval(question.intervals, target.metric, "open", replica), question.slo.confidence
+        )
+        <= target.limit_s
+        for target in question.slo.targets
+    )
+
+
 def confirmed_rate(replica: Replica, clock: StepClock, question: Question, rate_per_s: float) -> float:
-    """Return the largest tried rate at which the simulation holds the targets; 0 where none does."""
-    rate = rate_per_s
-    for _ in range(TRIES):
-        outcome = simulated(replica, clock, question.demand, rate, question.max_model_len)
-        latencies = latencies_of(outcome, rate)
-        if all(
-            target_value(latencies, target)
-            * needed_ratio(
-                load_interval(question.intervals, target.metric, "open", replica), question.slo.confidence
-            )
-            <= target.limit_s
-            for target in question.slo.targets
-        ):
-            return rate
-        rate *= BACK_OFF
-    return 0.0
+    """Return the largest rate, to a tenth, at which the simulation holds the targets; 0 where none does."""
+    if holds(replica, clock, question, rate_per_s):
+        return rate_per_s
+    low, high = LIGHTEST * rate_per_s, rate_per_s
+    if not holds(replica, clock, question, low):
+        return 0.0
+    while high / low > 1.0 + FINE:
+        middle = sqrt(low * high)
+        if holds(replica, clock, question, middle):
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def confirmed_plan(

@@ -56,6 +56,35 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(time, shape), dtype=np.float64)
 
 
+def bubble_ratio(stages: Number, micro_batches: Number) -> Number:
+    """Return how much longer a round takes that starts and ends with an empty pipeline.
+
+        r = (m + p - 1) / m
+
+    Parameters
+    ----------
+    stages : [-]
+        p
+    micro_batches : [-]
+        m, in one round
+
+    Returns
+    -------
+    [-]
+        r, 1 without a pipeline
+
+    Examples
+    --------
+    >>> bubble_ratio(2.0, 2.0), bubble_ratio(1.0, 1.0)
+    (1.5, 1.0)
+
+    References
+    ----------
+    Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.3.
+    """
+    return (micro_batches + stages - 1.0) / micro_batches
+
+
 def device_tables(
     network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, knots: Knots
 ) -> StepTable:
@@ -72,8 +101,8 @@ def device_tables(
 
     Returns
     -------
-    tables [s]; a pipeline of p stages carries p micro-batches at once, so a step over S sequences
-    takes as long as all stages over S / p
+    tables [s]; a pipeline of p stages carries p micro-batches at once, so a decode step over S sequences
+    takes as long as all stages over S / p; prompts come and go, so their micro-batches fill and drain it
     """
     plans = np.broadcast(sharding.tensor, sharding.pipeline, sharding.data, kv_bytes).size
     stages = sharding.pipeline
@@ -83,8 +112,14 @@ def device_tables(
     decode = total_s(token_costs(network, micro, sharding, rates, decode=True))
     head = total_s(head_costs(network, micro, sharding, rates))
     cache = total_s(decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates))
-    mixed = total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
-    prefill = total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages
+    bubble = bubble_ratio(stages, stages)
+    mixed = (
+        total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
+        * bubble
+    )
+    prefill = (
+        total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages * bubble
+    )
     rows, columns = knots.sequences.size, knots.tokens.size
     return StepTable(
         sequence_knots=knots.sequences,
