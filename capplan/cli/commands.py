@@ -10,6 +10,7 @@ COMMANDS = {
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what takes the memory, and how many sequences are left room for.",
     "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
+    "spec": "Show what speculative decoding brings by batch and draft length, and where it stops paying.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",

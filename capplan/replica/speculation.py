@@ -253,7 +253,7 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
     alone = float(np.asarray(plan.kv_bytes_available))
     held, per_draft = 0.0, 0.0
     if isinstance(draft, DraftModel):
-        held = float(np.asarray(memory_of(_unlimited(draft.spec, spec)).weight_bytes))
+        held = float(np.asarray(memory_of(_as_served(draft.spec, spec)).weight_bytes))
         per_draft = _per_sequence_bytes(draft.spec, context_tokens, target)
     own = _per_sequence_bytes(spec, context_tokens, target)
     left = alone - held
@@ -277,7 +277,7 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
     )
 
 
-def _unlimited(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
+def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
     """Return the draft as it is served: no longer contexts than the target's."""
     return replace(draft, max_model_len=served_context_tokens(target))
 

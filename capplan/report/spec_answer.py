@@ -1,0 +1,125 @@
+"""What `capplan spec` shows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.replica.spec import ReplicaSpec
+from capplan.replica.speculation import DraftModel, Speculation
+from capplan.report.answer import Answer, Table
+
+_INDEPENDENT = Assumption(
+    "a draft token is accepted with the same chance at every place, independently of the others",
+    "--acceptance as measured by the engine",
+)
+_SHOWN = (
+    "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
+    "speedup", "fits",
+)  # fmt: skip
+_TITLES = {
+    "draft_tokens": "drafts",
+    "expected_tokens_per_round": "tokens per round",
+    "draft_s": "drafting",
+    "verify_s": "verification",
+    "round_s": "round",
+    "target_step_s": "plain step",
+    "fits": "fits in memory",
+}
+
+
+def spec_answer(
+    found: Speculation,
+    target: ReplicaSpec | float,
+    draft: DraftModel | float,
+    assumptions: Sequence[Assumption],
+    warnings: Sequence[str],
+) -> Answer:
+    """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
+    rows = [asdict(row) for row in found.rows]
+    best = [asdict(row) for row in found.best]
+    shown = tuple(name for name in _SHOWN if name != "fits" or found.memory is not None)
+    memory = _memory_rows(found)
+    tables = [Table(rows, title="Rounds", shown=shown, titles=_TITLES)]
+    if len(best) > 1 and len(rows) > len(best):
+        tables.append(Table(best, title="Best draft length at every batch", shown=shown, titles=_TITLES))
+    if memory:
+        tables.append(Table([memory], title="Memory of one device", upright=True, titles=_MEMORY_TITLES))
+    result: dict[str, Any] = {
+        "target": _name(target),
+        "draft": _name(draft),
+        "label": found.label,
+        "rows": rows,
+        "best_draft_tokens": found.best_draft_tokens,
+        "best": best,
+        "breakeven_batch": found.breakeven_batch,
+        "largest_batch": found.largest_batch,
+        "memory": memory,
+    }
+    return Answer(
+        command="spec",
+        result=result,
+        tables=tuple(tables),
+        headline=_headline(found, target, draft),
+        closing=(_closing(found, stated=isinstance(target, float)),),
+        assumptions=(_INDEPENDENT, *assumptions),
+        warnings=tuple(warnings),
+    )
+
+
+def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
+    if isinstance(part, float):
+        return None
+    return part.spec.network.name if isinstance(part, DraftModel) else part.network.name
+
+
+def _headline(found: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
+    first = found.best[0]
+    what = f"{_name(draft) or 'a draft of stated cost'} drafting for {_name(target) or 'a target of stated cost'}"
+    place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
+    at = "" if isinstance(target, float) else f" at batch {first.batch}"
+    return (
+        f"{what}{place}: {first.speedup:.3g}x{at} with {first.draft_tokens} draft "
+        f"{'token' if first.draft_tokens == 1 else 'tokens'} per round"
+    )
+
+
+def _closing(found: Speculation, *, stated: bool) -> str:
+    if found.breakeven_batch is None:
+        where = (
+            "at any batch, as stated times do not depend on it"
+            if stated
+            else f"up to batch {found.largest_batch}"
+        )
+        return f"it pays {where}"
+    if found.breakeven_batch == found.rows[0].batch and stated:
+        return "it does not pay"
+    return f"from batch {found.breakeven_batch} on it does not pay"
+
+
+_MEMORY_TITLES = {
+    "kv_bytes_available_alone_per_gpu": "left for the cache without a draft",
+    "kv_bytes_available_per_gpu": "left for the caches of both",
+    "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",
+    "draft_kv_bytes_per_sequence_per_gpu": "cache of one sequence, draft",
+    "context_tokens": "at a context of",
+    "max_concurrency_alone": "such sequences without a draft",
+    "max_concurrency": "such sequences with it",
+}
+
+
+def _memory_rows(found: Speculation) -> dict[str, Any] | None:
+    both = found.memory
+    if both is None:
+        return None
+    return {
+        "target_weight_bytes_per_gpu": both.target_weight_bytes,
+        "draft_weight_bytes_per_gpu": both.draft_weight_bytes,
+        "kv_bytes_available_alone_per_gpu": both.kv_bytes_alone,
+        "kv_bytes_available_per_gpu": both.kv_bytes_left,
+        "target_kv_bytes_per_sequence_per_gpu": both.target_bytes_per_sequence,
+        "draft_kv_bytes_per_sequence_per_gpu": both.draft_bytes_per_sequence,
+        "context_tokens": both.context_tokens,
+        "max_concurrency_alone": both.max_sequences_alone,
+        "max_concurrency": both.max_sequences,
+    }
