@@ -6,86 +6,90 @@ import typer
 
 from capplan.cli import options as o
 
+Acceptance = Annotated[
+    float,
+    typer.Option(
+        "--acceptance",
+        parser=o.fraction("--acceptance"),
+        metavar="FRACTION",
+        help="Chance that a draft token is accepted given that all before it were.",
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL", help="The target; not needed where both step times are given.", show_default=False
+    ),
+]
+Hardware = Annotated[
+    str | None,
+    typer.Option("--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."),
+]
+Draft = Annotated[
+    str | None, typer.Option("--draft", metavar="MODEL", help="Draft model, with the tokens of the target.")
+]
+DraftStepTime = Annotated[
+    float | None,
+    typer.Option(
+        "--draft-step-time",
+        parser=o.measure("--draft-step-time", "SECONDS"),
+        metavar="TIME",
+        help="One step of the draft, such as '2 ms', instead of --draft.",
+    ),
+]
+TargetStepTime = Annotated[
+    float | None,
+    typer.Option(
+        "--target-step-time",
+        parser=o.measure("--target-step-time", "SECONDS"),
+        metavar="TIME",
+        help="One decode step of the target, such as '35 ms', instead of MODEL.",
+    ),
+]
+DraftTokens = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--draft-tokens",
+        parser=o.whole("--draft-tokens", "tokens", most=1024),
+        metavar="N",
+        help="Drafted in one round; may be given several times; default: 1 to 8.",
+    ),
+]
+Batch = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--batch",
+        parser=o.whole("--batch", "sequences", most=65536),
+        metavar="B",
+        help="Sequences that decode at once; may be given several times; default: 1, 2, 4 ... 256.",
+    ),
+]
+DraftWeightDtype = Annotated[
+    str | None,
+    typer.Option("--draft-weight-dtype", metavar="DTYPE", help="Default: what the config of the draft says."),
+]
+DraftTensorParallel = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-tensor-parallel",
+        parser=o.whole("--draft-tensor-parallel", "devices", most=4096),
+        metavar="N",
+        help="Devices that share the draft; default: as the target.",
+    ),
+]
+
 
 def command(
-    acceptance: Annotated[
-        float,
-        typer.Option(
-            "--acceptance",
-            parser=o.fraction("--acceptance"),
-            metavar="FRACTION",
-            help="Chance that a draft token is accepted given that all before it were.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="The target; not needed where both step times are given.",
-            show_default=False,
-        ),
-    ] = None,
-    hardware: Annotated[
-        str | None,
-        typer.Option(
-            "--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option("--draft", metavar="MODEL", help="Draft model, with the tokens of the target."),
-    ] = None,
-    draft_step_time: Annotated[
-        float | None,
-        typer.Option(
-            "--draft-step-time",
-            parser=o.measure("--draft-step-time", "SECONDS"),
-            metavar="TIME",
-            help="One step of the draft, such as '2 ms', instead of --draft.",
-        ),
-    ] = None,
-    target_step_time: Annotated[
-        float | None,
-        typer.Option(
-            "--target-step-time",
-            parser=o.measure("--target-step-time", "SECONDS"),
-            metavar="TIME",
-            help="One decode step of the target, such as '35 ms', instead of MODEL.",
-        ),
-    ] = None,
-    draft_tokens: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--draft-tokens",
-            parser=o.whole("--draft-tokens", "tokens", most=1024),
-            metavar="N",
-            help="Drafted in one round; may be given several times; default: 1 to 8.",
-        ),
-    ] = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--batch",
-            parser=o.whole("--batch", "sequences", most=65536),
-            metavar="B",
-            help="Sequences that decode at once; may be given several times; default: 1, 2, 4 ... 256.",
-        ),
-    ] = None,
-    draft_weight_dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--draft-weight-dtype", metavar="DTYPE", help="Default: what the config of the draft says."
-        ),
-    ] = None,
-    draft_tensor_parallel: Annotated[
-        int | None,
-        typer.Option(
-            "--draft-tensor-parallel",
-            parser=o.whole("--draft-tensor-parallel", "devices", most=4096),
-            metavar="N",
-            help="Devices that share the draft; default: as the target.",
-        ),
-    ] = None,
+    acceptance: Acceptance,
+    model: Target = None,
+    hardware: Hardware = None,
+    draft: Draft = None,
+    draft_step_time: DraftStepTime = None,
+    target_step_time: TargetStepTime = None,
+    draft_tokens: DraftTokens = None,
+    batch: Batch = None,
+    draft_weight_dtype: DraftWeightDtype = None,
+    draft_tensor_parallel: DraftTensorParallel = None,
     tensor_parallel: o.TensorParallel = 1,
     pipeline_parallel: o.PipelineParallel = 1,
     expert_parallel: o.ExpertParallel = 1,
@@ -122,13 +126,13 @@ def command(
         max_num_batched_tokens=max_num_batched_tokens, gpu_memory_utilization=gpu_memory_utilization,
         calibration=calibration, revision=revision, offline=offline,
     )  # fmt: skip
-    stated = isinstance(asked.target, float)
+    target = asked.target if isinstance(asked.target, float) else replica_of(asked.target)
     found = speculation(
-        asked.target if isinstance(asked.target, float) else replica_of(asked.target),
+        target,
         asked.draft,
         acceptance,
         draft_tokens=draft_tokens or DRAFT_TOKENS,
-        batches=batch or ((1,) if stated else BATCHES),
+        batches=batch or ((1,) if isinstance(target, float) else BATCHES),
         context_tokens=input_tokens + output_tokens / 2.0,
     )
     return show(
