@@ -261,7 +261,10 @@ def _compressed_tensors(reader: Section) -> Scheme:
         if group.get("weights") is None:
             continue
         name = compressed_format(group, f"{reader.place}.config_groups.{key}")
-        for target in group.get("targets") or ["Linear"]:
+        targets = group.get("targets") or ["Linear"]
+        if not isinstance(targets, list):
+            raise InputError(f"{reader.place}.config_groups.{key}.targets: not a list of module names")
+        for target in targets:
             if target in ("Linear", "MoEGMM", "FusedMoE"):
                 default = default or name
             elif isinstance(target, str):
@@ -292,6 +295,8 @@ def _algorithms(layers: Mapping[str, Any], place: str) -> Iterator[tuple[str, st
         if not isinstance(algorithm, str):
             raise InputError(f"{place}.{module}: not an object with a quant_algo")
         group = entry.get("group_size") or 0
+        if not isinstance(group, int):
+            raise InputError(f"{place}.{module}.group_size: {group!r} is not a whole number")
         key = (algorithm, group)
         if key not in known:
             known[key] = algorithm_format(algorithm, group, f"{place}.{module}.quant_algo")

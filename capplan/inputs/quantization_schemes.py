@@ -108,7 +108,10 @@ def compressed_format(group: Mapping[str, Any], place: str) -> str:
     activations = group.get("input_activations")
     bits, kind = weights.get("num_bits"), weights.get("type", "int")
     size = weights.get("group_size") or 0
-    activation_bits = activations.get("num_bits", 16) if isinstance(activations, Mapping) else 16
+    activation_bits = (activations.get("num_bits") or 16) if isinstance(activations, Mapping) else 16
+    for key, value in (("weights.group_size", size), ("input_activations.num_bits", activation_bits)):
+        if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= 65536:
+            raise InputError(f"{place}.{key}: {value!r} is not a whole number from -1 to 65536")
     if kind == "float":
         return _float_format(bits, size, activation_bits, weights, place)
     if not isinstance(bits, int) or not 2 <= bits <= 8:
@@ -198,8 +201,13 @@ def kv_format(scheme: Any, place: str) -> str:
         return "fp8"
     if isinstance(scheme, Mapping):
         found = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4", (4, "int"): "int4"}.get(
-            (scheme.get("num_bits", 0), scheme.get("type", "float"))
+            (_plain(scheme.get("num_bits", 0)), _plain(scheme.get("type", "float")))
         )
         if found:
             return found
     raise unknown("KV cache scheme", str(scheme), KV_FORMATS, place=place)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that can be looked up; lists and objects become text."""
+    return value if isinstance(value, int | str) else str(value)

@@ -165,6 +165,27 @@ def test_the_cache_format_is_what_the_checkpoint_asks_for(section, expected):
         ({"quant_method": "fp8", "modules_to_not_convert": "lm_head"}, "modules_to_not_convert"),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["re:("]}, "regular expression"),
         ({"quant_method": "fp8", "kv_cache_scheme": "fp3"}, "fp3"),
+        ({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": []}}, "num_bits"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": GROUP | {"targets": "Linear"}}},
+            "targets",
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 3}}}, "config_groups.g"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": "32"}}},
+            },
+            "group_size",
+        ),
+        (
+            {
+                "quant_method": "modelopt",
+                "quantized_layers": {"lm_head": {"quant_algo": "FP8", "group_size": [1]}},
+            },
+            "group_size",
+        ),
+        ({"quant_method": "modelopt", "quantized_layers": {"lm_head": "FP8"}}, "quant_algo"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(section, words):

@@ -111,7 +111,7 @@ def read_bamba(config: Config, name: str) -> Network:
     bias = config.flag("mlp_bias", default=False)
     part: Part = (gated_mlp(hidden, config.dimension("intermediate_size"), bias=bias), None)
     block = _mamba2_of(config, hidden, _inner(config, hidden))
-    attending = set(config.items("attn_layer_indices") or ())
+    attending = config.items("attn_layer_indices") or ()
     attended = attention_layer(shape, part, bias=config.flag("attention_bias", default=False))
     stated = state_layer(block, part, hidden)
     layers = [attended if index in attending else stated for index in range(config.layers())]

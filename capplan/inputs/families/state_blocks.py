@@ -139,6 +139,6 @@ def layer_kinds(
         return list(default)
     key = config.found(*keys)[0]
     for index, kind in enumerate(kinds[:layers]):
-        if kind not in names:
+        if not isinstance(kind, str) or kind not in names:
             raise config.error(f"{key}[{index}]", f"{kind!r} is not known", f"allowed: {', '.join(names)}")
     return [names[kind] for kind in kinds[:layers]]
