@@ -18,6 +18,9 @@ class Fit:
     mean_error_fraction: float | None = None
     held_out_median_error_fraction: float | None = None
     fitted_on: str = ""
+    loop_l2_ratio: float = 1.0
+    """How much faster than main memory the benchmark loop re-read what had stayed in L2. Needed to tell the
+    other numbers from such a loop; a serving step reads too much between two uses, so nothing else uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,10 @@ class Efficiency:
     """Why, in words for the footer of a table."""
 
 
-def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str) -> tuple[Fit, bool]:
+def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str) -> tuple[Fit, str]:
     """Return the fit of a kernel: the engine's own first, then any engine's, format by format.
+
+    Where an engine has several kernels (`kernel/format@engine:variant`), the first in the file is its default.
 
     Parameters
     ----------
@@ -45,20 +50,23 @@ def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine
 
     Returns
     -------
-    the fit, and whether it was fitted for the wanted format (of whatever engine)
+    the fit, and the format that it was fitted for
 
     Examples
     --------
     >>> numbers = Efficiency("x", {"matmul/bf16": Fit({"floor_s": 1e-6})})
     >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
-    False
+    'bf16'
     """
-    for place, name in enumerate(formats):
-        keys = [f"{kernel}/{name}@{engine}", f"{kernel}/{name}"]
-        keys += sorted(key for key in efficiency.fits if key.startswith(f"{kernel}/{name}@"))
-        for key in keys:
+    for name in formats:
+        own, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
+        for key in (own, shared):
             if key in efficiency.fits:
-                return efficiency.fits[key], place == 0
+                return efficiency.fits[key], name
+        for start in (f"{own}:", f"{shared}@"):
+            for key, fit in efficiency.fits.items():
+                if key.startswith(start):
+                    return fit, name
     raise InputError(
         f"{efficiency.device}: no fitted numbers for {kernel} in {formats[0]}\n"
         f"  fitted: {', '.join(sorted(efficiency.fits))}\n"

@@ -1,7 +1,6 @@
 """Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
 
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 
 from pydantic import Field
@@ -9,6 +8,7 @@ from pydantic import Field
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.inputs.data_folder import data_folder
 from capplan.inputs.record import Record
 from capplan.inputs.yaml_file import read_yaml
 
@@ -37,6 +37,8 @@ class FitRecord(Record):
     """Median error on groups of rows that the fit had not seen."""
     fitted_on: str
     """What was measured, with which engine and version."""
+    loop_l2_ratio: float = 1.0
+    """How much faster than main memory the benchmark loop re-read what had stayed in L2."""
     label: str = Field(default="measured", pattern="^(measured|assumed)$")
     """assumed where the numbers were taken over from something else."""
 
@@ -56,8 +58,7 @@ class EfficiencyRecord(Record):
 
 def efficiency_folder() -> Path:
     """Return the folder of the shipped efficiency files."""
-    inside = Path(str(files("capplan"))) / "hardware_specs" / "efficiency"
-    return inside if inside.is_dir() else Path(str(files("capplan"))).parent / "hardware_specs" / "efficiency"
+    return data_folder("hardware_specs") / "efficiency"
 
 
 def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:

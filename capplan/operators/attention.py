@@ -5,7 +5,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.attention_demand import (
+    attended_pairs,
+    decode_attention_bytes,
+    decode_attention_flop,
+    prefill_attention_bytes,
+    prefill_attention_flop,
+)
+from capplan.operators.roofline import roofline_time_s, scheduled_flop, soft_maximum
+
+__all__ = [
+    "AttentionRates",
+    "attended_pairs",
+    "decode_attention_bytes",
+    "decode_attention_flop",
+    "decode_attention_time_s",
+    "decode_scheduled_bytes",
+    "prefill_attention_bytes",
+    "prefill_attention_flop",
+    "prefill_attention_time_s",
+    "prefill_scheduled_flop",
+]
+
+QUERY_TILE_TOKENS = 128.0
+"""Queries that one block of a prefill kernel works on."""
+QUERY_PAD_TOKENS = 32.0
+"""Queries by which a prompt shorter than a tile is padded on average."""
+DECODE_SHARPNESS = 6.0
+"""p of the soft maximum in decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,156 +45,33 @@ class AttentionRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     prefill_fraction: Number
-    """Reached share of the peak on a long prompt."""
+    """Reached share of the peak."""
+    prefill_memory_fraction: Number
+    """Reached share of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Extra tokens' worth of work at the edges of a prompt."""
+    """Keys beyond the causal mask that a tile multiplies all the same."""
+    prefill_tail_fraction: Number
+    """Share of the longest block that other blocks do not hide."""
+    softmax_width: Number
+    """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
+    wide_head_exponent: Number
+    """Slow-down of heads wider than 128, whose tiles are smaller."""
+    prefill_sharpness: Number
+    """p of the soft maximum in prefill."""
     prefill_floor_s: Number
     decode_fraction: Number
     """Reached share of the bandwidth on long contexts."""
     decode_compute_fraction: Number
     """Reached share of the peak when many query heads share a KV head."""
+    decode_tail_fraction: Number
+    """Share of the longest block that other blocks do not hide."""
+    decode_pad_tokens: Number
+    """Start of a sequence and KV head, in tokens."""
+    decode_split_tokens: Number
+    """Least part of a context that gets a block of its own."""
+    decode_query_passes: Number
+    """Traffic of queries, partial results and outputs, in passes of 4 bytes."""
     decode_floor_s: Number
-    sharpness: Number
-
-
-def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Number) -> Number:
-    """Return the (query, key) pairs of one causal sequence whose prefix is cached.
-
-        pairs = sum over i = 1..n of min(p + i, w)
-
-    Parameters
-    ----------
-    new_tokens : [-]
-        n, queries.
-    past_tokens : [-]
-        p, cached prefix.
-    window_tokens : [-]
-        w, keys a query sees, itself included; infinity without a window.
-
-    Returns
-    -------
-    [-]
-        pairs.
-
-    Examples
-    --------
-    Three queries see 1, 2 and 3 keys; with a window of 2 they see 1, 2 and 2:
-
-    >>> float(attended_pairs(3.0, 0.0, np.inf)), float(attended_pairs(3.0, 0.0, 2.0))
-    (6.0, 5.0)
-
-    References
-    ----------
-    Dao 2023, "FlashAttention-2", section 3.1 on causal masks, https://arxiv.org/abs/2307.08691
-    """
-    growing = np.clip(window_tokens - past_tokens, 0.0, new_tokens)
-    full = new_tokens - growing
-    capped = np.where(full > 0.0, full * np.minimum(window_tokens, 1e18), 0.0)
-    return np.asarray(growing * past_tokens + growing * (growing + 1.0) / 2.0 + capped)[()]
-
-
-def prefill_attention_flop(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    query_heads: Number,
-    head_dim: Number,
-    value_head_dim: Number,
-    window_tokens: Number,
-) -> Number:
-    """Return the arithmetic of causal attention over new tokens and their cached prefix.
-
-        F = 2 s h (d + d_v) pairs
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [-]
-        of each sequence.
-    past_tokens : [-]
-        cached prefix of each sequence.
-    query_heads : [-]
-        h, on this rank.
-    head_dim : [-]
-        d, of queries and keys.
-    value_head_dim : [-]
-        d_v.
-    window_tokens : [-]
-        infinity without a window.
-
-    Returns
-    -------
-    [FLOP]
-        F, without the softmax.
-
-    Examples
-    --------
-    >>> float(prefill_attention_flop(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, np.inf))
-    24.0
-
-    References
-    ----------
-    Dao 2023, "FlashAttention-2", section 4.1 (causal: half of the square), https://arxiv.org/abs/2307.08691
-    """
-    pairs = attended_pairs(new_tokens, past_tokens, window_tokens)
-    return 2.0 * sequences * query_heads * (head_dim + value_head_dim) * pairs
-
-
-def prefill_attention_bytes(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    query_heads: Number,
-    kv_heads: Number,
-    head_dim: Number,
-    value_head_dim: Number,
-    window_tokens: Number,
-    kv_bytes_per_element: Number,
-) -> Number:
-    """Return the least traffic of prefill attention: queries, visible keys and values, outputs, once each.
-
-        Q = s (2 n h (d + d_v) + min(n + p, n + w) k (d + d_v) b)
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [-]
-        n.
-    past_tokens : [-]
-        p.
-    query_heads : [-]
-        h, on this rank; queries and outputs are 2 bytes.
-    kv_heads : [-]
-        k, on this rank.
-    head_dim : [-]
-        d.
-    value_head_dim : [-]
-        d_v.
-    window_tokens : [-]
-        w, infinity without a window.
-    kv_bytes_per_element : [B]
-        b.
-
-    Returns
-    -------
-    [B]
-        Q.
-
-    Examples
-    --------
-    >>> float(prefill_attention_bytes(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0))
-    24.0
-
-    References
-    ----------
-    Dao et al. 2022, "FlashAttention", theorem 2 (lower bound: inputs once), https://arxiv.org/abs/2205.14135
-    """
-    queries = 2.0 * new_tokens * query_heads * (head_dim + value_head_dim)
-    visible = new_tokens + np.minimum(past_tokens, window_tokens)
-    keys_values = visible * kv_heads * (head_dim + value_head_dim) * kv_bytes_per_element
-    return np.asarray(sequences * (queries + keys_values))[()]
 
 
 def prefill_attention_time_s(
@@ -184,29 +88,32 @@ def prefill_attention_time_s(
 ) -> Number:
     """Return the time of prefill attention of one layer.
 
-        t = softmax-roofline(F (1 + c / l), Q) + t_0,  l = pairs / n
+        F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = softmax(F' / P max(1, d / 128)^g, Q / B) + t_0
+
+    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c is paid twice where a
+    window cuts both ends of a tile.
 
     Parameters
     ----------
     sequences : [-]
-        prefilled together.
+        s, prefilled together.
     new_tokens : [-]
         n, of each sequence.
     past_tokens : [-]
         cached prefix.
     query_heads : [-]
-        on this rank.
+        h, on this rank.
     kv_heads : [-]
         on this rank.
     head_dim : [-]
-        of queries and keys.
+        d, of queries and keys.
     value_head_dim : [-]
-        of values.
+        d_v, of values.
     window_tokens : [-]
         infinity without a window.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches
+    rates : what the device reaches; c is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
 
     Returns
     -------
@@ -215,137 +122,96 @@ def prefill_attention_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 8.0)
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
     >>> round(float(prefill_attention_time_s(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0, rates)), 6)
-    0.024
+    0.524
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 3, https://arxiv.org/abs/2307.08691; Shah et al. 2024,
+    "FlashAttention-3", section 3.1 on the cost of the softmax, https://arxiv.org/abs/2407.08608
+    """
+    blocks_flop = prefill_scheduled_flop(
+        sequences, new_tokens, past_tokens, query_heads, head_dim + value_head_dim, window_tokens,
+        rates.multiprocessors, rates.softmax_width, rates.prefill_ramp_tokens, rates.prefill_tail_fraction,
+    )  # fmt: skip
+    moved_bytes = prefill_attention_bytes(
+        sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim, window_tokens,
+        kv_bytes_per_element,
+    )  # fmt: skip
+    return roofline_time_s(
+        blocks_flop * np.maximum(1.0, head_dim / 128.0) ** rates.wide_head_exponent,
+        moved_bytes,
+        rates.flop_per_s * rates.prefill_fraction,
+        rates.bytes_per_s * rates.prefill_memory_fraction,
+        rates.prefill_sharpness,
+        rates.prefill_floor_s,
+    )
+
+
+def prefill_scheduled_flop(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    width: Number,
+    window_tokens: Number,
+    multiprocessors: Number,
+    softmax_width: Number,
+    ramp_tokens: Number,
+    tail_fraction: Number,
+) -> Number:
+    """Return the work of a prefill kernel with what tiles, softmax and uneven blocks add to it.
+
+        F = 2 (w + 2 e) s h (pairs + n' c),  n' = n + 32 exp(-n / 128)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n.
+    past_tokens : [-]
+        cached prefix.
+    query_heads : [-]
+        h, on this rank.
+    width : [-]
+        w, of keys plus values.
+    window_tokens : [-]
+        infinity without a window.
+    multiprocessors : [-]
+        of the device.
+    softmax_width : [-]
+        e.
+    ramp_tokens : [-]
+        c.
+    tail_fraction : [-]
+        of the longest block, see `scheduled_flop`.
+
+    Returns
+    -------
+    [FLOP]
+        F, with the tail.
+
+    Examples
+    --------
+    >>> float(prefill_scheduled_flop(1.0, 3.0, 0.0, 1.0, 2.0, np.inf, 100.0, 0.0, 0.0, 0.0))
+    24.0
 
     References
     ----------
     Dao 2023, "FlashAttention-2", section 3, https://arxiv.org/abs/2307.08691
     """
-    flop = prefill_attention_flop(
-        sequences, new_tokens, past_tokens, query_heads, head_dim, value_head_dim, window_tokens
-    )
-    moved_bytes = prefill_attention_bytes(
-        sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim, window_tokens,
-        kv_bytes_per_element,
-    )  # fmt: skip
-    length = attended_pairs(new_tokens, past_tokens, window_tokens) / np.maximum(new_tokens, 1e-9)
-    ramp = 1.0 + rates.prefill_ramp_tokens / np.maximum(length, 1.0)
-    return roofline_time_s(
-        flop * ramp,
-        moved_bytes,
-        rates.flop_per_s * rates.prefill_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.prefill_floor_s,
-    )
-
-
-def decode_attention_flop(
-    sequences: Number,
-    context_tokens: Number,
-    query_heads: Number,
-    head_dim: Number,
-    value_head_dim: Number,
-    window_tokens: Number,
-    query_tokens: Number = 1.0,
-) -> Number:
-    """Return the arithmetic of decode attention over cached contexts.
-
-        F = 2 s g h (d + d_v) min(c, w)
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    context_tokens : [-]
-        c, the token being decoded included.
-    query_heads : [-]
-        h, on this rank.
-    head_dim : [-]
-        d.
-    value_head_dim : [-]
-        d_v.
-    window_tokens : [-]
-        w, infinity without a window.
-    query_tokens : [-]
-        g, tokens verified per sequence; 1 without speculation.
-
-    Returns
-    -------
-    [FLOP]
-        F, without the softmax.
-
-    Examples
-    --------
-    >>> float(decode_attention_flop(1.0, 10.0, 1.0, 1.0, 1.0, np.inf))
-    40.0
-
-    References
-    ----------
-    Ainslie et al. 2023, "GQA", section 2, https://arxiv.org/abs/2305.13245
-    """
-    visible = np.minimum(context_tokens, window_tokens)
-    return np.asarray(2.0 * sequences * query_tokens * query_heads * (head_dim + value_head_dim) * visible)[
-        ()
-    ]
-
-
-def decode_attention_bytes(
-    sequences: Number,
-    context_tokens: Number,
-    query_heads: Number,
-    kv_heads: Number,
-    head_dim: Number,
-    value_head_dim: Number,
-    window_tokens: Number,
-    kv_bytes_per_element: Number,
-    query_tokens: Number = 1.0,
-) -> Number:
-    """Return the least traffic of decode attention: the visible cache, queries and outputs, once each.
-
-        Q = s (min(c, w) k (d + d_v) b + 2 g h (d + d_v))
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    context_tokens : [-]
-        c.
-    query_heads : [-]
-        h, on this rank.
-    kv_heads : [-]
-        k, on this rank.
-    head_dim : [-]
-        d.
-    value_head_dim : [-]
-        d_v.
-    window_tokens : [-]
-        w, infinity without a window.
-    kv_bytes_per_element : [B]
-        b.
-    query_tokens : [-]
-        g.
-
-    Returns
-    -------
-    [B]
-        Q.
-
-    Examples
-    --------
-    >>> float(decode_attention_bytes(1.0, 10.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0))
-    44.0
-
-    References
-    ----------
-    Ainslie et al. 2023, "GQA", section 2, https://arxiv.org/abs/2305.13245
-    """
-    cache = np.minimum(context_tokens, window_tokens) * kv_heads * kv_bytes_per_element
-    return np.asarray(sequences * (head_dim + value_head_dim) * (cache + 2.0 * query_tokens * query_heads))[
-        ()
-    ]
+    padded = new_tokens + QUERY_PAD_TOKENS * np.exp(-new_tokens / QUERY_TILE_TOKENS)
+    keys = past_tokens + new_tokens
+    capped = np.clip((keys - window_tokens) / np.maximum(new_tokens, 1.0), 0.0, 1.0)
+    wasted = ramp_tokens * (1.0 + capped)
+    pairs = attended_pairs(new_tokens, past_tokens, window_tokens) + padded * wasted
+    longest_keys = np.minimum(keys, window_tokens + QUERY_TILE_TOKENS) + wasted
+    longest = np.minimum(padded, QUERY_TILE_TOKENS) * longest_keys
+    work = scheduled_flop(sequences * query_heads * pairs, longest, multiprocessors, tail_fraction)
+    return 2.0 * (width + 2.0 * softmax_width) * work
 
 
 def decode_attention_time_s(
@@ -362,29 +228,32 @@ def decode_attention_time_s(
 ) -> Number:
     """Return the time of decode attention of one layer.
 
-        t = softmax-roofline(F, Q) + t_0
+        Q = s k (min(c, w) + c_0) (d + d_v) b + 4 x s g h (d + d_v);  t = softmax(F / P, Q' / B) + t_0
+
+    Q' adds the longest block as in `scheduled_flop`: a sequence and KV head, cut into parts of at least
+    `decode_split_tokens` while there are fewer blocks than multiprocessors.
 
     Parameters
     ----------
     sequences : [-]
-        running sequences.
+        s, running.
     context_tokens : [-]
-        of each (their mean).
+        c, of each (their mean).
     query_heads : [-]
-        on this rank.
+        h, on this rank.
     kv_heads : [-]
-        on this rank.
+        k, on this rank.
     head_dim : [-]
-        of queries and keys.
+        d, of queries and keys.
     value_head_dim : [-]
-        of values.
+        d_v, of values.
     window_tokens : [-]
-        infinity without a window.
+        w, infinity without a window.
     kv_bytes_per_element : [B]
-        of the cache.
-    rates : what the device reaches
+        b, of the cache.
+    rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`
     query_tokens : [-]
-        per sequence; gamma + 1 in speculative verification.
+        g, per sequence; gamma + 1 in speculative verification.
 
     Returns
     -------
@@ -393,26 +262,79 @@ def decode_attention_time_s(
 
     Examples
     --------
-    >>> rates = AttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 8.0)
+    >>> rates = AttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                        1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.5)
     >>> round(float(decode_attention_time_s(1.0, 10.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0, rates)), 6)
-    0.044
+    0.544
 
     References
     ----------
     Dao et al. 2023, "Flash-Decoding for long-context inference", https://pytorch.org/blog/flash-decoding/
     """
+    width = head_dim + value_head_dim
+    visible = np.minimum(context_tokens, window_tokens)
     flop = decode_attention_flop(
         sequences, context_tokens, query_heads, head_dim, value_head_dim, window_tokens, query_tokens
     )
-    moved_bytes = decode_attention_bytes(
-        sequences, context_tokens, query_heads, kv_heads, head_dim, value_head_dim, window_tokens,
-        kv_bytes_per_element, query_tokens,
+    split_bytes = decode_scheduled_bytes(
+        sequences * kv_heads, visible, width * kv_bytes_per_element, rates.multiprocessors,
+        rates.decode_pad_tokens, rates.decode_tail_fraction * rates.decode_fraction, rates.decode_split_tokens,
     )  # fmt: skip
-    return roofline_time_s(
-        flop,
-        moved_bytes,
-        rates.flop_per_s * rates.decode_compute_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.decode_floor_s,
+    query_bytes = 4.0 * sequences * query_tokens * query_heads * width
+    moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, 0.5) * query_bytes
+    compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)
+    memory_s = moved_bytes / (rates.bytes_per_s * rates.decode_fraction)
+    return soft_maximum(compute_s, memory_s, DECODE_SHARPNESS) + rates.decode_floor_s
+
+
+def decode_scheduled_bytes(
+    pairs: Number,
+    visible_tokens: Number,
+    token_bytes: Number,
+    multiprocessors: Number,
+    pad_tokens: Number,
+    tail_fraction: Number,
+    split_tokens: Number,
+) -> Number:
+    """Return the cache traffic of a decode kernel with what starts and uneven blocks add to it.
+
+        Q = u (c + c_0) b + q S (c / x + c_0) b,  x = max(1, min(S / u, c / l))
+
+    Parameters
+    ----------
+    pairs : [-]
+        u, sequences times KV heads: what can be spread over multiprocessors without splitting.
+    visible_tokens : [-]
+        c, keys that a query sees.
+    token_bytes : [B]
+        b, keys and values of one token and KV head.
+    multiprocessors : [-]
+        S.
+    pad_tokens : [-]
+        c_0.
+    tail_fraction : [-]
+        q.
+    split_tokens : [-]
+        l.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> float(decode_scheduled_bytes(2.0, 100.0, 4.0, 10.0, 0.0, 0.5, 512.0))
+    2800.0
+
+    References
+    ----------
+    Dao et al. 2023, "Flash-Decoding for long-context inference", https://pytorch.org/blog/flash-decoding/
+    """
+    splits = np.maximum(
+        1.0, np.minimum(multiprocessors / np.maximum(pairs, 1e-9), visible_tokens / split_tokens)
+    )
+    longest = visible_tokens / splits + pad_tokens
+    return token_bytes * scheduled_flop(
+        pairs * (visible_tokens + pad_tokens), longest, multiprocessors, tail_fraction
     )

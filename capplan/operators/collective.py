@@ -18,42 +18,67 @@ class LinkRates:
     domain_devices: Number
     """Devices that reach each other over the link."""
     ring_fraction: Number
-    """Reached share of the link in large messages."""
+    """Reached share of the link in large messages between two devices."""
     ring_step_s: Number
     """One step of a ring."""
     ring_floor_s: Number
+    ring_ramp_bytes: Number
+    """Message below which a ring is not yet full."""
+    crowding_exponent: Number
+    """How the reached share falls with devices that share one path (PCIe); 0 behind a switch."""
+    multicast_fraction: Number
+    """Reached share of the link when the switch reduces; near 0 without such a switch."""
+    multicast_floor_s: Number
+    all_to_all_fraction: Number
+    """Reached share of the link in an all-to-all, over that of a ring."""
+    all_to_all_step_s: Number
     one_shot_fraction: Number
     """Reached share of the link when every rank reads all others' whole buffers."""
+    one_shot_step_s: Number
     one_shot_floor_s: Number
     two_shot_fraction: Number
     """Reached share of the link in a direct reduce-scatter followed by an all-gather."""
+    two_shot_step_s: Number
     two_shot_floor_s: Number
-    multicast_fraction: Number
-    """Reached share of the link when the switch reduces; 0 without such a switch."""
-    multicast_floor_s: Number
+    direct_crowding_exponent: Number
+    """As `crowding_exponent`, for the engine's own one-shot and two-shot kernels."""
+    exchange_fraction: Number
+    """Reached share of the link when tokens are sent to their experts and back."""
+    dispatch_floor_s: Number
+    combine_floor_s: Number
     network_fraction: Number
     network_step_s: Number
+    launch_s: Number = 0.0
+    """Time between two launches outside a CUDA graph; not charged here."""
 
 
-def _ring_time_s(ranks: Number, sent_bytes: Number, rounds: Number, rates: LinkRates) -> Number:
-    """Return the time of a ring that sends `sent_bytes` per rank in `rounds` x (n - 1) steps."""
-    inside = ranks <= rates.domain_devices
-    bytes_per_s = np.where(
-        inside,
-        rates.link_bytes_per_s * rates.ring_fraction,
-        rates.network_bytes_per_s * rates.network_fraction,
+def _path_bytes_per_s(ranks: Number, rates: LinkRates) -> Number:
+    """Return the rate of one device in a ring: the link inside its domain, the network beyond it."""
+    crowd = (2.0 / np.maximum(ranks, 2.0)) ** rates.crowding_exponent
+    link = rates.link_bytes_per_s * rates.ring_fraction * crowd
+    return np.where(
+        ranks <= rates.domain_devices,
+        link,
+        np.minimum(link, rates.network_bytes_per_s * rates.network_fraction),
     )
-    step_s = np.where(inside, rates.ring_step_s, rates.network_step_s)
-    return np.asarray(sent_bytes / bytes_per_s + rounds * (ranks - 1.0) * step_s + rates.ring_floor_s)[()]
+
+
+def _ring_time_s(
+    ranks: Number, sent_bytes: Number, steps: Number, step_s: Number, bytes_per_s: Number, rates: LinkRates
+) -> Number:
+    """Return the time in which every rank sends `sent_bytes` in `steps` steps, the ring filling up first."""
+    filling = rates.ring_ramp_bytes * sent_bytes / (sent_bytes + rates.ring_ramp_bytes + 1.0)
+    step_s = np.where(ranks <= rates.domain_devices, step_s, rates.network_step_s)
+    return (sent_bytes + filling) / bytes_per_s + steps * step_s + rates.ring_floor_s
 
 
 def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
     """Return the time in which all ranks sum their buffers: the fastest of four algorithms.
 
-        ring      2 (n - 1) / n M / L + 2 (n - 1) t_s
-        one-shot  (n - 1) M / L + t_1
-        two-shot  2 (n - 1) / n M / L + t_2
+        ring      2 (n - 1) / n M / L + 2 (n - 1) t_s + t_r
         multicast M / L + t_m
+        one-shot  (n - 1) (M / L + t_1s) + t_1
+        two-shot  2 (n - 1) / n M / L + (n - 1) t_2s + t_2
 
     Parameters
     ----------
@@ -61,7 +86,7 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
         n.
     message_bytes : [B]
         M, buffer of one rank.
-    rates : what the links reach
+    rates : what the links reach; every algorithm has its own share of L
 
     Returns
     -------
@@ -70,7 +95,8 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
 
     Examples
     --------
-    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 1.0, 9.0, 1.0, 9.0, 0.0, 9.0, 1.0, 0.0)
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(all_reduce_time_s(4.0, 200.0, rates)), float(all_reduce_time_s(1.0, 200.0, rates))
     (3.0, 0.0)
 
@@ -79,14 +105,19 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in MPICH",
     doi:10.1177/1094342005051521; NVIDIA, nccl-tests, doc/PERFORMANCE.md.
     """
-    link = rates.link_bytes_per_s
-    share = (ranks - 1.0) / ranks
-    ring_s = _ring_time_s(ranks, 2.0 * share * message_bytes, 2.0, rates)
-    one_s = (ranks - 1.0) * message_bytes / (link * rates.one_shot_fraction) + rates.one_shot_floor_s
-    two_s = 2.0 * share * message_bytes / (link * rates.two_shot_fraction) + rates.two_shot_floor_s
-    cast_s = message_bytes / (link * np.maximum(rates.multicast_fraction, 1e-9)) + rates.multicast_floor_s
-    direct_s = np.minimum(np.minimum(one_s, two_s), cast_s)
-    best_s = np.where(ranks <= rates.domain_devices, np.minimum(ring_s, direct_s), ring_s)
+    others = np.maximum(ranks - 1.0, 0.0)
+    twice = 2.0 * others / ranks * message_bytes
+    ring_s = _ring_time_s(
+        ranks, twice, 2.0 * others, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates
+    )
+    filling = rates.ring_ramp_bytes * message_bytes / (message_bytes + rates.ring_ramp_bytes + 1.0)
+    multicast_s = (message_bytes + filling) / (rates.link_bytes_per_s * rates.multicast_fraction)
+    direct = rates.link_bytes_per_s * (2.0 / np.maximum(ranks, 2.0)) ** rates.direct_crowding_exponent
+    one_s = others * (message_bytes / (direct * rates.one_shot_fraction) + rates.one_shot_step_s)
+    two_s = twice / (direct * rates.two_shot_fraction) + others * rates.two_shot_step_s
+    best_s = np.minimum(multicast_s + rates.multicast_floor_s, one_s + rates.one_shot_floor_s)
+    best_s = np.minimum(best_s, two_s + rates.two_shot_floor_s)
+    best_s = np.where(ranks <= rates.domain_devices, np.minimum(ring_s, best_s), ring_s)
     return np.asarray(np.where(ranks > 1.0, best_s, 0.0))[()]
 
 
@@ -110,7 +141,8 @@ def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
 
     Examples
     --------
-    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 1.0, 9.0, 1.0, 9.0, 0.0, 9.0, 1.0, 0.0)
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(all_gather_time_s(4.0, 200.0, rates))
     1.5
 
@@ -118,7 +150,11 @@ def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     ----------
     NVIDIA, nccl-tests, doc/PERFORMANCE.md, https://github.com/NVIDIA/nccl-tests
     """
-    ring_s = _ring_time_s(ranks, (ranks - 1.0) / ranks * message_bytes, 1.0, rates)
+    others = np.maximum(ranks - 1.0, 0.0)
+    sent_bytes = others / ranks * message_bytes
+    ring_s = _ring_time_s(
+        ranks, sent_bytes, others, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates
+    )
     return np.asarray(np.where(ranks > 1.0, ring_s, 0.0))[()]
 
 
@@ -142,7 +178,8 @@ def reduce_scatter_time_s(ranks: Number, message_bytes: Number, rates: LinkRates
 
     Examples
     --------
-    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 1.0, 9.0, 1.0, 9.0, 0.0, 9.0, 1.0, 0.0)
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(reduce_scatter_time_s(4.0, 200.0, rates))
     1.5
 
@@ -156,7 +193,7 @@ def reduce_scatter_time_s(ranks: Number, message_bytes: Number, rates: LinkRates
 def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
     """Return the time in which every rank sends a different part to every other.
 
-        t = (n - 1) / n M / L + t_s + t_0
+        t = (n - 1) / n M / L + (n - 1) t_s + t_0
 
     Parameters
     ----------
@@ -173,7 +210,8 @@ def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
 
     Examples
     --------
-    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 1.0, 9.0, 1.0, 9.0, 0.0, 9.0, 1.0, 0.0)
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(all_to_all_time_s(4.0, 200.0, rates))
     1.5
 
@@ -181,8 +219,10 @@ def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     ----------
     NVIDIA, nccl-tests, doc/PERFORMANCE.md, https://github.com/NVIDIA/nccl-tests
     """
+    others = np.maximum(ranks - 1.0, 0.0)
+    bytes_per_s = _path_bytes_per_s(ranks, rates) * rates.all_to_all_fraction
     direct_s = _ring_time_s(
-        ranks, (ranks - 1.0) / ranks * message_bytes, 1.0 / np.maximum(ranks - 1.0, 1.0), rates
+        ranks, others / ranks * message_bytes, others, rates.all_to_all_step_s, bytes_per_s, rates
     )
     return np.asarray(np.where(ranks > 1.0, direct_s, 0.0))[()]
 
@@ -207,7 +247,8 @@ def point_to_point_time_s(message_bytes: Number, rates: LinkRates, ranks: Number
 
     Examples
     --------
-    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 1.0, 9.0, 1.0, 9.0, 0.0, 9.0, 1.0, 0.0)
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(point_to_point_time_s(200.0, rates))
     2.0
 
@@ -215,4 +256,94 @@ def point_to_point_time_s(message_bytes: Number, rates: LinkRates, ranks: Number
     ----------
     Hockney 1994, "The communication challenge for MPP", doi:10.1016/S0167-8191(06)80021-9.
     """
-    return _ring_time_s(ranks, message_bytes, 1.0 / np.maximum(ranks - 1.0, 1.0), rates)
+    return _ring_time_s(ranks, message_bytes, 1.0, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates)
+
+
+def expert_exchange_bytes(
+    tokens: Number, ranks: Number, experts_per_token: Number, inputs: Number, bytes_per_element: Number
+) -> Number:
+    """Return what one rank sends when each of its tokens goes once to every other rank that holds its experts.
+
+        M = T (n - 1) (1 - (1 - 1 / n)^k) d b
+
+    Parameters
+    ----------
+    tokens : [-]
+        T, of one rank.
+    ranks : [-]
+        n.
+    experts_per_token : [-]
+        k.
+    inputs : [-]
+        d.
+    bytes_per_element : [B]
+        b: 1 when dispatched in fp8, 2 when combined in bf16.
+
+    Returns
+    -------
+    [B]
+        M.
+
+    Examples
+    --------
+    >>> expert_exchange_bytes(1.0, 2.0, 1.0, 10.0, 2.0)
+    10.0
+
+    References
+    ----------
+    DeepSeek-AI 2025, DeepEP, normal kernels, https://github.com/deepseek-ai/DeepEP
+    """
+    reached = (ranks - 1.0) * (1.0 - (1.0 - 1.0 / ranks) ** experts_per_token)
+    return tokens * reached * inputs * bytes_per_element
+
+
+def expert_exchange_time_s(
+    tokens: Number,
+    ranks: Number,
+    experts_per_token: Number,
+    inputs: Number,
+    bytes_per_element: Number,
+    floor_s: Number,
+    rates: LinkRates,
+) -> Number:
+    """Return the time in which tokens are sent to their experts, or the results back.
+
+        t = M / L + t_0
+
+    Parameters
+    ----------
+    tokens : [-]
+        of one rank.
+    ranks : [-]
+        of the expert group.
+    experts_per_token : [-]
+        chosen by the router.
+    inputs : [-]
+        width of a token.
+    bytes_per_element : [B]
+        as it is sent.
+    floor_s : [s]
+        t_0, `dispatch_floor_s` or `combine_floor_s` of the rates.
+    rates : what the links reach
+
+    Returns
+    -------
+    [s]
+        t, 0 for one rank.
+
+    Examples
+    --------
+    >>> rates = LinkRates(100.0, 10.0, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1e-9, 9.0, 1.0, 0.0,
+    ...                   1e-9, 0.0, 9.0, 1e-9, 0.0, 9.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    >>> float(expert_exchange_time_s(10.0, 2.0, 1.0, 10.0, 2.0, 0.5, rates))
+    1.5
+
+    References
+    ----------
+    DeepSeek-AI 2025, DeepEP, normal kernels, https://github.com/deepseek-ai/DeepEP
+    """
+    sent_bytes = expert_exchange_bytes(tokens, ranks, experts_per_token, inputs, bytes_per_element)
+    link = rates.link_bytes_per_s * rates.exchange_fraction
+    network = rates.network_bytes_per_s * rates.network_fraction
+    bytes_per_s = np.where(ranks <= rates.domain_devices, link, np.minimum(link, network))
+    return np.asarray(np.where(ranks > 1.0, sent_bytes / bytes_per_s + floor_s, 0.0))[()]

@@ -1,11 +1,12 @@
 """The rates of every kernel on one device: datasheet peaks beside what was fitted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
-from capplan.hardware.weight_kernel import WeightKernel, experts_kernel, matmul_kernel
+from capplan.hardware.weight_kernel import experts_kernel, matmul_kernel
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.elementwise import ElementwiseRates
@@ -58,26 +59,67 @@ def _peak(device: Device, dtype: str) -> float:
     return device.peak_flop_per_s[dtype]
 
 
-def matmul_rates(device: Device, kernel: WeightKernel, fit: Fit) -> MatmulRates:
-    """Return the matmul record of one device and kernel.
+_DTYPE_OF_FORMAT = {
+    "fp32": "fp32", "fp8": "fp8", "fp8_block": "fp8", "fp8_query": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "int8": "int8",
+    "nvfp4": "fp4", "mxfp4": "fp4",
+}  # fmt: skip
+"""Format of a fit -> compute dtype; all others multiply in 16 bit. An fp8 cache alone is widened before it is
+multiplied, so attention in the format fp8 computes in 16 bit too; fp8_query does not."""
+
+RECORDS: dict[str, Any] = {
+    "matmul": MatmulRates, "attention": AttentionRates, "latent_attention": LatentAttentionRates,
+    "experts": ExpertRates, "linear_attention": LinearAttentionRates, "elementwise": ElementwiseRates,
+    "latent_bmm": LatentAttentionRates, "link": LinkRates,
+}  # fmt: skip
+"""Kernel -> the record that holds its numbers."""
+
+
+def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
+    """Return the dtype that a kernel multiplies in.
 
     Parameters
     ----------
+    kernel : matmul, attention, ...
+    fmt : format of its fit
     device : as the vendor states it
-    kernel : how the weight format is multiplied
-    fit : its numbers
 
     Returns
     -------
-    the record
+    key of `Device.peak_flop_per_s`
     """
-    return MatmulRates(
-        flop_per_s=_peak(device, kernel.compute_dtype),
-        bytes_per_s=device.memory_bytes_per_s,
-        multiprocessors=_multiprocessors(device),
-        l2_bytes=device.l2_bytes or 0.0,
-        **fit.numbers,
-    )
+    wide = matmul_kernel(device, "bf16").compute_dtype
+    if kernel in {"attention", "latent_attention"} and fmt != "fp8_query":
+        return wide
+    dtype = _DTYPE_OF_FORMAT.get(fmt, wide)
+    return dtype if dtype in device.peak_flop_per_s else wide
+
+
+def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | None = None) -> Any:
+    """Return the record of one kernel: what the datasheet says of the device beside what was fitted.
+
+    Parameters
+    ----------
+    kernel : matmul, attention, latent_attention, experts, linear_attention, elementwise, link
+    device : as the vendor states it
+    fmt : format of the fit
+    fit : its numbers
+    dtype : compute dtype, where it is not that of the format
+
+    Returns
+    -------
+    MatmulRates, AttentionRates, ...
+    """
+    if kernel == "link":
+        return link_rates(device, fit)
+    record = RECORDS[kernel]
+    sheet = {
+        "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
+        "bytes_per_s": device.memory_bytes_per_s,
+        "multiprocessors": _multiprocessors(device),
+        "l2_bytes": device.l2_bytes or 0.0,
+    }
+    names = {field.name for field in fields(record)}
+    return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
 
 
 def link_rates(device: Device, fit: Fit) -> LinkRates:
@@ -100,6 +142,17 @@ def link_rates(device: Device, fit: Fit) -> LinkRates:
         domain_devices=float(device.link_domain_devices if linked else max(device.node_devices, 1)),
         **fit.numbers,
     )
+
+
+_EITHER_FORMAT = frozenset({"attention", "latent_attention", "elementwise"})
+"""Kernels whose fits in neighbouring formats are as good: an fp8 cache is read by kernels of either query dtype."""
+
+
+def _cache_formats(kv_format: str, engine: str) -> tuple[str, ...]:
+    """Return the fits to look for, nearest first: vLLM keeps queries in 16 bit over an fp8 cache."""
+    if kv_format not in {"fp8", "int8", "int4", "nvfp4"}:
+        return ("bf16", "fp8")
+    return ("fp8", "fp8_query", "bf16") if engine == "vllm" else ("fp8_query", "fp8", "bf16")
 
 
 def device_rates(
@@ -128,39 +181,30 @@ def device_rates(
     """
     if kv_format not in KV_FORMATS:
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
-    dense = matmul_kernel(device, weight_format)
-    head = matmul_kernel(device, "bf16")
+    dense, head = matmul_kernel(device, weight_format), matmul_kernel(device, "bf16")
     expert = experts_kernel(device, expert_format or weight_format)
-    cache = ("fp8", "bf16") if kv_format in {"fp8", "int8", "int4", "nvfp4"} else ("bf16", "fp8")
     wanted = {
         "matmul": dense.formats,
-        "attention": cache,
-        "latent_attention": cache,
+        "attention": _cache_formats(kv_format, engine),
+        "latent_attention": _cache_formats(kv_format, engine),
         "experts": expert.formats,
         "linear_attention": ("bf16",),
-        "elementwise": ("bf16",),
+        "elementwise": ("quantise", "bf16"),
         "link": ("bf16",),
     }
-    fits, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
+    dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
+    rates, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
     for kernel, formats in wanted.items():
-        fits[kernel], exact = fit_of(efficiency, kernel, formats, engine)
-        if not exact:
-            assumptions.append(f"{kernel} in {formats[0]}: numbers of another format on {efficiency.device}")
-        elif fits[kernel].label != "measured":
-            assumptions.append(f"{kernel} in {formats[0]}: {fits[kernel].fitted_on}")
-    wide_flop_per_s = _peak(device, head.compute_dtype)
-    sheet = {"flop_per_s": wide_flop_per_s, "bytes_per_s": device.memory_bytes_per_s}
-    spread = {**sheet, "multiprocessors": _multiprocessors(device)}
-    expert_sheet = {**spread, "flop_per_s": _peak(device, expert.compute_dtype)}
+        fit, fmt = fit_of(efficiency, kernel, formats, engine)
+        if kernel not in _EITHER_FORMAT and fmt != formats[0]:
+            assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
+        elif fit.label != "measured":
+            assumptions.append(f"{kernel} in {fmt}: {fit.fitted_on}")
+        rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
+    head_fit, _ = fit_of(efficiency, "matmul", head.formats, engine)
     return DeviceRates(
-        matmul=matmul_rates(device, dense, fits["matmul"]),
-        head_matmul=matmul_rates(device, head, fit_of(efficiency, "matmul", head.formats, engine)[0]),
-        attention=AttentionRates(**spread, **fits["attention"].numbers),
-        latent_attention=LatentAttentionRates(**spread, **fits["latent_attention"].numbers),
-        experts=ExpertRates(**expert_sheet, **fits["experts"].numbers),
-        linear_attention=LinearAttentionRates(**sheet, **fits["linear_attention"].numbers),
-        elementwise=ElementwiseRates(bytes_per_s=device.memory_bytes_per_s, **fits["elementwise"].numbers),
-        link=link_rates(device, fits["link"]),
+        **rates,
+        head_matmul=kernel_rates("matmul", device, "bf16", head_fit),
         matmul_activation_bytes=dense.activation_bytes,
         expert_activation_bytes=expert.activation_bytes,
         label="assumed" if assumptions else "measured",

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.roofline import tiled_time_s
+
+EXPERT_TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
+"""Output tiles (rows, columns) that grouped matmuls choose from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +21,28 @@ class ExpertRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     compute_fraction: Number
+    """Reached share of the peak in large tiles."""
     memory_fraction: Number
-    tile_rows: Number
-    """Tokens of one expert are padded to a multiple of this."""
-    routing_bytes_per_s: Number
-    """Rate at which routed tokens are sorted, gathered and combined."""
+    """Reached share of the bandwidth."""
     sharpness: Number
+    """p of the soft maximum."""
     floor_s: Number
     """Routing, sorting and combining of a handful of tokens."""
+    tile_edge: Number
+    """Rows (or columns) of a tile at which it reaches half of what a huge one does."""
+    start_inputs: Number
+    """Prologue and epilogue of a tile, in inputs."""
+    wave_fraction: Number
+    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
+    starved_exponent: Number
+    """How much bandwidth idle multiprocessors leave unused."""
+    routed_passes: Number
+    """Passes of 2 bytes over the tokens that this rank's experts get: gather, activation, scatter."""
+    token_passes: Number
+    """Passes of 2 bytes over all tokens of the group, wherever they are routed: quantise, combine."""
     router_skew: Number
-    """Share by which an uneven router lowers the number of experts hit; 0 is uniform."""
+    """Variance of the experts' popularity over its mean squared: 0 uniform, -1 perfectly even. See
+    `experts_hit`."""
 
 
 def experts_hit(
@@ -35,7 +50,7 @@ def experts_hit(
 ) -> Number:
     """Return how many experts at least one token is routed to.
 
-        hit = E (1 - (1 - k / E)^(T (1 - s)))
+        hit = E (1 - (1 + v l)^(-1 / v)),  l = -T ln(1 - k / E);  E (1 - (1 - k / E)^T) for v = 0
 
     Parameters
     ----------
@@ -46,7 +61,8 @@ def experts_hit(
     experts_per_token : [-]
         k.
     router_skew : [-]
-        s, 0 for a router that draws uniformly.
+        v, variance of the experts' popularity over its mean squared (gamma-distributed popularity makes
+        the count of an expert negative binomial); 0 for a router that draws uniformly, -1 for one that deals out.
 
     Returns
     -------
@@ -55,18 +71,58 @@ def experts_hit(
 
     Examples
     --------
-    >>> float(experts_hit(1.0, 8.0, 2.0))
-    2.0
+    >>> round(float(experts_hit(1.0, 8.0, 2.0)), 9), round(float(experts_hit(1000.0, 8.0, 2.0)), 9)
+    (2.0, 8.0)
 
     References
     ----------
-    Expected occupied boxes: https://en.wikipedia.org/wiki/Coupon_collector%27s_problem
+    Greenwood, Yule 1920, "An inquiry into the nature of frequency distributions", doi:10.2307/2341080.
     """
-    share = np.clip(experts_per_token / experts, 0.0, 1.0)
-    hit = experts * (1.0 - (1.0 - share) ** (tokens * (1.0 - router_skew)))
-    return np.asarray(np.where(tokens > 0.0, np.maximum(hit, np.minimum(experts_per_token, experts)), 0.0))[
-        ()
-    ]
+    share = np.clip(experts_per_token / experts, 0.0, 1.0 - 1e-9)
+    mean = -tokens * np.log1p(-share)
+    skew = np.where(np.abs(router_skew) < 1e-6, 1e-6, router_skew)
+    missed = np.maximum(1.0 + skew * mean, 1e-300) ** (-1.0 / skew)
+    fewest = np.minimum(tokens, 1.0) * np.minimum(experts_per_token, experts)
+    most = np.minimum(experts, tokens * experts_per_token)
+    return np.asarray(np.clip(experts * (1.0 - missed), fewest, most))[()]
+
+
+def rank_imbalance(
+    ranks: Number, experts: Number, experts_per_token: Number, router_skew: Number = 0.0
+) -> Number:
+    """Return the load of the busiest rank over the mean, when experts are spread over ranks.
+
+        r = 1 + x + x^2 / 2,  x = (2 v ln(n) n / E)^(1/2), at most all tokens on one rank
+
+    Parameters
+    ----------
+    ranks : [-]
+        n, of the expert group.
+    experts : [-]
+        E, placed evenly.
+    experts_per_token : [-]
+        k.
+    router_skew : [-]
+        v, of `experts_hit`; 0 or less balances.
+
+    Returns
+    -------
+    [-]
+        r, at least 1.
+
+    Examples
+    --------
+    >>> float(rank_imbalance(8.0, 256.0, 8.0)), round(float(rank_imbalance(8.0, 256.0, 8.0, 1.0)), 2)
+    (1.0, 1.43)
+
+    References
+    ----------
+    Boucheron, Lugosi, Massart 2013, "Concentration Inequalities", corollary 2.6 (maximum of sub-gamma
+    variables), doi:10.1093/acprof:oso/9780199535255.001.0001.
+    """
+    spread = np.sqrt(2.0 * np.maximum(router_skew, 0.0) * np.log(np.maximum(ranks, 1.0)) * ranks / experts)
+    all_on_one = np.minimum(experts_per_token, experts / ranks) * ranks / experts_per_token
+    return np.minimum(1.0 + spread + spread**2 / 2.0, np.maximum(1.0, all_on_one))
 
 
 def experts_flop(
@@ -190,14 +246,16 @@ def experts_time_s(
     activation_bytes_per_element: Number,
     rates: ExpertRates,
 ) -> Number:
-    """Return the time of the routed experts of one layer on one rank.
+    """Return the time of the routed experts of one layer on the busiest rank.
 
-        t = softmax-roofline(F pad, Q) + routed (d) / R + t_0
+        t = tiled(tokens to d to f) + tiled(f to d) + (x_r R + x_t T) 2 d / B + t_0
+
+    Both products run over the experts hit; an expert's tokens fill max(1, tokens / t_m + 1/2) tiles.
 
     Parameters
     ----------
     tokens : [-]
-        routed in the whole expert group.
+        T, routed in the whole expert group.
     experts : [-]
         of the layer.
     experts_on_rank : [-]
@@ -205,16 +263,16 @@ def experts_time_s(
     experts_per_token : [-]
         chosen by the router.
     inputs : [-]
-        width that an expert reads and writes.
+        d, width that an expert reads and writes.
     intermediate_size_on_rank : [-]
-        inner width on this rank.
+        f, inner width on this rank.
     gated : [-]
         1 for three matrices, 0 for two.
     weight_bytes_per_element : [B]
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches
+    rates : what the device reaches; x_r is `routed_passes`, x_t `token_passes`
 
     Returns
     -------
@@ -223,30 +281,35 @@ def experts_time_s(
 
     Examples
     --------
-    >>> rates = ExpertRates(1e9, 1e3, 100.0, 1.0, 1.0, 1.0, 1e12, 8.0, 0.0, 0.0)
-    >>> round(float(experts_time_s(1.0, 8.0, 8.0, 2.0, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 6)
-    0.154
+    >>> rates = ExpertRates(1e12, 1e3, 1.0, 1.0, 1.0, 8.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> round(float(experts_time_s(1.0, 8.0, 8.0, 2.0, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
+    0.674
 
     References
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    flop = experts_flop(
-        tokens, experts, experts_on_rank, experts_per_token, inputs, intermediate_size_on_rank, gated
+    skew = rates.router_skew
+    share = experts_on_rank / experts
+    busiest = rank_imbalance(1.0 / share, experts, experts_per_token, skew)
+    routed = tokens * experts_per_token * share * busiest
+    hit = experts_hit(tokens * busiest, experts, experts_per_token, skew) * share
+    hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
+    load = routed / np.maximum(hit, 1e-9)
+    row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
+    total_s: Number = 0.0
+    widths = (
+        (inputs, (1.0 + gated) * intermediate_size_on_rank),
+        (intermediate_size_on_rank, inputs),
     )
-    moved_bytes = experts_bytes(
-        tokens, experts, experts_on_rank, experts_per_token, inputs, intermediate_size_on_rank, gated,
-        weight_bytes_per_element, activation_bytes_per_element, rates.router_skew,
-    )  # fmt: skip
-    routed = tokens * experts_per_token * experts_on_rank / experts
-    hit = experts_hit(tokens, experts, experts_per_token, rates.router_skew) * experts_on_rank / experts
-    padded = np.maximum(routed, 0.5 * hit * rates.tile_rows + 0.5 * routed) / np.maximum(routed, 1e-9)
-    kernel_s = roofline_time_s(
-        flop * padded,
-        moved_bytes,
-        rates.flop_per_s * rates.compute_fraction,
-        rates.bytes_per_s * rates.memory_fraction,
-        rates.sharpness,
-        rates.floor_s,
-    )
-    return kernel_s + routed * inputs * 4.0 / rates.routing_bytes_per_s
+    for width_in, width_out in widths:
+        weight_bytes = hit * width_in * width_out * weight_bytes_per_element
+        token_bytes = routed * (width_in * activation_bytes_per_element + 2.0 * width_out)
+        total_s = total_s + tiled_time_s(
+            row_tiles, width_in, width_out, weight_bytes + token_bytes, 0.0, EXPERT_TILES, (1.0,),
+            rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
+            rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
+            rates.starved_exponent, 0.0, rates.sharpness,
+        )  # fmt: skip
+    passes = rates.routed_passes * routed + rates.token_passes * tokens
+    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s

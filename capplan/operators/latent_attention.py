@@ -5,8 +5,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.attention import attended_pairs
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.attention import DECODE_SHARPNESS, decode_scheduled_bytes, prefill_scheduled_flop
+from capplan.operators.attention_demand import attended_pairs
+from capplan.operators.latent_demand import (
+    mla_decode_bytes,
+    mla_decode_flop,
+    mla_prefill_bytes,
+    mla_prefill_flop,
+)
+from capplan.operators.roofline import roofline_time_s, soft_maximum
+
+__all__ = [
+    "LatentAttentionRates",
+    "indexer_time_s",
+    "mla_attention_decode_time_s",
+    "mla_bmm_time_s",
+    "mla_decode_bytes",
+    "mla_decode_flop",
+    "mla_decode_time_s",
+    "mla_prefill_bytes",
+    "mla_prefill_flop",
+    "mla_prefill_time_s",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,114 +39,30 @@ class LatentAttentionRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     prefill_fraction: Number
+    """Reached share of the peak."""
+    prefill_memory_fraction: Number
+    """Reached share of the bandwidth."""
     prefill_ramp_tokens: Number
+    """Keys beyond the causal mask that a tile multiplies all the same."""
+    prefill_tail_fraction: Number
+    """Share of the longest block that other blocks do not hide."""
+    softmax_width: Number
+    """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
+    prefill_sharpness: Number
     prefill_floor_s: Number
     decode_fraction: Number
+    """Reached share of the bandwidth on long contexts."""
     decode_compute_fraction: Number
+    """Reached share of the peak: all heads share one latent, so decode is bound by arithmetic early."""
+    decode_tail_fraction: Number
+    decode_pad_tokens: Number
+    decode_split_tokens: Number
+    decode_query_passes: Number
     decode_floor_s: Number
     bmm_fraction: Number
     """Reached share of the peak in the two batched products of the absorbed form."""
+    bmm_memory_fraction: Number
     bmm_floor_s: Number
-    sharpness: Number
-
-
-def mla_prefill_flop(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    query_heads: Number,
-    rope_head_dim: Number,
-    nope_head_dim: Number,
-    value_head_dim: Number,
-    top_tokens: Number = np.inf,
-) -> Number:
-    """Return the arithmetic of causal MLA with expanded keys and values (the expansion is a projection).
-
-        F = 2 s h (d_nope + d_rope + d_v) pairs
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [-]
-        of each sequence.
-    past_tokens : [-]
-        cached prefix.
-    query_heads : [-]
-        h, on this rank.
-    rope_head_dim : [-]
-        d_rope.
-    nope_head_dim : [-]
-        d_nope.
-    value_head_dim : [-]
-        d_v.
-    top_tokens : [-]
-        keys that a sparse indexer leaves to each query; infinity without one.
-
-    Returns
-    -------
-    [FLOP]
-        F.
-
-    Examples
-    --------
-    >>> float(mla_prefill_flop(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0))
-    36.0
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
-    """
-    pairs = attended_pairs(new_tokens, past_tokens, top_tokens)
-    return 2.0 * sequences * query_heads * (nope_head_dim + rope_head_dim + value_head_dim) * pairs
-
-
-def mla_prefill_bytes(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    query_heads: Number,
-    rope_head_dim: Number,
-    nope_head_dim: Number,
-    value_head_dim: Number,
-) -> Number:
-    """Return the least traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
-
-        Q = 2 s h ((n + n + p)(d_nope + d_rope + d_v))
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [-]
-        n.
-    past_tokens : [-]
-        p, whose keys and values are expanded too.
-    query_heads : [-]
-        h, on this rank.
-    rope_head_dim : [-]
-        d_rope.
-    nope_head_dim : [-]
-        d_nope.
-    value_head_dim : [-]
-        d_v.
-
-    Returns
-    -------
-    [B]
-        Q, 2 bytes per element.
-
-    Examples
-    --------
-    >>> mla_prefill_bytes(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0)
-    36.0
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
-    """
-    width = nope_head_dim + rope_head_dim + value_head_dim
-    return 2.0 * sequences * query_heads * (2.0 * new_tokens + past_tokens) * width
 
 
 def mla_prefill_time_s(
@@ -144,7 +80,7 @@ def mla_prefill_time_s(
 ) -> Number:
     """Return the time of prefill MLA of one layer, without its projections.
 
-        t = softmax-roofline(F (1 + c / l), Q + cache write) + t_0
+        t = softmax(F' / P, Q / B) + t_0, with F' as in `prefill_scheduled_flop`, the cache write in Q
 
     Parameters
     ----------
@@ -177,133 +113,32 @@ def mla_prefill_time_s(
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(mla_prefill_time_s(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, rates)), 6)
-    0.036
+    0.536
 
     References
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
-    flop = mla_prefill_flop(
-        sequences, new_tokens, past_tokens, query_heads, rope_head_dim, nope_head_dim, value_head_dim,
-        top_tokens,
+    blocks_flop = prefill_scheduled_flop(
+        sequences, new_tokens, past_tokens, query_heads, nope_head_dim + rope_head_dim + value_head_dim,
+        top_tokens, rates.multiprocessors, rates.softmax_width, rates.prefill_ramp_tokens,
+        rates.prefill_tail_fraction,
     )  # fmt: skip
     moved_bytes = mla_prefill_bytes(
         sequences, new_tokens, past_tokens, query_heads, rope_head_dim, nope_head_dim, value_head_dim
     )
     cache_bytes = sequences * new_tokens * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
-    length = attended_pairs(new_tokens, past_tokens, top_tokens) / np.maximum(new_tokens, 1e-9)
     return roofline_time_s(
-        flop * (1.0 + rates.prefill_ramp_tokens / np.maximum(length, 1.0)),
+        blocks_flop,
         moved_bytes + cache_bytes,
         rates.flop_per_s * rates.prefill_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
+        rates.bytes_per_s * rates.prefill_memory_fraction,
+        rates.prefill_sharpness,
         rates.prefill_floor_s,
     )
-
-
-def mla_decode_flop(
-    sequences: Number,
-    context_tokens: Number,
-    query_heads: Number,
-    kv_lora_rank: Number,
-    rope_head_dim: Number,
-    top_tokens: Number = np.inf,
-    query_tokens: Number = 1.0,
-) -> Number:
-    """Return the arithmetic of absorbed decode MLA: scores over latent and rotary part, values over the latent.
-
-        F = 2 s g h (2 r + d_rope) min(c, top)
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    context_tokens : [-]
-        c.
-    query_heads : [-]
-        h, on this rank.
-    kv_lora_rank : [-]
-        r.
-    rope_head_dim : [-]
-        d_rope.
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
-    query_tokens : [-]
-        g, per sequence.
-
-    Returns
-    -------
-    [FLOP]
-        F.
-
-    Examples
-    --------
-    >>> float(mla_decode_flop(1.0, 10.0, 1.0, 2.0, 1.0))
-    100.0
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
-    """
-    visible = np.minimum(context_tokens, top_tokens)
-    return np.asarray(
-        2.0 * sequences * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim) * visible
-    )[()]
-
-
-def mla_decode_bytes(
-    sequences: Number,
-    context_tokens: Number,
-    query_heads: Number,
-    kv_lora_rank: Number,
-    rope_head_dim: Number,
-    kv_bytes_per_element: Number,
-    top_tokens: Number = np.inf,
-    query_tokens: Number = 1.0,
-) -> Number:
-    """Return the least traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
-
-        Q = s (min(c, top) (r + d_rope) b + 2 g h (2 r + d_rope))
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    context_tokens : [-]
-        c.
-    query_heads : [-]
-        h, on this rank.
-    kv_lora_rank : [-]
-        r.
-    rope_head_dim : [-]
-        d_rope.
-    kv_bytes_per_element : [B]
-        b.
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
-    query_tokens : [-]
-        g, per sequence.
-
-    Returns
-    -------
-    [B]
-        Q.
-
-    Examples
-    --------
-    >>> float(mla_decode_bytes(1.0, 10.0, 1.0, 2.0, 1.0, 2.0))
-    70.0
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
-    """
-    cache = np.minimum(context_tokens, top_tokens) * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
-    queries = 2.0 * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim)
-    return np.asarray(sequences * (cache + queries))[()]
 
 
 def mla_decode_time_s(
@@ -321,7 +156,7 @@ def mla_decode_time_s(
 ) -> Number:
     """Return the time of absorbed decode MLA of one layer, with the two batched products, without projections.
 
-        t = softmax-roofline(F, Q) + t_0 + bmm(q, W_uk) + bmm(o, W_uv)
+        t = attention(F, Q) + bmm(q, W_uk) + bmm(o, W_uv)
 
     Parameters
     ----------
@@ -354,7 +189,8 @@ def mla_decode_time_s(
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(mla_decode_time_s(1.0, 10.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0, rates)), 6)
     0.09
 
@@ -385,7 +221,7 @@ def mla_attention_decode_time_s(
 ) -> Number:
     """Return the time of the bare absorbed attention kernel.
 
-        t = softmax-roofline(F, Q) + t_0
+        t = softmax(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
 
     Parameters
     ----------
@@ -414,7 +250,8 @@ def mla_attention_decode_time_s(
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(mla_attention_decode_time_s(1.0, 10.0, 1.0, 2.0, 1.0, 2.0, rates)), 6)
     0.07
 
@@ -425,18 +262,16 @@ def mla_attention_decode_time_s(
     flop = mla_decode_flop(
         sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, top_tokens, query_tokens
     )
-    moved_bytes = mla_decode_bytes(
-        sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element,
-        top_tokens, query_tokens,
+    split_bytes = decode_scheduled_bytes(
+        sequences, np.minimum(context_tokens, top_tokens), (kv_lora_rank + rope_head_dim) * kv_bytes_per_element,
+        rates.multiprocessors, rates.decode_pad_tokens, rates.decode_tail_fraction * rates.decode_fraction,
+        rates.decode_split_tokens,
     )  # fmt: skip
-    return roofline_time_s(
-        flop,
-        moved_bytes,
-        rates.flop_per_s * rates.decode_compute_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.decode_floor_s,
-    )
+    query_bytes = 4.0 * sequences * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim)
+    moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, 0.5) * query_bytes
+    compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)
+    memory_s = moved_bytes / (rates.bytes_per_s * rates.decode_fraction)
+    return soft_maximum(compute_s, memory_s, DECODE_SHARPNESS) + rates.decode_floor_s
 
 
 def mla_bmm_time_s(
@@ -472,7 +307,8 @@ def mla_bmm_time_s(
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(mla_bmm_time_s(1.0, 1.0, 1.0, 2.0, 2.0, rates)), 6)
     0.01
 
@@ -485,8 +321,8 @@ def mla_bmm_time_s(
         2.0 * tokens * query_heads * inputs * outputs,
         weight_bytes + 2.0 * tokens * query_heads * (inputs + outputs),
         rates.flop_per_s * rates.bmm_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
+        rates.bytes_per_s * rates.bmm_memory_fraction,
+        DECODE_SHARPNESS,
         rates.bmm_floor_s,
     )
 
@@ -527,7 +363,8 @@ def indexer_time_s(
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(indexer_time_s(1.0, 1.0, 9.0, 1.0, 2.0, 1.0, rates)), 6)
     0.02
 
@@ -542,6 +379,6 @@ def indexer_time_s(
         sequences * (new_tokens + past_tokens) * index_head_dim * key_bytes_per_element,
         rates.flop_per_s * rates.prefill_fraction,
         rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
+        DECODE_SHARPNESS,
         rates.decode_floor_s,
     )

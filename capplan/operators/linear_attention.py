@@ -2,8 +2,17 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from capplan.numbers import Number
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.roofline import soft_maximum
+
+CHUNK_TOKENS = 64.0
+"""Tokens of one chunk of the scan: what the kernels of flash-linear-attention and Mamba-2 take."""
+SCAN_SHARPNESS = 4.0
+"""p of the soft maximum of arithmetic, traffic and the chain of chunks."""
+UPDATE_TOKENS = 8.0
+"""Up to this many new tokens per sequence, convolutions run their decode kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +25,10 @@ class LinearAttentionRates:
     """Datasheet memory bandwidth."""
     chunk_fraction: Number
     """Reached share of the peak in the chunked scan."""
-    chunk_tokens: Number
-    """Length of one chunk of the scan."""
+    chunk_memory_fraction: Number
+    """Reached share of the bandwidth in the chunked scan."""
+    chunk_state_passes: Number
+    """Passes of 4 bytes over the state, per chunk."""
     chunk_step_s: Number
     """One sequential step from chunk to chunk."""
     chunk_floor_s: Number
@@ -26,8 +37,49 @@ class LinearAttentionRates:
     decode_floor_s: Number
     convolution_fraction: Number
     """Reached share of the bandwidth in the short convolution over a prompt."""
+    convolution_sequence_s: Number
+    """Per sequence of such a convolution."""
     convolution_floor_s: Number
-    sharpness: Number
+    update_fraction: Number
+    """Reached share of the bandwidth in the short convolution of one token."""
+    update_floor_s: Number
+
+
+def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: LinearAttentionRates) -> Number:
+    """Return the time of a chunked scan: arithmetic, traffic, or the chain of chunks, whichever is longest.
+
+        t = softmax(F / P, Q / B, ceil(n / 64) t_c) + t_0
+
+    Parameters
+    ----------
+    flop : [FLOP]
+        F.
+    moved_bytes : [B]
+        Q.
+    new_tokens : [-]
+        n, of each sequence.
+    rates : what the device reaches
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    >>> rates = LinearAttentionRates(1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    >>> float(scan_time_s(0.0, 0.0, 100.0, rates))
+    6.5
+
+    References
+    ----------
+    Dao, Gu 2024, "Transformers are SSMs", section 6, https://arxiv.org/abs/2405.21060
+    """
+    compute_s = flop / (rates.flop_per_s * rates.chunk_fraction)
+    memory_s = moved_bytes / (rates.bytes_per_s * rates.chunk_memory_fraction)
+    chain_s = np.ceil(new_tokens / CHUNK_TOKENS) * rates.chunk_step_s
+    busy_s = soft_maximum(compute_s, memory_s, SCAN_SHARPNESS)
+    return soft_maximum(busy_s, chain_s, SCAN_SHARPNESS) + rates.chunk_floor_s
 
 
 def gated_delta_prefill_flop(
@@ -87,7 +139,7 @@ def gated_delta_prefill_time_s(
 ) -> Number:
     """Return the time of the chunked gated delta rule over a prompt.
 
-        t = softmax-roofline(F, Q) + (n / c) t_c + t_0
+        Q = tokens once + state once in and out and once per chunk;  t as in `scan_time_s`
 
     Parameters
     ----------
@@ -114,29 +166,24 @@ def gated_delta_prefill_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(gated_delta_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
-    0.51
+    0.762
 
     References
     ----------
     Yang et al. 2024, "Gated Delta Networks", section 3.3, https://arxiv.org/abs/2412.06464
     """
     flop = gated_delta_prefill_flop(
-        sequences, new_tokens, value_heads, key_head_dim, value_head_dim, rates.chunk_tokens
+        sequences, new_tokens, value_heads, key_head_dim, value_head_dim, CHUNK_TOKENS
     )
-    tokens_bytes = (
-        2.0 * sequences * new_tokens * (2.0 * key_heads * key_head_dim + 2.0 * value_heads * value_head_dim)
+    token_width = 2.0 * key_heads * key_head_dim + 2.0 * value_heads * value_head_dim
+    state = sequences * value_heads * key_head_dim * value_head_dim
+    passes = 4.0 * rates.chunk_state_passes * np.ceil(new_tokens / CHUNK_TOKENS)
+    moved_bytes = 2.0 * sequences * new_tokens * token_width + state * (
+        passes + 2.0 * state_bytes_per_element
     )
-    state_bytes = 2.0 * sequences * value_heads * key_head_dim * value_head_dim * state_bytes_per_element
-    return roofline_time_s(
-        flop,
-        tokens_bytes + state_bytes,
-        rates.flop_per_s * rates.chunk_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.chunk_floor_s + new_tokens / rates.chunk_tokens * rates.chunk_step_s,
-    )
+    return scan_time_s(flop, moved_bytes, new_tokens, rates)
 
 
 def gated_delta_decode_time_s(
@@ -178,7 +225,7 @@ def gated_delta_decode_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1e12, 1e3, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.0, 8.0)
+    >>> rates = LinearAttentionRates(1e12, 1e3, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(gated_delta_decode_time_s(1.0, 1.0, 1.0, 10.0, 10.0, 4.0, rates)), 6)
     1.38
 
@@ -232,12 +279,12 @@ def short_convolution_time_s(
 ) -> Number:
     """Return the time of a causal depthwise convolution.
 
-        t = Q / (B e) + t_0
+        t = Q / (B e) + s t_s + t_0, with the rates of the decode kernel up to 8 tokens
 
     Parameters
     ----------
     sequences : [-]
-        together.
+        s, together.
     new_tokens : [-]
         of each; 1 in decode.
     channels : [-]
@@ -253,8 +300,8 @@ def short_convolution_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1e12, 24.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.5, 8.0)
-    >>> short_convolution_time_s(1.0, 1.0, 1.0, 4.0, rates)
+    >>> rates = LinearAttentionRates(1e12, 24.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.0, 0.0, 1.0, 0.5)
+    >>> float(short_convolution_time_s(1.0, 1.0, 1.0, 4.0, rates))
     1.5
 
     References
@@ -262,4 +309,7 @@ def short_convolution_time_s(
     Gu, Dao 2023, "Mamba", section 3.4, https://arxiv.org/abs/2312.00752
     """
     moved_bytes = short_convolution_bytes(sequences, new_tokens, channels, kernel)
-    return moved_bytes / (rates.bytes_per_s * rates.convolution_fraction) + rates.convolution_floor_s
+    prompt_s = moved_bytes / (rates.bytes_per_s * rates.convolution_fraction) + rates.convolution_floor_s
+    update_s = moved_bytes / (rates.bytes_per_s * rates.update_fraction) + rates.update_floor_s
+    prompt_s = prompt_s + sequences * rates.convolution_sequence_s
+    return np.where(new_tokens <= UPDATE_TOKENS, update_s, np.maximum(prompt_s, update_s))

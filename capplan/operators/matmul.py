@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from capplan.numbers import Number
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.roofline import SPLITS, TILES, tiled_time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +19,27 @@ class MatmulRates:
     multiprocessors: Number
     l2_bytes: Number
     compute_fraction: Number
-    """Reached share of the peak in a large product."""
+    """Reached share of the peak in large tiles."""
     memory_fraction: Number
     """Reached share of the bandwidth."""
     sharpness: Number
     """p of the soft maximum."""
     floor_s: Number
     """Start of one kernel inside a CUDA graph."""
+    tile_edge: Number = 0.0
+    """Rows (or columns) of a tile at which it reaches half of what a huge one does."""
+    start_inputs: Number = 0.0
+    """Prologue and epilogue of a tile, in inputs."""
+    wave_fraction: Number = 0.0
+    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
+    starved_exponent: Number = 0.0
+    """How much bandwidth idle multiprocessors leave unused."""
+    sustained_loss: Number = 0.0
+    """Slow-down of long products by lower clocks."""
+    quantise_passes: Number = 0.0
+    """Bytes per input element, at full bandwidth, of the kernel that quantises activations before; 0 without."""
     launch_s: Number = 0.0
-    """Further cost of one launch outside a CUDA graph; not charged by `matmul_time_s`."""
+    """Time between two launches outside a CUDA graph; not charged by `matmul_time_s`."""
 
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
@@ -111,9 +125,9 @@ def matmul_time_s(
     activation_bytes_per_element: Number,
     rates: MatmulRates,
 ) -> Number:
-    """Return the time of one matrix product.
+    """Return the time of one matrix product as the engine calls it, quantisation of its inputs included.
 
-        t = ((F / P e_c)^p + (Q / B e_m)^p)^(1/p) + t_0
+        t = tiled(m, k, n, Q) + x m k / B + t_0
 
     Parameters
     ----------
@@ -127,7 +141,7 @@ def matmul_time_s(
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches
+    rates : what the device reaches; x is its `quantise_passes`
 
     Returns
     -------
@@ -136,19 +150,33 @@ def matmul_time_s(
 
     Examples
     --------
-    >>> rates = MatmulRates(1e12, 1e9, 100.0, 1e6, 1.0, 1.0, 8.0, 0.0)
+    A million weights of one byte, and three thousand activations, at 1 GB/s:
+
+    >>> rates = MatmulRates(1e15, 1e9, 4.0, 1e6, 1.0, 1.0, 8.0, 0.0)
     >>> round(float(matmul_time_s(1.0, 1000.0, 1000.0, 1.0, 1.0, rates)), 6)
     0.001003
 
     References
     ----------
-    Williams, Waterman, Patterson 2009, "Roofline", doi:10.1145/1498765.1498785.
+    Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
-    return roofline_time_s(
-        matmul_flop(rows, inputs, outputs),
+    product_s = tiled_time_s(
+        tuple(np.ceil(rows / tile) for tile, _ in TILES),
+        inputs,
+        outputs,
         matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, activation_bytes_per_element),
+        4.0 * rows * outputs,
+        TILES,
+        SPLITS,
         rates.flop_per_s * rates.compute_fraction,
         rates.bytes_per_s * rates.memory_fraction,
+        rates.multiprocessors,
+        rates.tile_edge,
+        rates.start_inputs,
+        rates.wave_fraction,
+        rates.starved_exponent,
+        rates.sustained_loss,
         rates.sharpness,
-        rates.floor_s,
     )
+    quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
+    return product_s + quantise_s + rates.floor_s

@@ -4,6 +4,14 @@ import numpy as np
 
 from capplan.numbers import Number
 
+TILES = ((64.0, 64.0), (128.0, 128.0), (256.0, 128.0))
+"""Output tiles (rows, columns) that a matmul library chooses from; CUTLASS and cuBLAS have more, which
+changes no prediction by over 1 %."""
+SPLITS = (1.0, 4.0)
+"""Parts that a library cuts the summed dimension into when there are fewer tiles than multiprocessors."""
+SUSTAINED_S = 500e-6
+"""Time of arithmetic after which half of the loss to lower clocks has set in."""
+
 
 def soft_maximum(first: Number, second: Number, sharpness: Number) -> Number:
     """Return a smooth maximum: two resources that overlap, but not perfectly.
@@ -82,3 +90,165 @@ def roofline_time_s(
     Williams, Waterman, Patterson 2009, "Roofline", doi:10.1145/1498765.1498785.
     """
     return soft_maximum(flop / flop_per_s, moved_bytes / bytes_per_s, sharpness) + floor_s
+
+
+def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Number:
+    """Return how many rounds a grid of equal blocks takes, at least one.
+
+        w = max(1, (1 - q) b / S + q ceil(b / S))
+
+    Parameters
+    ----------
+    blocks : [-]
+        b.
+    multiprocessors : [-]
+        S.
+    wave_fraction : [-]
+        q, 1 where the last round waits for its last block, 0 where work is spread evenly.
+
+    Returns
+    -------
+    [-]
+        w.
+
+    Examples
+    --------
+    >>> float(waves(150.0, 100.0, 1.0)), float(waves(150.0, 100.0, 0.0))
+    (2.0, 1.5)
+
+    References
+    ----------
+    NVIDIA, "Matrix Multiplication Background User's Guide", section "Wave Quantization",
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
+    """
+    even = blocks / multiprocessors
+    return np.maximum(1.0, (1.0 - wave_fraction) * even + wave_fraction * np.ceil(even))
+
+
+def scheduled_flop(
+    total_flop: Number, longest_flop: Number, multiprocessors: Number, tail_fraction: Number
+) -> Number:
+    """Return the work that the whole device could have done while unequal blocks are scheduled on it.
+
+        F' = F + q F_max S
+
+    Parameters
+    ----------
+    total_flop : [FLOP]
+        F, of all blocks.
+    longest_flop : [FLOP]
+        F_max, of the longest block, which one multiprocessor does alone.
+    multiprocessors : [-]
+        S.
+    tail_fraction : [-]
+        q, share of the longest block that is not hidden; Graham's bound for list scheduling has 1 - 1/S.
+
+    Returns
+    -------
+    [FLOP]
+        F'.
+
+    Examples
+    --------
+    >>> scheduled_flop(100.0, 5.0, 10.0, 0.5)
+    125.0
+
+    References
+    ----------
+    Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2, doi:10.1137/0117039.
+    """
+    return total_flop + tail_fraction * longest_flop * multiprocessors
+
+
+def tiled_time_s(
+    row_tiles: tuple[Number, ...],
+    inputs: Number,
+    outputs: Number,
+    moved_bytes: Number,
+    partial_bytes: Number,
+    tiles: tuple[tuple[float, float], ...],
+    splits: tuple[float, ...],
+    flop_per_s: Number,
+    bytes_per_s: Number,
+    multiprocessors: Number,
+    tile_edge: Number,
+    start_inputs: Number,
+    wave_fraction: Number,
+    starved_exponent: Number,
+    sustained_loss: Number,
+    sharpness: Number,
+) -> Number:
+    """Return the time of a tiled matrix product, with the best tile and split as a library would choose.
+
+        b = r ceil(n / t_n) s;  t_c = w(b) 2 t_m t_n (k / s + k_0) S / P (1 + h (1 / t_m + 1 / t_n))
+        t_m = Q / (B min(1, b / S)^z);  t = softmax(t_c (1 + d t_c / (t_c + 0.5 ms)), t_m)
+
+    Parameters
+    ----------
+    row_tiles : [-]
+        r, tiles along the rows, for each of `tiles`.
+    inputs : [-]
+        k, what is summed over.
+    outputs : [-]
+        n.
+    moved_bytes : [B]
+        Q, each operand once.
+    partial_bytes : [B]
+        of one split that is written and summed again.
+    tiles : [-]
+        pairs of t_m and t_n.
+    splits : [-]
+        values of s.
+    flop_per_s : [FLOP/s]
+        P, reached by large tiles.
+    bytes_per_s : [B/s]
+        B, reached by a full device.
+    multiprocessors : [-]
+        S.
+    tile_edge : [-]
+        h, small tiles reuse operands less.
+    start_inputs : [-]
+        k_0, prologue and epilogue of a tile, as inputs.
+    wave_fraction : [-]
+        of `waves`.
+    starved_exponent : [-]
+        z, bandwidth that idle multiprocessors leave unused: 0 none, 1 all of theirs.
+    sustained_loss : [-]
+        d, slow-down of long products by lower clocks.
+    sharpness : [-]
+        of the soft maximum.
+
+    Returns
+    -------
+    [s]
+        t, without the start of the kernel.
+
+    Examples
+    --------
+    One full wave of 100 tiles, each 2 x 128 x 128 x 1000 FLOP at 1 GFLOP/s per multiprocessor:
+
+    >>> round(float(tiled_time_s((10.0,), 1000.0, 1280.0, 1.0, 0.0, ((128.0, 128.0),), (1.0,), 1e11, 1e9,
+    ...                          100.0, 0.0, 0.0, 1.0, 0.0, 0.0, 8.0)), 6)
+    0.032768
+
+    References
+    ----------
+    Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
+    """
+    best_s: Number = np.inf
+    for (rows, columns), tiles_down in zip(tiles, row_tiles, strict=True):
+        grid = tiles_down * np.ceil(outputs / columns)
+        tile_s = 2.0 * rows * columns * multiprocessors / flop_per_s
+        tile_s = tile_s * (1.0 + tile_edge * (1.0 / rows + 1.0 / columns))
+        for split in splits:
+            blocks = grid * split
+            compute_s = (
+                waves(blocks, multiprocessors, wave_fraction) * tile_s * (inputs / split + start_inputs)
+            )
+            if split > 1.0:
+                compute_s = compute_s + split * partial_bytes / bytes_per_s
+            throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
+            starved = np.minimum(1.0, blocks / multiprocessors) ** starved_exponent
+            memory_s = moved_bytes / (bytes_per_s * starved)
+            best_s = np.minimum(best_s, soft_maximum(throttled_s, memory_s, sharpness))
+    return best_s

@@ -1,8 +1,9 @@
 """State-space mixers: Mamba-1 (selective scan) and Mamba-2 (state-space duality)."""
 
+import numpy as np
+
 from capplan.numbers import Number
-from capplan.operators.linear_attention import LinearAttentionRates
-from capplan.operators.roofline import roofline_time_s
+from capplan.operators.linear_attention import CHUNK_TOKENS, LinearAttentionRates, scan_time_s
 
 
 def state_space_prefill_time_s(
@@ -17,7 +18,7 @@ def state_space_prefill_time_s(
 ) -> Number:
     """Return the time of the chunked Mamba-2 scan over a prompt.
 
-        F = 2 s n (h p (c + 3 N) + g c N);  t = softmax-roofline(F, Q) + (n / c) t_c + t_0
+        F = 2 s n (h p (c + 3 N) + g c N), c = 64;  t as in `scan_time_s`
 
     Parameters
     ----------
@@ -44,26 +45,21 @@ def state_space_prefill_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(state_space_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
-    0.51
+    0.762
 
     References
     ----------
     Dao, Gu 2024, "Transformers are SSMs", section 6, https://arxiv.org/abs/2405.21060
     """
-    chunk = rates.chunk_tokens
+    chunk = CHUNK_TOKENS
     per_token = heads * head_dim * (chunk + 3.0 * state_size) + groups * chunk * state_size
     tokens_bytes = 4.0 * sequences * new_tokens * (heads * head_dim + groups * state_size)
-    state_bytes = 2.0 * sequences * heads * head_dim * state_size * state_bytes_per_element
-    return roofline_time_s(
-        2.0 * sequences * new_tokens * per_token,
-        tokens_bytes + state_bytes,
-        rates.flop_per_s * rates.chunk_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.chunk_floor_s + new_tokens / chunk * rates.chunk_step_s,
-    )
+    passes = 4.0 * rates.chunk_state_passes * np.ceil(new_tokens / chunk)
+    state_bytes = sequences * heads * head_dim * state_size * (passes + 2.0 * state_bytes_per_element)
+    flop = 2.0 * sequences * new_tokens * per_token
+    return scan_time_s(flop, tokens_bytes + state_bytes, new_tokens, rates)
 
 
 def selective_scan_prefill_time_s(
@@ -100,7 +96,7 @@ def selective_scan_prefill_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1.6e4, 1e9, 1.0, 1.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 8.0)
+    >>> rates = LinearAttentionRates(1.6e4, 1e9, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(selective_scan_prefill_time_s(1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
     0.509
 
@@ -110,14 +106,9 @@ def selective_scan_prefill_time_s(
     """
     tokens_bytes = 2.0 * sequences * new_tokens * (4.0 * inner_size + 2.0 * state_size)
     state_bytes = 2.0 * sequences * inner_size * state_size * state_bytes_per_element
-    return roofline_time_s(
-        9.0 * sequences * new_tokens * inner_size * state_size,
-        tokens_bytes + state_bytes,
-        rates.flop_per_s / 16.0 * rates.chunk_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        rates.sharpness,
-        rates.chunk_floor_s,
-    )
+    compute_s = 9.0 * sequences * new_tokens * inner_size * state_size * 16.0 / rates.flop_per_s
+    memory_s = (tokens_bytes + state_bytes) / (rates.bytes_per_s * rates.chunk_memory_fraction)
+    return np.maximum(compute_s / rates.chunk_fraction, memory_s) + rates.chunk_floor_s
 
 
 def state_space_decode_time_s(
@@ -156,7 +147,7 @@ def state_space_decode_time_s(
 
     Examples
     --------
-    >>> rates = LinearAttentionRates(1e12, 1e3, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.0, 8.0)
+    >>> rates = LinearAttentionRates(1e12, 1e3, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.5, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(state_space_decode_time_s(1.0, 10.0, 10.0, 1.0, 4.0, rates)), 6)
     1.4
 

@@ -1,0 +1,173 @@
+"""Fit the efficiency files to published kernel timings, judge the fit, and write the files.
+
+    python -m capplan.calibrate.fit_kernels FOLDER             refit, write hardware_specs/efficiency/*.yaml, score
+    python -m capplan.calibrate.fit_kernels FOLDER --score     score the files as they are
+
+FOLDER holds kernels_measured.csv and kernels_more.csv.gz (columns as in `accuracy.kernel_rows`).
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
+from capplan.accuracy.kernels import predicted_latency
+from capplan.calibrate.kernel_device import fitted_device
+from capplan.calibrate.kernel_parts import Timing
+from capplan.calibrate.kernel_scores import score_table
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.inputs.efficiency import SCHEMA_VERSION, efficiency_folder, efficiency_for
+from capplan.inputs.hardware import device
+
+CATALOGUE_NAMES = {
+    "a100-sxm-80gb": ("a100", ["a100-sxm-80gb", "a100-sxm-40gb"]),
+    "h100-sxm": ("h100", ["h100-sxm"]),
+    "h200-sxm": ("h200", ["h200-sxm"]),
+    "b200": ("b200", ["b200"]),
+    "gb200": ("gb200", ["gb200"]),
+    "l40s": ("l40s", ["l40s"]),
+}
+"""Device that was measured -> name of its file, and hardware entries that are this device."""
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of both kernel tables, with `table` and `latency_us`.
+
+    Parameters
+    ----------
+    folder : where the tables are
+
+    Returns
+    -------
+    rows as a CSV reader gives them
+    """
+    rows: list[dict[str, Any]] = []
+    for name in ("kernels_measured.csv", "kernels_more.csv.gz"):
+        table = pd.read_csv(folder / name, low_memory=False)
+        rows += [
+            {str(k): v for k, v in row.items()}
+            for row in table.assign(table=name.partition(".")[0]).to_dict("records")
+        ]
+    return rows
+
+
+def timings(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
+    """Return the rows that are modelled, as calls with their times.
+
+    Parameters
+    ----------
+    rows : of `read_rows`
+
+    Returns
+    -------
+    one per modelled row
+    """
+    found = []
+    for row in rows:
+        case = kernel_case(row)
+        if isinstance(case, KernelCase):
+            found.append(
+                Timing(case, float(row["latency_us"]) * case.unit_s, str(row["table"]), str(row["version"]))
+            )
+    return found
+
+
+def _plain(fit: Fit) -> dict[str, Any]:
+    record: dict[str, Any] = {"numbers": {name: float(f"{value:.5g}") for name, value in fit.numbers.items()}}
+    if fit.loop_l2_ratio != 1.0:
+        record["loop_l2_ratio"] = float(f"{fit.loop_l2_ratio:.4g}")
+    record["rows"] = fit.rows
+    for name in ("median_error_fraction", "mean_error_fraction", "held_out_median_error_fraction"):
+        value = getattr(fit, name)
+        if value is not None:
+            record[name] = round(float(value), 4)
+    return {**record, "label": fit.label, "fitted_on": fit.fitted_on}
+
+
+def write_efficiency(efficiency: Efficiency, names: Sequence[str], path: Path) -> None:
+    """Write one efficiency file.
+
+    Parameters
+    ----------
+    efficiency : the fits of one device
+    names : hardware entries that are this device
+    path : the file
+    """
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "device": efficiency.device,
+        "catalogue_names": list(names),
+        "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
+    }
+    head = (
+        "# What kernels reach on this device, fitted to published timings: python -m capplan.calibrate.fit_kernels.\n"
+        "# Timings: AIConfigurator 0.12.0 kernel tables (Apache-2.0), https://github.com/ai-dynamo/aiconfigurator\n"
+    )
+    path.write_text(head + yaml.safe_dump(record, sort_keys=False, width=110), encoding="utf-8")
+
+
+def predictions(
+    rows: Sequence[Mapping[str, Any]], efficiencies: Mapping[str, Efficiency]
+) -> list[float | None]:
+    """Return the predicted latency of every row, None where it is refused.
+
+    Parameters
+    ----------
+    rows : of `read_rows`
+    efficiencies : by catalogue name
+
+    Returns
+    -------
+    latencies in the unit of the row's latency column
+    """
+    devices: dict[str, Device] = {name: device(name) for name in efficiencies}
+    found: list[float | None] = []
+    for row in rows:
+        name = DEVICES.get(str(row.get("gpu")))
+        found.append(None if name is None else predicted_latency(row, devices[name], efficiencies[name])[0])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    arguments : of the command line; None takes those of the process
+
+    Returns
+    -------
+    exit code
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="folder with the kernel tables")
+    parser.add_argument("--score", action="store_true", help="score the files as they are")
+    parser.add_argument("--device", action="append", help="only this catalogue name; may be repeated")
+    parser.add_argument("--no-held-out", action="store_true", help="do not refit without each third")
+    options = parser.parse_args(arguments)
+    rows = read_rows(options.folder)
+    chosen = options.device or list(CATALOGUE_NAMES)
+    if not options.score:
+        every = timings(rows)
+        for name in chosen:
+            own = [timing for timing in every if timing.case.device == name]
+            fits = fitted_device(device(name), own, held_out=not options.no_held_out)
+            file, names = CATALOGUE_NAMES[name]
+            write_efficiency(Efficiency(file, fits), names, efficiency_folder() / f"{file}.yaml")
+            sys.stderr.write(f"{name}: {len(fits)} fits on {len(own)} timings\n")
+    rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
+    predicted = predictions(rows, {name: efficiency_for(device(name)) for name in chosen})
+    sys.stdout.write(score_table(rows, predicted))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""All fits of one device: its timings by kernel key and part, put together into complete records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from capplan.accuracy.kernels import module_terms
+from capplan.calibrate.kernel_parts import (
+    START_AND_RANGE,
+    UNTOLD,
+    PartFit,
+    Timing,
+    fitted_part,
+    record_numbers,
+)
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, Fit
+
+MODULES = frozenset({"prefill_module", "decode_module"})
+VARIANT_ORDER = (
+    "flash", "trtllm", "own", "trtllm_moe", "unquantizedfusedmoe_flashinfer_trtllm", "fused_moe_triton", "flashinfer",
+    "triton", "fa4",
+)  # fmt: skip
+"""Which of several kernels an engine takes by itself, in the versions that were timed; others follow by rows."""
+SMALLEST = 4
+"""Fewer timings than this tell nothing."""
+
+Group = tuple[str, str]
+
+
+def _grouped(own: Sequence[Timing]) -> dict[Group, list[Timing]]:
+    groups: dict[Group, list[Timing]] = {}
+    for timing in own:
+        if timing.case.part not in MODULES:
+            groups.setdefault((timing.case.key, timing.case.part), []).append(timing)
+    # NCCL tells the ring that the engines' own collectives fall back to
+    return dict(sorted(groups.items(), key=lambda item: "@nccl" not in item[0][0]))
+
+
+def _engine_of(key: str) -> str:
+    return key.partition("@")[2].partition(":")[0]
+
+
+def _borrowed(key: str, numbers: Mapping[str, dict[str, float]], name: str) -> float | None:
+    """Return a number that another fit of the same kernel tells: of the same engine first, of the same format next."""
+    kernel, _, rest = key.partition("/")
+    fmt = rest.partition("@")[0]
+    best: tuple[int, float] | None = None
+    for other, own in numbers.items():
+        if other == key or other.partition("/")[0] != kernel or name not in own:
+            continue
+        close = 2 * (_engine_of(other) == _engine_of(key)) + (
+            other.partition("/")[2].partition("@")[0] == fmt
+        )
+        if best is None or close > best[0]:
+            best = (close, own[name])
+    return None if best is None else best[1]
+
+
+def _rank(key: str, rows: int) -> tuple[str, int, int]:
+    variant = key.partition(":")[2]
+    order = next(
+        (i for i, start in enumerate(VARIANT_ORDER) if variant.startswith(start)), len(VARIANT_ORDER)
+    )
+    return key.partition(":")[0], order, -rows
+
+
+def _completed(
+    numbers: Mapping[str, dict[str, float]], rows: Mapping[str, int]
+) -> dict[str, tuple[dict[str, float], list[str]]]:
+    """Return complete records: what a fit's own timings do not tell is taken from its neighbours."""
+    complete: dict[str, tuple[dict[str, float], list[str]]] = {}
+    for key in sorted(numbers, key=lambda name: _rank(name, rows[name])):
+        kernel = key.partition("/")[0]
+        values, guessed = dict(numbers[key]), []
+        ratio = values.pop("loop_l2_ratio", 1.0)
+        for name in record_numbers(kernel, {}):
+            if name in values:
+                continue
+            if name in UNTOLD:
+                values[name] = UNTOLD[name]
+                continue
+            found = _borrowed(key, numbers, name)
+            if found is None and kernel == "latent_attention":
+                found = next(
+                    (n[name] for k, n in numbers.items() if k.startswith("latent_bmm/") and name in n), None
+                )
+            values[name] = START_AND_RANGE[name][0] if found is None else found
+            guessed.append(name)
+        complete[key] = ({**values, "loop_l2_ratio": ratio}, guessed)
+    return complete
+
+
+def _fixed(
+    key: str, numbers: Mapping[str, dict[str, float]]
+) -> tuple[dict[str, float], tuple[str, ...] | None]:
+    """Return numbers that a fit takes as given, and which are left to fit.
+
+    vLLM calls DeepGEMM as SGLang does, but was timed outside CUDA graphs: only its launch is told.
+    """
+    if key.startswith("link/bf16@") and "link/bf16@nccl" in numbers:
+        return dict(numbers["link/bf16@nccl"]), None
+    if key.startswith("matmul/fp8_block@vllm"):
+        same = next(
+            (numbers[k] for k in ("matmul/fp8_block@sglang", "matmul/fp8_block@trtllm") if k in numbers), None
+        )
+        if same is not None:
+            return {k: v for k, v in same.items() if k != "loop_l2_ratio"}, ()
+    return {}, None
+
+
+def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> dict[str, Fit]:
+    """Return all fits of one device.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+    own : its timings
+    held_out : whether to refit without each third of the shape families
+
+    Returns
+    -------
+    fits by key, an engine's default kernel before its others
+    """
+    numbers: dict[str, dict[str, float]] = {}
+    parts: dict[str, list[PartFit]] = {}
+    groups = _grouped(own)
+    later = [group for group in groups if group[0].startswith("matmul/fp8_block@vllm")]
+    for key, part in [*(group for group in groups if group not in later), *later]:
+        timings = groups[key, part]
+        if len(timings) < SMALLEST:
+            continue
+        fixed, free = _fixed(key, numbers)
+        fixed = {**fixed, **{k: v for k, v in numbers.get(key, {}).items() if k != "loop_l2_ratio"}}
+        found = fitted_part(device, timings, fixed, held_out=held_out, free=free)
+        numbers[key] = {**fixed, **numbers.get(key, {}), **found.numbers}
+        parts.setdefault(key, []).append(found)
+    rows = {key: sum(len(p.errors) for p in found) for key, found in parts.items()}
+    fits = {
+        key: _fit(values, guessed, parts[key]) for key, (values, guessed) in _completed(numbers, rows).items()
+    }
+    return {**fits, **_module_fits(device, fits, own)}
+
+
+def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[PartFit]) -> Fit:
+    errors = np.concatenate([part.errors for part in parts])
+    unseen = np.concatenate([part.held_out_errors for part in parts])
+    unseen = unseen[~np.isnan(unseen)]
+    versions = sorted({version for part in parts for version in part.versions})
+    text = ", ".join(versions[:4])
+    if guessed:
+        text += f"; taken over from neighbouring fits: {', '.join(guessed)}"
+    return Fit(
+        numbers={name: value for name, value in values.items() if name != "loop_l2_ratio"},
+        label="measured",
+        rows=len(errors),
+        median_error_fraction=float(np.median(errors)),
+        mean_error_fraction=float(np.mean(errors)),
+        held_out_median_error_fraction=float(np.median(unseen)) if len(unseen) else None,
+        fitted_on=text,
+        loop_l2_ratio=values["loop_l2_ratio"],
+    )
+
+
+def _module_fits(device: Device, fits: Mapping[str, Fit], own: Sequence[Timing]) -> dict[str, Fit]:
+    """Return what a whole MLA layer takes beyond its matmuls and its attention: small kernels, as floor and passes."""
+    efficiency = Efficiency(device.name, fits)
+    found: dict[str, Fit] = {}
+    for part in sorted(MODULES):
+        for engine in sorted({t.case.engine for t in own if t.case.part == part}):
+            timings = [t for t in own if t.case.part == part and t.case.engine == engine]
+            terms = [module_terms(t.case, device, efficiency) for t in timings]
+            base, moved = (np.array([term[i] for term in terms]) for i in (0, 1))
+            seconds = np.array([t.seconds for t in timings])
+
+            def residuals(logs: Any, base: Any = base, moved: Any = moved, seconds: Any = seconds) -> Any:
+                return np.log((base + np.exp(logs[0]) + np.exp(logs[1]) * moved) / seconds)
+
+            solved = least_squares(residuals, np.log([1e-5, 1.0]), loss="soft_l1", f_scale=0.05,
+                                   bounds=(np.log([1e-8, 1e-3]), np.log([3e-4, 60.0])))  # fmt: skip
+            errors = np.abs(
+                np.exp(solved.fun_errors if hasattr(solved, "fun_errors") else residuals(solved.x)) - 1.0
+            )
+            floor_s, passes = (float(v) for v in np.exp(solved.x))
+            found[f"latent_module/{part.partition('_')[0]}@{engine}"] = Fit(
+                {"floor_s": floor_s, "passes": passes}, "measured", len(timings), float(np.median(errors)),
+                float(np.mean(errors)), None, ", ".join(sorted({f"{engine} {t.version}" for t in timings})),
+            )  # fmt: skip
+    return found

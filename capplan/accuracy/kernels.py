@@ -1,0 +1,337 @@
+"""Predicted times of timed kernels, through the same operators that every step is summed from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from capplan.accuracy.kernel_rows import BYTES, DEEPSEEK, KernelCase, kernel_case
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, fit_of
+from capplan.numbers import Number
+from capplan.operators import attention, collective, latent_attention, linear_attention
+from capplan.operators.device_rates import kernel_rates
+from capplan.operators.elementwise import elementwise_time_s
+from capplan.operators.experts import experts_bytes, experts_time_s
+from capplan.operators.matmul import matmul_bytes, matmul_time_s
+from capplan.operators.roofline import soft_maximum
+
+Arguments = Mapping[str, Any]
+EAGER_SHARPNESS = 2.0
+"""p of the soft maximum of device time and launch time where kernels are launched one by one."""
+L2_USABLE = 0.9
+"""Share of L2 that a loop over the same operands keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of timing: the numbers of a record that it tells, and how long it takes."""
+
+    numbers: tuple[str, ...]
+    time_s: Callable[[Arguments, Any], Number]
+    read_bytes: Callable[[Arguments], Number] | None = None
+    """What a loop over the same operands could keep in L2."""
+
+
+def _matmul_s(a: Arguments, rates: Any) -> Number:
+    return matmul_time_s(
+        a["rows"], a["inputs"], a["outputs"], a["weight_bytes"], a["activation_bytes"], rates
+    )
+
+
+def _matmul_bytes(a: Arguments) -> Number:
+    return matmul_bytes(a["rows"], a["inputs"], a["outputs"], a["weight_bytes"], a["activation_bytes"])
+
+
+def _prefill_s(a: Arguments, rates: Any) -> Number:
+    return attention.prefill_attention_time_s(
+        a["sequences"], a["new_tokens"], a["past_tokens"], a["query_heads"], a["kv_heads"], a["head_dim"],
+        a["head_dim"], a["window_tokens"], a["kv_bytes"], rates,
+    )  # fmt: skip
+
+
+def _decode_shape(a: Arguments) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any]:
+    return (
+        a["sequences"], a["context_tokens"], a["query_heads"], a["kv_heads"], a["head_dim"], a["head_dim"],
+        a["window_tokens"], a["kv_bytes"],
+    )  # fmt: skip
+
+
+def _decode_s(a: Arguments, rates: Any) -> Number:
+    return attention.decode_attention_time_s(*_decode_shape(a), rates)
+
+
+def _decode_bytes(a: Arguments) -> Number:
+    return attention.decode_attention_bytes(*_decode_shape(a))
+
+
+def _latent_prefill_s(a: Arguments, rates: Any) -> Number:
+    return latent_attention.mla_prefill_time_s(
+        a["sequences"], a["new_tokens"], a["past_tokens"], a["query_heads"], DEEPSEEK["kv_lora"], DEEPSEEK["rope"],
+        DEEPSEEK["nope"], DEEPSEEK["value"], a["kv_bytes"], rates,
+    )  # fmt: skip
+
+
+def _latent_decode_s(a: Arguments, rates: Any) -> Number:
+    return latent_attention.mla_attention_decode_time_s(
+        a["sequences"], a["context_tokens"], a["query_heads"], DEEPSEEK["kv_lora"], DEEPSEEK["rope"], a["kv_bytes"],
+        rates,
+    )  # fmt: skip
+
+
+def _latent_bytes(a: Arguments) -> Number:
+    return latent_attention.mla_decode_bytes(
+        a["sequences"],
+        a["context_tokens"],
+        a["query_heads"],
+        DEEPSEEK["kv_lora"],
+        DEEPSEEK["rope"],
+        a["kv_bytes"],
+    )
+
+
+def _bmm_s(a: Arguments, rates: Any) -> Number:
+    return latent_attention.mla_bmm_time_s(
+        a["tokens"], a["query_heads"], a["inputs"], a["outputs"], a["weight_bytes"], rates
+    )
+
+
+def _expert_shape(a: Arguments) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
+    return (
+        a["tokens"], a["experts"], a["experts_on_rank"], a["experts_per_token"], a["inputs"],
+        a["intermediate_size"], a["gated"], a["weight_bytes"], a["activation_bytes"],
+    )  # fmt: skip
+
+
+def _experts_s(a: Arguments, rates: Any) -> Number:
+    return experts_time_s(*_expert_shape(a), replace(rates, router_skew=a["router_skew"]))
+
+
+def _experts_bytes(a: Arguments) -> Number:
+    return experts_bytes(*_expert_shape(a), a["router_skew"])
+
+
+def _chunk_s(a: Arguments, rates: Any) -> Number:
+    return linear_attention.gated_delta_prefill_time_s(
+        a["sequences"], a["new_tokens"], a["key_heads"], a["value_heads"], a["key_head_dim"], a["value_head_dim"],
+        a["state_bytes"], rates,
+    )  # fmt: skip
+
+
+def _recurrent_s(a: Arguments, rates: Any) -> Number:
+    return linear_attention.gated_delta_decode_time_s(
+        a["sequences"], a["key_heads"], a["value_heads"], a["key_head_dim"], a["value_head_dim"], a["state_bytes"],
+        rates,
+    )  # fmt: skip
+
+
+def _recurrent_bytes(a: Arguments) -> Number:
+    state = a["value_heads"] * a["key_head_dim"] * a["value_head_dim"] * a["state_bytes"]
+    moved: Number = 2.0 * a["sequences"] * state
+    return moved
+
+
+def _convolution_s(a: Arguments, rates: Any) -> Number:
+    # prompts of any length ran the prompt kernel in the tables, single tokens the other
+    new_tokens = np.maximum(a["new_tokens"], linear_attention.UPDATE_TOKENS + 1e-6)
+    return linear_attention.short_convolution_time_s(
+        a["sequences"], new_tokens, a["channels"], a["taps"], rates
+    )
+
+
+def _update_s(a: Arguments, rates: Any) -> Number:
+    return linear_attention.short_convolution_time_s(a["sequences"], 1.0, a["channels"], a["taps"], rates)
+
+
+def _convolution_bytes(a: Arguments) -> Number:
+    return linear_attention.short_convolution_bytes(a["sequences"], a["new_tokens"], a["channels"], a["taps"])
+
+
+def _elementwise_s(a: Arguments, rates: Any) -> Number:
+    return elementwise_time_s(a["moved_bytes"], rates)
+
+
+def _nccl_s(a: Arguments, rates: Any) -> Number:
+    ranks, message = a["ranks"], a["message_bytes"]
+    operation = a["operation"]
+    gather_s = collective.all_gather_time_s(ranks, message, rates)
+    scatter_s = collective.reduce_scatter_time_s(ranks, message, rates)
+    exchange_s = collective.all_to_all_time_s(ranks, message, rates)
+    other_s = np.where(operation == 1.0, gather_s, np.where(operation == 2.0, scatter_s, exchange_s))
+    return np.where(operation == 0.0, collective.all_reduce_time_s(ranks, message, rates), other_s)
+
+
+def _all_reduce_s(a: Arguments, rates: Any) -> Number:
+    return collective.all_reduce_time_s(a["ranks"], a["message_bytes"], rates)
+
+
+def _dispatch_s(a: Arguments, rates: Any) -> Number:
+    return collective.expert_exchange_time_s(
+        a["tokens"],
+        a["ranks"],
+        a["experts_per_token"],
+        a["inputs"],
+        a["sent_bytes"],
+        rates.dispatch_floor_s,
+        rates,
+    )
+
+
+def _combine_s(a: Arguments, rates: Any) -> Number:
+    return collective.expert_exchange_time_s(
+        a["tokens"],
+        a["ranks"],
+        a["experts_per_token"],
+        a["inputs"],
+        a["sent_bytes"],
+        rates.combine_floor_s,
+        rates,
+    )
+
+
+_TILED = (
+    "compute_fraction", "memory_fraction", "sharpness", "floor_s", "tile_edge", "start_inputs", "wave_fraction",
+    "starved_exponent",
+)  # fmt: skip
+_PREFILL = (
+    "prefill_fraction", "prefill_memory_fraction", "prefill_ramp_tokens", "prefill_tail_fraction",
+    "softmax_width", "prefill_sharpness", "prefill_floor_s",
+)  # fmt: skip
+_DECODE = (
+    "decode_fraction", "decode_compute_fraction", "decode_tail_fraction", "decode_pad_tokens",
+    "decode_split_tokens", "decode_query_passes", "decode_floor_s",
+)  # fmt: skip
+
+PARTS: dict[tuple[str, str], Part] = {
+    ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), _matmul_s, _matmul_bytes),
+    ("attention", "prefill"): Part((*_PREFILL, "wide_head_exponent"), _prefill_s),
+    ("attention", "decode"): Part(_DECODE, _decode_s, _decode_bytes),
+    ("latent_attention", "prefill"): Part(_PREFILL, _latent_prefill_s),
+    ("latent_attention", "decode"): Part(_DECODE, _latent_decode_s, _latent_bytes),
+    ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _bmm_s),
+    ("experts", "experts"): Part((*_TILED, "routed_passes", "token_passes"), _experts_s, _experts_bytes),
+    ("linear_attention", "chunk"): Part(
+        ("chunk_fraction", "chunk_memory_fraction", "chunk_state_passes", "chunk_step_s", "chunk_floor_s"), _chunk_s
+    ),
+    ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), _recurrent_s, _recurrent_bytes),
+    ("linear_attention", "convolution"): Part(
+        ("convolution_fraction", "convolution_sequence_s", "convolution_floor_s"), _convolution_s, _convolution_bytes
+    ),
+    ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _update_s, _convolution_bytes),
+    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _elementwise_s),
+    ("link", "nccl"): Part(
+        ("ring_fraction", "ring_step_s", "ring_floor_s", "ring_ramp_bytes", "crowding_exponent", "multicast_fraction",
+         "multicast_floor_s", "all_to_all_fraction", "all_to_all_step_s"), _nccl_s,
+    ),
+    ("link", "direct"): Part(
+        ("one_shot_fraction", "one_shot_step_s", "one_shot_floor_s", "two_shot_fraction", "two_shot_step_s",
+         "two_shot_floor_s", "direct_crowding_exponent"), _all_reduce_s,
+    ),
+    ("link", "dispatch"): Part(("exchange_fraction", "dispatch_floor_s"), _dispatch_s),
+    ("link", "combine"): Part(("combine_floor_s",), _combine_s),
+}  # fmt: skip
+"""Kernel and part -> the numbers that its timings tell, and the operator that takes the time."""
+
+
+def loop_rates(rates: Any, read_bytes: Number, l2_bytes: float, l2_ratio: Number) -> Any:
+    """Return rates for a benchmark loop that finds in L2 what it read the time before.
+
+    The share of a set of Q bytes that stays falls from 1 at 0.4 L2 to 0 at 0.9 L2. A serving step reads
+    gigabytes between two uses of the same bytes, so this never applies to it.
+    """
+    kept = np.clip((L2_USABLE * l2_bytes - read_bytes) / (0.5 * max(l2_bytes, 1.0)), 0.0, 1.0)
+    return replace(rates, bytes_per_s=rates.bytes_per_s / (1.0 - kept * (1.0 - 1.0 / l2_ratio)))
+
+
+def part_time_s(part: Part, arguments: Arguments, rates: Any, l2_bytes: float, l2_ratio: Number) -> Number:
+    """Return the time of a timed kernel inside a CUDA graph, as its benchmark loop sees it."""
+    if part.read_bytes is not None:
+        rates = loop_rates(rates, part.read_bytes(arguments), l2_bytes, l2_ratio)
+    return part.time_s(arguments, rates)
+
+
+def eager_time_s(device_s: Number, launch_s: Number) -> Number:
+    """Return the time of a kernel that is launched on its own: the launch, or the kernel where that is longer."""
+    return soft_maximum(device_s, launch_s, EAGER_SHARPNESS)
+
+
+def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tuple[float, float]:
+    """Return what is known of a whole MLA layer: its projections with its attention, and one pass between them.
+
+    Parameters
+    ----------
+    case : of a module
+    device : as the vendor states it
+    efficiency : its fits
+
+    Returns
+    -------
+    [s], [s]
+        time of matmuls and attention, time of moving activations once
+    """
+    a, d = case.arguments, DEEPSEEK
+    fmt = list(BYTES)[int(a["matmul_format"])]
+    heads, tokens = a["query_heads"], a["sequences"] * a["new_tokens"]
+    prefill = case.part == "prefill_module"
+    shapes = [
+        (d["hidden"], d["q_lora"] + d["kv_lora"] + d["rope"]),
+        (d["q_lora"], heads * (d["nope"] + d["rope"])),
+        (heads * d["value"], d["hidden"]),
+    ]
+    if prefill:
+        shapes.append((d["kv_lora"], heads * (d["nope"] + d["value"])))
+    fit, found = fit_of(efficiency, "matmul", (fmt, "bf16"), case.engine)
+    rates = kernel_rates("matmul", device, found, fit)
+    total = sum(float(matmul_time_s(tokens, k, n, *BYTES[fmt], rates)) for k, n in shapes)
+    inner = "prefill" if prefill else "decode"
+    bare = KernelCase(case.device, "latent_attention", case.format, case.engine, case.variant, inner, a)
+    total += _bare_time_s(bare, device, efficiency)
+    if not prefill:
+        fit, found = fit_of(efficiency, "latent_attention", (case.format, "bf16"), case.engine)
+        own = kernel_rates("latent_attention", device, found, fit)
+        for k, n in ((d["nope"], d["kv_lora"]), (d["kv_lora"], d["value"])):
+            total += float(latent_attention.mla_bmm_time_s(tokens, heads, k, n, 2.0, own))
+    moved = tokens * (4.0 * d["hidden"] + 4.0 * heads * (d["nope"] + d["rope"]))
+    return total, moved / device.memory_bytes_per_s
+
+
+def _module_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float:
+    """Return the time of a whole MLA layer: its projections, its attention, and the small kernels between."""
+    known_s, pass_s = module_terms(case, device, efficiency)
+    between, _ = fit_of(efficiency, "latent_module", (case.part.partition("_")[0],), case.engine)
+    return known_s + between.numbers["floor_s"] + between.numbers["passes"] * pass_s
+
+
+def _bare_time_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float:
+    fit, fmt = efficiency.fits.get(case.key), case.format
+    if fit is None:
+        fit, fmt = fit_of(efficiency, case.kernel, (case.format, "fp8", "fp8_query", "bf16"), case.engine)
+    rates = kernel_rates(case.kernel, device, fmt, fit)
+    part = PARTS[case.kernel, case.part]
+    arguments = {name: np.float64(value) for name, value in case.arguments.items()}
+    seconds = part_time_s(part, arguments, rates, device.l2_bytes or 0.0, fit.loop_l2_ratio)
+    return float(eager_time_s(seconds, rates.launch_s) if case.eager else seconds)
+
+
+def predicted_latency(
+    row: Mapping[str, Any], device: Device, efficiency: Efficiency
+) -> tuple[float | None, str]:
+    """Return the predicted latency of one row of a kernel table, in the unit of its latency column.
+
+    Parameters
+    ----------
+    row : columns by name
+    device : the catalogue's entry for the row's `gpu`, see `kernel_rows.DEVICES`
+    efficiency : its fits
+
+    Returns
+    -------
+    the latency and an empty reason, or None and why it is refused
+    """
+    case = kernel_case(row)
+    if isinstance(case, str):
+        return None, case
+    module = case.part.endswith("_module")
+    seconds = (_module_s if module else _bare_time_s)(case, device, efficiency)
+    return seconds / case.unit_s, ""
