@@ -40,8 +40,9 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
       known: h100, h200, l4
     """
     names = sorted(known)
-    near = get_close_matches(name.lower(), names, n=3, cutoff=0.55)
-    near.sort(key=lambda candidate: not candidate.startswith(name.lower()))
+    lower = {candidate.lower(): candidate for candidate in names}
+    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
+    near = [lower[n] for n in near if n.startswith(name.lower())] or [lower[n] for n in near]
     question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
     lines = [f"{place + ': ' if place else ''}unknown {kind} {name!r}{question}"]
     shown = names if len(names) <= 24 else [*near, *(n for n in names if n not in near)][:24]
