@@ -3,7 +3,8 @@
 import re
 from dataclasses import replace
 
-from capplan.engine.profile import EngineProfile, Scheduling, Tier
+from capplan.engine.host_times import HOST_TIMES
+from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
 from capplan.engine.trtllm import TRTLLM
 from capplan.engine.vllm import VLLM
@@ -63,6 +64,35 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     name = _ALIASES.get(name, name)
     if name not in ENGINES:
         raise unknown("engine", engine, ENGINES)
+    found = _versioned(name, version)
+    asked = version_key(version) if version else None
+    return replace(found, host=host_of(name, asked or version_key(found.version) or (0, 0, 0)))
+
+
+def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
+    """Return what the host of an engine adds: the numbers of the newest version at or below, else the oldest.
+
+    Parameters
+    ----------
+    engine : a key of ENGINES
+    version : major, minor, patch [-]
+
+    Returns
+    -------
+    [s], fitted
+
+    Examples
+    --------
+    >>> host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
+    True
+    """
+    entries = list(HOST_TIMES[engine].items())
+    older = [host for since, host in entries if (version_key(since) or (0, 0, 0)) <= version]
+    return older[-1] if older else entries[0][1]
+
+
+def _versioned(name: str, version: str | None) -> EngineProfile:
+    """Return the profile of the nearest known version at or below, without host times."""
     known = ENGINES[name]
     newest = known[-1]
     if version is None:

@@ -76,11 +76,12 @@ class EngineProfile:
     tiers: tuple[Tier, ...]
     """Largest first; the last holds for every device."""
     memory: MemoryRules
-    host: HostOverhead
     weight_dtypes: Mapping[str, frozenset[str]]
     """Weight dtypes that run, by device architecture; `*` for every other one."""
     kv_dtypes: Mapping[str, frozenset[str]]
     """Cache dtypes that run, by device architecture."""
+    host: HostOverhead = HostOverhead()
+    """From `host_times`, by version; `lookup.profile` fills it in."""
     prefix_caching: bool = True
     async_scheduling: bool = False
     """The host prepares a step while the device runs the one before."""

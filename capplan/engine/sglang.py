@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
 from capplan.engine.memory_rules import GIB, MemoryRules
-from capplan.engine.profile import EngineProfile, HostOverhead, Tier
+from capplan.engine.profile import EngineProfile, Tier
 
 _MEMORY = MemoryRules(
     budget="static_fraction",
@@ -50,9 +50,6 @@ _BASE = EngineProfile(
     block_tokens=1,
     tiers=_TIERS,
     memory=_MEMORY,
-    host=HostOverhead(
-        step_s=0.6e-3, sequence_s=4e-6, prefill_token_s=0.1e-6, request_s=8e-3, eager_layer_s=40e-6
-    ),
     weight_dtypes=CUDA_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
     async_scheduling=True,
@@ -60,8 +57,8 @@ _BASE = EngineProfile(
 
 SGLANG: tuple[EngineProfile, ...] = (
     _BASE,
-    replace(_BASE, version="0.5.0", host=replace(_BASE.host, step_s=0.4e-3)),
-    replace(_BASE, version="0.5.23", host=replace(_BASE.host, step_s=0.4e-3)),
+    replace(_BASE, version="0.5.0"),
+    replace(_BASE, version="0.5.23"),
 )
 """Profiles of SGLang, oldest first; each holds until the next."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import TRTLLM_KV_DTYPES, TRTLLM_WEIGHT_DTYPES
 from capplan.engine.memory_rules import GIB, MemoryRules
-from capplan.engine.profile import EngineProfile, HostOverhead, Tier
+from capplan.engine.profile import EngineProfile, Tier
 
 _MEMORY = MemoryRules(
     budget="free_fraction",
@@ -39,9 +39,6 @@ _BASE = EngineProfile(
     block_tokens=64,
     tiers=(Tier(0.0, 2048, 8192, 8192, graph_max_sequences=128, wide_graph_max_sequences=128),),
     memory=_MEMORY,
-    host=HostOverhead(
-        step_s=0.5e-3, sequence_s=4e-6, prefill_token_s=0.05e-6, request_s=5e-3, eager_layer_s=0.0
-    ),
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,
     kv_dtypes=TRTLLM_KV_DTYPES,
     prefix_caching=False,
@@ -49,22 +46,8 @@ _BASE = EngineProfile(
 
 TRTLLM: tuple[EngineProfile, ...] = (
     _BASE,
-    replace(_BASE, version="0.14.0", host=replace(_BASE.host, step_s=0.4e-3)),
-    replace(
-        _BASE,
-        version="1.0.0",
-        block_tokens=32,
-        prefix_caching=True,
-        async_scheduling=True,
-        host=replace(_BASE.host, step_s=0.3e-3, eager_layer_s=25e-6),
-    ),
-    replace(
-        _BASE,
-        version="1.2.0",
-        block_tokens=32,
-        prefix_caching=True,
-        async_scheduling=True,
-        host=replace(_BASE.host, step_s=0.25e-3, eager_layer_s=25e-6),
-    ),
+    replace(_BASE, version="0.14.0"),
+    replace(_BASE, version="1.0.0", block_tokens=32, prefix_caching=True, async_scheduling=True),
+    replace(_BASE, version="1.2.0", block_tokens=32, prefix_caching=True, async_scheduling=True),
 )
 """Profiles of TensorRT-LLM, oldest first; each holds until the next."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
 from capplan.engine.memory_rules import GIB, MemoryRules
-from capplan.engine.profile import EngineProfile, HostOverhead, Tier
+from capplan.engine.profile import EngineProfile, Tier
 
 _V0_MEMORY = MemoryRules(
     budget="utilisation",
@@ -68,9 +68,6 @@ _V0 = EngineProfile(
     block_tokens=16,
     tiers=(Tier(0.0, 256, 2048, 2048, graph_max_sequences=256, wide_graph_max_sequences=256),),
     memory=_V0_MEMORY,
-    host=HostOverhead(
-        step_s=4e-3, sequence_s=60e-6, prefill_token_s=0.3e-6, request_s=12e-3, eager_layer_s=60e-6
-    ),
     weight_dtypes=CUDA_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
     prefix_caching=False,
@@ -83,9 +80,6 @@ _V1 = replace(
     chunked=True,
     tiers=(replace(_SMALL, max_num_seqs=1024),),
     memory=_V1_MEMORY,
-    host=HostOverhead(
-        step_s=1.2e-3, sequence_s=8e-6, prefill_token_s=0.1e-6, request_s=8e-3, eager_layer_s=40e-6
-    ),
     prefix_caching=True,
     doubles_graph_sequences=True,
     long_chunked_tokens=None,
@@ -93,28 +87,14 @@ _V1 = replace(
 
 VLLM: tuple[EngineProfile, ...] = (
     _V0,
-    replace(_V0, version="0.6.0", host=replace(_V0.host, step_s=2.5e-3, sequence_s=30e-6)),
-    replace(_V0, version="0.7.0", host=replace(_V0.host, step_s=2.5e-3, sequence_s=30e-6)),
+    replace(_V0, version="0.6.0"),
+    replace(_V0, version="0.7.0"),
     _V1,
     replace(_V1, version="0.9.0", tiers=(_LARGE, _SMALL)),
     replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),
-    replace(
-        _V1,
-        version="0.14.0",
-        tiers=(_LARGE, _SMALL),
-        memory=_GROUPED_MEMORY,
-        async_scheduling=True,
-        host=replace(_V1.host, step_s=0.4e-3, sequence_s=3e-6),
-    ),
+    replace(_V1, version="0.14.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY, async_scheduling=True),
     *(
-        replace(
-            _V1,
-            version=version,
-            tiers=tiers,
-            memory=memory,
-            async_scheduling=True,
-            host=replace(_V1.host, step_s=0.3e-3, sequence_s=3e-6),
-        )
+        replace(_V1, version=version, tiers=tiers, memory=memory, async_scheduling=True)
         for version, tiers, memory in (
             ("0.17.0", (_LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_LARGE, _SMALL), _WORKSPACE_MEMORY),
