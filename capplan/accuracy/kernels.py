@@ -216,7 +216,7 @@ PARTS: dict[tuple[str, str], Part] = {
     ),
     ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), _recurrent_s, _recurrent_bytes),
     ("linear_attention", "convolution"): Part(
-        ("convolution_fraction", "convolution_sequence_s", "convolution_floor_s"), _convolution_s, _convolution_bytes
+        ("convolution_fraction", "convolution_pad_tokens", "convolution_floor_s"), _convolution_s, _convolution_bytes
     ),
     ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _update_s, _convolution_bytes),
     ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _elementwise_s),
@@ -256,8 +256,8 @@ def eager_time_s(device_s: Number, launch_s: Number) -> Number:
     return soft_maximum(device_s, launch_s, EAGER_SHARPNESS)
 
 
-def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tuple[float, float]:
-    """Return what is known of a whole MLA layer: its projections with its attention, and one pass between them.
+def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tuple[float, float, float]:
+    """Return what is known of a whole MLA layer: its projections, its attention, and one pass between them.
 
     Parameters
     ----------
@@ -267,8 +267,8 @@ def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tu
 
     Returns
     -------
-    [s], [s]
-        time of matmuls and attention, time of moving activations once
+    [s], [s], [s]
+        time of matmuls, time of attention, time of moving activations once
     """
     a, d = case.arguments, DEEPSEEK
     fmt = list(BYTES)[int(a["matmul_format"])]
@@ -286,21 +286,22 @@ def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tu
     total = sum(float(matmul_time_s(tokens, k, n, *BYTES[fmt], rates)) for k, n in shapes)
     inner = "prefill" if prefill else "decode"
     bare = KernelCase(case.device, "latent_attention", case.format, case.engine, case.variant, inner, a)
-    total += _bare_time_s(bare, device, efficiency)
+    attention_s = _bare_time_s(bare, device, efficiency)
     if not prefill:
         fit, found = fit_of(efficiency, "latent_attention", (case.format, "bf16"), case.engine)
         own = kernel_rates("latent_attention", device, found, fit)
         for k, n in ((d["nope"], d["kv_lora"]), (d["kv_lora"], d["value"])):
             total += float(latent_attention.mla_bmm_time_s(tokens, heads, k, n, 2.0, own))
     moved = tokens * (4.0 * d["hidden"] + 4.0 * heads * (d["nope"] + d["rope"]))
-    return total, moved / device.memory_bytes_per_s
+    return total, attention_s, moved / device.memory_bytes_per_s
 
 
 def _module_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float:
     """Return the time of a whole MLA layer: its projections, its attention, and the small kernels between."""
-    known_s, pass_s = module_terms(case, device, efficiency)
+    known_s, attention_s, pass_s = module_terms(case, device, efficiency)
     between, _ = fit_of(efficiency, "latent_module", (case.part.partition("_")[0],), case.engine)
-    return known_s + between.numbers["floor_s"] + between.numbers["passes"] * pass_s
+    slower = between.numbers.get(f"attention_{case.format}", 1.0)
+    return known_s + slower * attention_s + between.numbers["floor_s"] + between.numbers["passes"] * pass_s
 
 
 def _bare_time_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float:

@@ -68,13 +68,13 @@ def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -
     """Return the scheduler limits of the run.
 
     A static batch starts together, whatever the engine's default limit; an engine that does not cut
-    prompts was given a token budget that takes the longest one.
+    prompts was given a token budget that takes the longest one beside all decoding sequences.
     """
     sequences, tokens = own.max_num_seqs, own.max_num_batched_tokens
     if benchmark.kind == "static_batch":
         sequences = max(sequences, requests_of(benchmark))
     if not own.chunked:
-        tokens = max(tokens, longest_prompt)
+        tokens = max(tokens, longest_prompt + min(sequences, benchmark.concurrency or sequences))
     return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 

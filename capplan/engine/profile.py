@@ -28,18 +28,23 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Time that the host adds to what the device does, in seconds."""
+    """What an engine adds to the kernels of a step, and what it saves of them; see `replica.tables.with_host`."""
 
     step_s: float = 0.0
-    """Per step, not overlapped with the device."""
+    """Per step, not overlapped with the device [s]."""
     sequence_s: float = 0.0
-    """Per running sequence and step (scheduling, sampling, detokenisation)."""
+    """Per running sequence and step: scheduling, sampling, detokenisation [s]."""
     prefill_token_s: float = 0.0
-    """Per prompt token (tokenisation, input preparation)."""
+    """Per prompt token: tokenisation, input preparation [s]."""
     request_s: float = 0.0
-    """Per request, before its first token: HTTP, tokenisation, first streaming chunk."""
+    """Per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
     eager_layer_s: float = 0.0
-    """Per layer of a step that does not run under CUDA graphs: launching takes at least this long."""
+    """Per layer of a step that does not run under CUDA graphs: launching takes at least this long [s]."""
+    decode_excess_ratio: float = 1.0
+    """What is left of the kernels' time over their physical floor when they follow one another in a CUDA graph:
+    launches overlap, epilogues are fused. Below 1 an engine is faster than its kernels timed one by one."""
+    prefill_excess_ratio: float = 1.0
+    """The same for steps with prompt tokens."""
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
 

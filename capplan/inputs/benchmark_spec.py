@@ -39,13 +39,18 @@ def benchmark_network(model: str, weight_dtype: str) -> Network:
     return in_weight_format(network, wanted)
 
 
-def cache_format(network: Network, asked: str) -> str:
-    """Return the KV dtype: what the row names, else what the checkpoint asks for, else the activations'."""
+def cache_format(network: Network, asked: str, engine: str = "") -> str:
+    """Return the KV dtype: what the row names, else what the checkpoint asks for, else the activations'.
+
+    TensorRT-LLM's own fp8 and fp4 checkpoints all hold an fp8 cache scheme.
+    """
     if asked in KV_FORMATS:
         return asked
     if asked not in {"", "auto"}:
         raise unknown("KV dtype", asked, ("auto", *KV_FORMATS), place="kv_dtype")
-    return network.kv_format or network.activation_format
+    narrow = bool(stored_dtypes(network) & {"fp8", "nvfp4"})
+    own = "fp8" if engine == "trtllm" and narrow else network.activation_format
+    return network.kv_format or own
 
 
 def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
@@ -81,7 +86,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         efficiency=row_efficiency(gpu, calibration),
         profile=profile(benchmark.engine, benchmark.engine_version),
         sharding=benchmark.sharding,
-        kv_format=cache_format(network, benchmark.kv_format),
+        kv_format=cache_format(network, benchmark.kv_format, benchmark.engine),
         max_model_len=max(2048, min(longest, tokens)),
         max_num_seqs=benchmark.limits.get("max_num_seqs"),
         max_num_batched_tokens=benchmark.limits.get("max_num_batched_tokens"),

@@ -92,6 +92,37 @@ def total_s(costs: Iterable[OperatorCost]) -> Number:
     return time
 
 
+def floor_s(costs: Iterable[OperatorCost]) -> Number:
+    """Return the least time of operators that run one after the other, at datasheet rates; collectives as they are.
+
+        t = sum_i max(F_i / P, Q_i / B)
+
+    Parameters
+    ----------
+    costs : the operators of a step
+
+    Returns
+    -------
+    [s]
+        t, never above `total_s` of the same operators
+
+    Examples
+    --------
+    >>> float(floor_s([OperatorCost("a", 3.0, compute_s=1.0, memory_s=2.0), OperatorCost("b", 1.0, sent_bytes=8.0)]))
+    3.0
+
+    References
+    ----------
+    Williams, Waterman, Patterson 2009, "Roofline", doi:10.1145/1498765.1498785.
+    """
+    time: Number = 0.0
+    for cost in costs:
+        sends = bool(np.any(np.asarray(cost.sent_bytes) > 0))
+        least = cost.seconds if sends else np.maximum(cost.compute_s, cost.memory_s)
+        time = time + np.minimum(least, cost.seconds)
+    return time
+
+
 def bound(cost: OperatorCost) -> Bound:
     """Return what limits an operator: the larger floor, or latency where the time is over three times both."""
     if np.sum(cost.sent_bytes) > 0:

@@ -14,7 +14,7 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, scheduling_of, served_context_tokens
-from capplan.replica.tables import device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import DeviceTables, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import StepTable
 
 
@@ -26,6 +26,8 @@ class Replica:
     memory: MemoryPlan
     scheduling: Scheduling
     table: StepTable
+    device_tables: DeviceTables
+    """Step times without the host: what a fit of host times starts from."""
     kv_blocks: int
     """Blocks of `scheduling.block_tokens` tokens in the cache of the whole replica."""
     rates: LabelledRates
@@ -65,12 +67,16 @@ def cubed(sharding: Sharding) -> Sharding:
     )
 
 
-def step_table_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> StepTable:
-    """Return the step times of the replica."""
+def device_tables_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> DeviceTables:
+    """Return the step times of the replica's device, without its host."""
     knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, served_context_tokens(spec))
     kv_bytes = kv_bytes_per_element(spec.kv_format)
-    tables = device_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots)
-    return with_host(table_of_plan(tables, 0), spec.profile.host, len(spec.network.layers))
+    return device_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots)
+
+
+def step_table_of(device: DeviceTables, spec: ReplicaSpec) -> StepTable:
+    """Return the step times of the replica."""
+    return table_of_plan(with_host(device, spec.profile.host, len(spec.network.layers)), 0)
 
 
 def cache_tokens(spec: ReplicaSpec, memory: MemoryPlan) -> float:
@@ -106,4 +112,5 @@ def replica_of(spec: ReplicaSpec) -> Replica:
     rates = step_rates(
         spec.network, spec.device, spec.efficiency, engine=spec.profile.engine, kv_format=spec.kv_format
     )
-    return Replica(spec, memory, own, step_table_of(spec, rates, own), blocks, rates)
+    device = device_tables_of(spec, rates, own)
+    return Replica(spec, memory, own, step_table_of(device, spec), device, blocks, rates)

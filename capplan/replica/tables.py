@@ -4,6 +4,7 @@ One call of the step formulas over all plans and all knots; everything that asks
 (estimate, fleet, simulate, validate) reads these tables.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from capplan.engine.profile import HostOverhead
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
-from capplan.phases.cost import total_s
+from capplan.phases.cost import OperatorCost, floor_s, total_s
 from capplan.phases.rates import StepRates
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
@@ -85,9 +86,17 @@ def bubble_ratio(stages: Number, micro_batches: Number) -> Number:
     return (micro_batches + stages - 1.0) / micro_batches
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceTables:
+    """Step times of the device alone: kernels timed one by one, and their physical floors."""
+
+    kernels: StepTable
+    floors: StepTable
+
+
 def device_tables(
     network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, knots: Knots
-) -> StepTable:
+) -> DeviceTables:
     """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
 
     Parameters
@@ -109,47 +118,60 @@ def device_tables(
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro = np.maximum(sequences / stages, 1.0)
-    decode = total_s(token_costs(network, micro, sharding, rates, decode=True))
-    head = total_s(head_costs(network, micro, sharding, rates))
-    cache = total_s(decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates))
     bubble = bubble_ratio(stages, stages)
-    mixed = (
-        total_s(token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False))
-        * bubble
-    )
-    prefill = (
-        total_s(prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)) / stages * bubble
-    )
+    decode = token_costs(network, micro, sharding, rates, decode=True)
+    head = head_costs(network, micro, sharding, rates)
+    cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
+    mixed = token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False)
+    prefill = prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)
     rows, columns = knots.sequences.size, knots.tokens.size
-    return StepTable(
-        sequence_knots=knots.sequences,
-        decode_s=_spread(decode + head, (plans, rows, 1))[..., 0],
-        head_s=_spread(head, (plans, rows, 1))[..., 0],
-        context_knots=knots.contexts,
-        decode_attention_s=_spread(cache, (plans, rows, knots.contexts.size)),
-        token_knots=knots.tokens,
-        mixed_s=_spread(mixed, (plans, columns, 1))[..., 0],
-        new_knots=knots.new,
-        past_knots=knots.past,
-        prefill_attention_s=_spread(prefill, (plans, knots.new.size, knots.past.size)),
-    )
+
+    def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
+        return StepTable(
+            sequence_knots=knots.sequences,
+            decode_s=_spread(time_s(decode) + time_s(head), (plans, rows, 1))[..., 0],
+            head_s=_spread(time_s(head), (plans, rows, 1))[..., 0],
+            context_knots=knots.contexts,
+            decode_attention_s=_spread(time_s(cache), (plans, rows, knots.contexts.size)),
+            token_knots=knots.tokens,
+            mixed_s=_spread(time_s(mixed) * bubble, (plans, columns, 1))[..., 0],
+            new_knots=knots.new,
+            past_knots=knots.past,
+            prefill_attention_s=_spread(
+                time_s(prefill) / stages * bubble, (plans, knots.new.size, knots.past.size)
+            ),
+        )
+
+    return DeviceTables(tables(total_s), tables(floor_s))
 
 
-def with_host(tables: StepTable, host: HostOverhead, layers: int) -> StepTable:
-    """Return step tables with what the host adds.
+def with_host(device: DeviceTables, host: HostOverhead, layers: int) -> StepTable:
+    """Return step tables with what the engine saves of the kernels and what its host adds.
 
-    A decode step runs under CUDA graphs: the host adds its own time. A step with more prompt tokens than
-    graphs were captured for cannot end before its kernels are launched, layer by layer.
+        D = f + r_d (k - f) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step + T t_token
+
+    with k the kernels timed one by one and f their floors. A decode step runs under CUDA graphs; a step with
+    more prompt tokens than graphs were captured for cannot end before its kernels are launched, layer by layer.
     """
-    per_sequence = host.sequence_s * tables.sequence_knots
-    launching = np.where(tables.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
+    kernels, floors = device.kernels, device.floors
+
+    def remaining(name: str, ratio: float) -> Array:
+        least = getattr(floors, name)
+        time: Array = least + ratio * (getattr(kernels, name) - least)
+        return time
+
+    decode, prefill = host.decode_excess_ratio, host.prefill_excess_ratio
+    per_sequence = host.sequence_s * kernels.sequence_knots
+    launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     return replace(
-        tables,
-        decode_s=tables.decode_s + host.step_s + per_sequence,
-        head_s=tables.head_s + per_sequence,
-        mixed_s=np.maximum(tables.mixed_s, launching)
+        kernels,
+        decode_s=remaining("decode_s", decode) + host.step_s + per_sequence,
+        head_s=remaining("head_s", prefill) + per_sequence,
+        decode_attention_s=remaining("decode_attention_s", decode),
+        mixed_s=np.maximum(remaining("mixed_s", prefill), launching)
         + host.step_s
-        + host.prefill_token_s * tables.token_knots,
+        + host.prefill_token_s * kernels.token_knots,
+        prefill_attention_s=remaining("prefill_attention_s", prefill),
         request_s=host.request_s,
     )
 

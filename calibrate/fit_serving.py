@@ -1,0 +1,282 @@
+"""Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
+
+    python -m capplan.calibrate.fit_serving FOLDER [--quick]
+
+FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and capplan/accuracy/data/intervals.yaml.
+A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a device or a row.
+Scores are reported in sample and left out: groups (source, model, device) are dealt into folds, each fold is
+predicted with numbers fitted on the others.
+"""
+
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import log
+from pathlib import Path
+
+from capplan.accuracy.benchmark import Benchmark, benchmark_of
+from capplan.accuracy.intervals import Interval, residual_intervals
+from capplan.accuracy.replay import metrics_of, outcome_of
+from capplan.accuracy.score import Prediction, scored
+from capplan.accuracy.serving import measured_columns, prediction_keys
+from capplan.engine.lookup import version_key
+from capplan.engine.profile import HostOverhead
+from capplan.errors import CapplanError
+from capplan.inputs.benchmark_spec import benchmark_spec
+from capplan.inputs.measured import measured_rows
+from capplan.inputs.validation import is_core
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.tables import table_of_plan, with_host
+
+ERAS: dict[str, tuple[str, ...]] = {
+    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.15.0", "0.18.0"),
+    "sglang": ("0.4.0",),
+    "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.2.0"),
+}
+"""Versions from which a set of numbers holds: where an engine's stack changed."""
+
+GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.13.0": 512.0, "0.15.0": 512.0, "0.18.0": 512.0}}
+"""Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
+
+GRID: dict[str, tuple[float, ...]] = {
+    "step_s": (0.0, 1e-4, 2e-4, 4e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4.5e-3, 7e-3, 1e-2, 1.5e-2),
+    "sequence_s": (0.0, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4),
+    "prefill_token_s": (0.0, 3e-7, 1e-6, 2e-6, 4e-6, 8e-6, 1.5e-5, 3e-5),
+    "request_s": (0.0, 3e-3, 6e-3, 1.2e-2, 2e-2, 3e-2, 4.5e-2, 6.5e-2, 1e-1, 1.5e-1),
+    "decode_excess_ratio": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5),
+    "prefill_excess_ratio": (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0, 1.2, 1.5, 1.8, 2.2),
+    "eager_layer_s": (0.0, 5e-5, 1e-4, 2e-4, 3e-4, 4.5e-4, 7e-4, 1e-3),
+}
+"""Values tried for each number."""
+
+WORST = 0.7
+"""Logarithmic errors count up to this: a row that is wrong for another reason must not steer the host."""
+
+FOLDS = 4
+MOST_ROWS = 60
+"""Rows per era that steer the fit, drawn evenly over the groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row, ready to be predicted with any host times."""
+
+    row: Mapping[str, str]
+    benchmark: Benchmark
+    replica: Replica
+    layers: int
+    weight: float
+    group: str
+
+
+def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
+    """Return the core rows that can be predicted."""
+    items = []
+    for row in rows:
+        if not is_core(row):
+            continue
+        try:
+            benchmark = benchmark_of(row)
+            spec = benchmark_spec(benchmark)
+            replica = replica_of(spec)
+        except CapplanError:
+            continue
+        layers = len(spec.network.layers)
+        items.append(
+            Item(row, benchmark, replica, layers, float(row.get("weight") or 1), row.get("group") or "")
+        )
+    return items
+
+
+def era_of(item: Item) -> tuple[str, str]:
+    """Return the engine and the version from which its numbers hold."""
+    engine = item.replica.spec.profile.engine
+    key = version_key(item.benchmark.engine_version or "") or (999, 0, 0)
+    older = [since for since in ERAS[engine] if (version_key(since) or (0, 0, 0)) <= key]
+    return engine, older[-1] if older else ERAS[engine][0]
+
+
+def predicted_columns(item: Item, host: HostOverhead) -> dict[str, float]:
+    """Return the columns of a row with some host times."""
+    table = table_of_plan(with_host(item.replica.device_tables, host, item.layers), 0)
+    replica = replace(item.replica, table=table)
+    try:
+        return metrics_of(outcome_of(item.benchmark, replica), replica.spec.devices)
+    except CapplanError:
+        return {}
+
+
+def steering_columns(item: Item) -> list[str]:
+    """Return the columns that steer the fit: mean latencies of a server, throughput of a batch."""
+    measured = measured_columns(item.row)
+    latency = [c for c in ("ttft_ms_mean", "tpot_ms_mean") if c in measured]
+    middle = [c for c in ("ttft_ms_p50", "tpot_ms_p50") if c in measured]
+    whole = [c for c in ("output_tok_s",) if c in measured]
+    return latency or middle or whole
+
+
+def loss(items: Sequence[Item], host: HostOverhead) -> float:
+    """Return the weighted mean of the capped logarithmic errors."""
+    total = weight = 0.0
+    for item in items:
+        columns, measured = predicted_columns(item, host), measured_columns(item.row)
+        for name in steering_columns(item):
+            found = columns.get(name, 0.0)
+            error = abs(log(found / measured[name])) if found > 0 else WORST
+            total += item.weight * min(error, WORST)
+            weight += item.weight
+    return total / max(weight, 1e-12)
+
+
+def drawn(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most so many rows, drawn evenly over the groups with a fixed seed."""
+    order = random.Random(0)  # noqa: S311  (a sample, not a secret)
+    by_group: dict[str, list[Item]] = {}
+    for item in items:
+        by_group.setdefault(item.group, []).append(item)
+    for members in by_group.values():
+        order.shuffle(members)
+    out: list[Item] = []
+    while len(out) < most and any(by_group.values()):
+        out += [members.pop() for members in by_group.values() if members]
+    return out[:most]
+
+
+def fitted_host(items: Sequence[Item], start: HostOverhead) -> HostOverhead:
+    """Return host times from a search along one number at a time, over the values of GRID."""
+    chosen = drawn(items, MOST_ROWS)
+    best, score = start, loss(chosen, start)
+    for _ in range(2):
+        before = score
+        for name, values in GRID.items():
+            place = min(range(len(values)), key=lambda i, n=name, v=values: abs(v[i] - getattr(best, n)))  # type: ignore[misc]
+            for way in (1, -1):
+                at = place + way
+                while 0 <= at < len(values):
+                    tried = replace(best, **{name: values[at]})
+                    found = loss(chosen, tried)
+                    if found >= score - 1e-5:
+                        break
+                    best, score, at = tried, found, at + way
+        if before - score < 1e-3:
+            break
+    return best
+
+
+def predictions_with(items: Sequence[Item], host: HostOverhead) -> list[tuple[Item, Prediction]]:
+    """Return one prediction for each measured value."""
+    out = []
+    for item in items:
+        columns = predicted_columns(item, host)
+        for name, value in measured_columns(item.row).items():
+            found = columns.get(name)
+            kind = item.row.get("kind", "")
+            out.append(
+                (item, Prediction(item.row.get("id", ""), f"{kind}:{name}", value, found, weight=item.weight))
+            )
+    return out
+
+
+def fit_all(
+    items: Sequence[Item],
+) -> tuple[dict[str, dict[str, HostOverhead]], list[tuple[Item, Prediction]]]:
+    """Return the numbers of every era, and predictions of rows left out of the fit that made them."""
+    by_era: dict[tuple[str, str], list[Item]] = {}
+    for item in items:
+        by_era.setdefault(era_of(item), []).append(item)
+    times: dict[str, dict[str, HostOverhead]] = {engine: {} for engine in ERAS}
+    left_out: list[tuple[Item, Prediction]] = []
+    for (engine, since), members in sorted(by_era.items()):
+        graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
+        start = HostOverhead(
+            step_s=4e-4, sequence_s=5e-6, prefill_token_s=3e-7, request_s=1.2e-2, graph_tokens=graphs
+        )
+        host = fitted_host(members, start)
+        times[engine][since] = host
+        print(f"{engine} {since}: {len(members)} rows, {astuple(host)}", file=sys.stderr, flush=True)
+        groups = sorted({item.group for item in members})
+        for fold in range(FOLDS):
+            held = set(groups[fold::FOLDS])
+            rest = [item for item in members if item.group not in held]
+            own = fitted_host(rest, host) if rest and held else host
+            left_out += predictions_with([item for item in members if item.group in held], own)
+    return times, left_out
+
+
+def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
+    """Return the module that holds the numbers."""
+    lines = [
+        '"""What the host adds to the steps of an engine, by version: fitted on measured serving results.',
+        "",
+    ]
+    lines += [
+        "Written by `python -m capplan.calibrate.fit_serving`; the method and the scores are in docs/accuracy.md."
+    ]
+    lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
+    lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
+    count = 0
+    for engine, eras in times.items():
+        lines.append(f'    "{engine}": {{')
+        for since, host in eras.items():
+            numbers = ", ".join(f"{value:g}" for value in astuple(host))
+            lines.append(f'        "{since}": HostOverhead({numbers}),')
+            count += len(GRID)
+        lines.append("    },")
+    lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
+    lines += [
+        f"FITTED = {count}",
+        '"""Count of the numbers above that were fitted; the last of each row is an engine default."""',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def intervals_text(intervals: Mapping[str, Interval]) -> str:
+    """Return the file of intervals."""
+    lines = ["# Measured over predicted, 10th and 90th percentile, by regime, from rows left out of the fit;"]
+    lines += ["# written by `python -m capplan.calibrate.fit_serving`."]
+    lines += ["# regime: [low ratio, high ratio, values, groups]", "intervals:"]
+    for key, entry in sorted(intervals.items()):
+        lines.append(f"  {key}: [{entry.low_ratio:.4f}, {entry.high_ratio:.4f}, {entry.n}, {entry.groups}]")
+    return "\n".join(lines) + "\n"
+
+
+def report(title: str, predictions: Iterable[tuple[Item, Prediction]]) -> None:
+    """Print the scores by kind and column."""
+    by_metric: dict[str, list[Prediction]] = {}
+    for _, prediction in predictions:
+        by_metric.setdefault(prediction.metric, []).append(prediction)
+    print(title)
+    for metric, rows in sorted(by_metric.items()):
+        score = scored(rows)
+        if score.median_ape is not None and score.within_20 is not None and score.bias is not None:
+            print(
+                f"  {metric:28s} n {score.n:5d}  median {100 * score.median_ape:5.1f} %  "
+                f"within 20 % {100 * score.within_20:5.1f} %  bias {100 * score.bias:+6.1f} %"
+            )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Refit, write and report."""
+    folder = Path(arguments[0])
+    package = Path(__file__).resolve().parent.parent / "capplan"
+    items = items_of(measured_rows(folder / "serving_measured.csv.gz"))
+    times, left_out = fit_all(items)
+    (package / "engine" / "host_times.py").write_text(host_times_text(times), encoding="utf-8")
+    own = [
+        pair for item in items for pair in predictions_with([item], times[era_of(item)[0]][era_of(item)[1]])
+    ]
+    report("in sample", own)
+    report("left out", left_out)
+    residuals = (
+        (prediction_keys(p.metric.partition(":")[2], item.row.get("kind", ""), item.replica), item.group, p)
+        for item, p in left_out
+    )
+    path = package / "accuracy" / "data" / "intervals.yaml"
+    path.write_text(intervals_text(residual_intervals(residuals)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
