@@ -37,13 +37,15 @@ class Answer:
     result: Any
     """`result` of the JSON object."""
     tables: tuple[Table, ...]
-    """What people see. The first one is the CSV."""
+    """What people see. The first one is the CSV, unless `csv_rows` are given."""
     headline: str = ""
     """What to read first, above the tables."""
     closing: tuple[str, ...] = ()
     """What to do next, below the tables."""
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
+    csv_rows: Sequence[Mapping[str, Any]] = ()
+    """Rows of the CSV where the first table has another shape than the result."""
     exit_code: int = 0
     """0 done, 3 does not fit, 4 target missed."""
 

@@ -1,4 +1,4 @@
-"""An answer as CSV: the first table, every column, base units, full precision."""
+"""An answer as CSV: the rows of the first table or of its own, every column, base units, full precision."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from capplan.report.json_text import plain
 
 def csv_text(answer: Answer) -> str:
     """Return one header line with the names that the JSON has, and one line per row."""
-    rows = [flattened(plain(row)) for row in answer.tables[0].rows]
+    rows = [flattened(plain(row)) for row in answer.csv_rows or answer.tables[0].rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

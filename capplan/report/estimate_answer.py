@@ -6,10 +6,12 @@ from typing import Any
 
 from capplan.accuracy.bounded import BoundedEstimate
 from capplan.assumption import Assumption
+from capplan.replica.estimate import Estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
 from capplan.report.answer import Answer, Table
 
+_BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "bound")
 _LENGTHS = Assumption("every request has the mean lengths", "capplan simulate with a scenario")
 
 
@@ -22,11 +24,49 @@ def estimate_answer(
 ) -> Answer:
     """Return latency, throughput and the operators that make them."""
     found, spec = bounded.estimate, replica.spec
+    spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
     latency = [
-        {"quantity": name, **{f"{key}_s": value for key, value in asdict(spread).items()}}
-        for name, spread in (("TTFT", bounded.ttft_s), ("TPOT", bounded.tpot_s), ("E2E", bounded.e2e_s))
+        {"quantity": name.removesuffix("_s").upper()}
+        | {f"{key}_s": value for key, value in asdict(spread).items()}
+        for name, spread in spreads.items()
     ]
-    figures = {
+    figures = _figures(found)
+    breakdown = [asdict(row) for row in found.breakdown]
+    place = {
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "label": replica.label,
+    }
+    bounds = {
+        "output_tokens_per_s_low": found.output_tokens_per_s * bounded.throughput.low_ratio,
+        "output_tokens_per_s_high": found.output_tokens_per_s * bounded.throughput.high_ratio,
+    }
+    result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
+    asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
+    kernels = [
+        Assumption(text, "capplan calibrate, then --calibration FILE") for text in replica.rates.assumptions
+    ]
+    return Answer(
+        command="estimate",
+        result={**result, "breakdown": breakdown},
+        tables=(
+            Table(latency, title="Latency (low and high bound the mean at 80 %)"),
+            Table([figures], title="Throughput", upright=True),
+            Table(breakdown, title="One prompt's prefill, and one decode step", shown=_BREAKDOWN),
+        ),
+        csv_rows=(result,),
+        headline=(
+            f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
+            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {load.output_tokens} out"
+        ),
+        assumptions=(_LENGTHS, *assumptions, *kernels),
+        warnings=(*warnings, *_problems(load, bounded)),
+    )
+
+
+def _figures(found: Estimate) -> dict[str, Any]:
+    return {
         "output_tokens_per_s": found.output_tokens_per_s,
         "total_tokens_per_s": found.total_tokens_per_s,
         "requests_per_s": found.requests_per_s,
@@ -37,55 +77,15 @@ def estimate_answer(
         "kv_occupancy_fraction": found.kv_occupancy_fraction,
         "preemptions": found.preemptions,
     }
-    breakdown = [asdict(row) for row in found.breakdown]
-    result: dict[str, Any] = {
-        "model": spec.network.name,
-        "hardware": spec.device.name,
-        "gpus": spec.devices,
-        "label": replica.label,
-        "ttft_s": asdict(bounded.ttft_s),
-        "tpot_s": asdict(bounded.tpot_s),
-        "e2e_s": asdict(bounded.e2e_s),
-        "output_tokens_per_s_low": found.output_tokens_per_s * bounded.throughput.low_ratio,
-        "output_tokens_per_s_high": found.output_tokens_per_s * bounded.throughput.high_ratio,
-        **figures,
-        "breakdown": breakdown,
-    }
-    asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
-    notes = [
-        Assumption(text, "capplan calibrate, then --calibration FILE") for text in replica.rates.assumptions
-    ]
-    problems = list(warnings)
-    if found.saturated:
+
+
+def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
+    problems = []
+    if bounded.estimate.saturated:
         problems.append(
             f"{load.request_rate:g} req/s is more than the replica serves: it saturates at "
-            f"{found.requests_per_s:.3g} req/s and the queue grows without end"
+            f"{bounded.estimate.requests_per_s:.3g} req/s and the queue grows without end"
         )
     if bounded.unmeasured:
         problems.append("no measured result is near this regime: the intervals are the widest there are")
-    return Answer(
-        command="estimate",
-        result=result,
-        tables=(
-            Table(latency, title="Latency (low and high bound the mean at 80 %)"),
-            Table([figures], title="Throughput", upright=True),
-            Table(
-                breakdown,
-                title="One prompt's prefill, and one decode step",
-                shown=(
-                    "phase",
-                    "operator",
-                    "seconds",
-                    "flop",
-                    "bytes",
-                    "bound",
-                ),
-            ),
-        ),
-        headline=(
-            f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
-            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {load.output_tokens} out"
-        ),
-        assumptions=(_LENGTHS, *assumptions, *notes),
-        warnings=tuple(problems),
-    )
+    return problems

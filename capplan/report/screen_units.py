@@ -81,7 +81,7 @@ def screen_of(name: str, values: Sequence[Any], *, title: str | None = None) -> 
     words = base.split("_")
     unit, factor, rest = _scaled(words, largest)
     heading = " ".join(_SPELT.get(word, word) for word in (*rest, *part.replace("_", " ").split()))
-    return Screen(title if title is not None else heading or unit, unit, factor)
+    return Screen(title if title is not None else heading, unit, factor)
 
 
 def is_number(value: Any) -> bool:
@@ -105,7 +105,9 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
         scale, prefix = next(((s, p) for s, p in _PREFIXES if largest >= s), (1.0, ""))
         if noun == "flop" and rate:
             scale, prefix = 1e12, "T"  # rates of devices are compared in one unit
-        heading = [*left[:at], *left[at + (3 if rate else 1) :]]
+        heading = [*left[:at], *left[at + (3 if rate else 1) :]] or [
+            "moved" if noun == "bytes" else "arithmetic"
+        ]
         return f"{prefix}{'B' if noun == 'bytes' else 'FLOP'}{rate}{divisor}", 1.0 / scale, heading
     for length in range(min(5, len(left)), 0, -1):
         tail = "_".join(left[-length:])
