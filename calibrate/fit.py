@@ -1,54 +1,33 @@
 """Fit the numbers of a form to measured times: robust, with intervals, and judged on shapes it did not see."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from capplan.calibrate.forms import FORMS, Form, columns_of, sheet
+from capplan.calibrate.prior import Known, known_beforehand
 from capplan.hardware.calibration import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 from capplan.numbers import Array
 
-START_AND_RANGE = {
-    "sharpness": (4.0, 1.0, 16.0),
-    "tile_rows": (16.0, 1.0, 256.0),
-    "routing_bytes_per_s": (1e10, 1e7, 1e14),
-    "_fraction": (0.6, 1e-4, 1.0),
-    "_floor_s": (3e-6, 1e-8, 1e-2),
-    "_tokens": (100.0, 1e-2, 1e4),
-    "_s": (1e-6, 1e-9, 1e-2),
-    "_bytes": (1e6, 1.0, 1e10),
-    "": (1.0, 1e-3, 1e3),
-}
-"""Start, least and largest value of a number: by its name, else by the end of its name."""
+Family = Mapping[str, Mapping[str, float]]
+"""Numbers of another device of the family by kernel/dtype."""
 TYPICAL_ERROR = 0.1
 """Relative errors beyond this count less than squared."""
-PULL = 0.01
-"""Weight that keeps a number that no shape tells at its start."""
-TOLD_LOG_WIDTH = 1.0
-"""A number whose 95 % interval is wider than a factor e each way is called not constrained."""
+NOISE = 0.05
+"""Relative error of a well measured shape, against which what is known beforehand is weighed."""
+NARROWED = 0.6
+"""A number counts as told by the shapes where they narrow what is known beforehand to less than this share."""
+TAIL_WEIGHT = 0.25
+"""Of the 80th percentile of the errors beside their median, where one of several fits is chosen."""
 REMARKED_BIAS = 0.15
 REMARKED_SHAPES = 4
 
 
-def start_and_range(name: str) -> tuple[float, float, float]:
-    """Return start, least and largest value of a number of a form.
-
-    Examples
-    --------
-    >>> start_and_range("prefill_floor_s")
-    (3e-06, 1e-08, 0.01)
-    """
-    for end, values in START_AND_RANGE.items():
-        if name.endswith(end):
-            return values
-    raise AssertionError(name)
-
-
 def fitted(
-    measurements: Sequence[Measurement], machine: Machine, peaks: Peaks
+    measurements: Sequence[Measurement], machine: Machine, peaks: Peaks, family: Family | None = None
 ) -> tuple[list[KernelFit], list[Measurement]]:
     """Return the fit of every kernel and dtype that was measured, and the measurements with what it says of them.
 
@@ -57,6 +36,7 @@ def fitted(
     measurements : with `held_out` set on those that the fit must not see
     machine : for the fields that are not fitted
     peaks : best rates seen, for the same
+    family : numbers of another device of the architecture, to start from
 
     Returns
     -------
@@ -68,38 +48,64 @@ def fitted(
         for dtype in sorted({m.dtype for m in told if m.operator in form.operators}):
             places = [i for i, m in enumerate(told) if m.operator in form.operators and m.dtype == dtype]
             own = [told[i] for i in places]
-            fit, predicted = _kernel_fit(form, dtype, own, sheet(form, dtype, machine, peaks))
+            near = (family or {}).get(f"{form.kernel}/{dtype}", {})
+            fit, predicted = _Problem(form, dtype, own, sheet(form, dtype, machine, peaks), near).solved()
             for place, measurement, seconds in zip(places, own, predicted, strict=True):
                 told[place] = replace(measurement, fitted_s=float(seconds))
             fits.append(fit)
     return fits, told
 
 
-def _kernel_fit(
-    form: Form, dtype: str, own: Sequence[Measurement], fixed: Mapping[str, float]
-) -> tuple[KernelFit, Array]:
-    names = form.numbers()
-    ranges = np.log([start_and_range(name) for name in names])
-    seen = np.array([not m.held_out for m in own])
-    measured = np.array([m.seconds for m in own])
-    weights = _operator_weights(own)[seen]
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The numbers of one kernel and dtype, as logarithms, against measured times."""
 
-    def predicted(logs: Array) -> Array:
-        rates = form.record(**fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
-        return _predicted(form, dtype, own, rates)
+    form: Form
+    dtype: str
+    own: Sequence[Measurement]
+    fixed: Mapping[str, float]
+    near: Mapping[str, float]
 
-    def residuals(logs: Array) -> Array:
-        errors = np.log(predicted(logs)[seen] / measured[seen]) * weights
-        return np.concatenate([errors, PULL * (logs - ranges[:, 0])])
+    def known(self) -> list[Known]:
+        return [known_beforehand(name, self.near.get(name)) for name in self.form.numbers()]
 
-    solved = _best_of_starts(residuals, ranges)
-    logs = solved.x
-    numbers = _with_intervals(
-        names, logs, ranges, solved.jac[: int(seen.sum())], residuals(logs)[: int(seen.sum())]
-    )
-    final = predicted(logs)
-    scores = {operator: score(operator, own, final) for operator in _operators(own)}
-    return KernelFit(form.kernel, dtype, numbers, scores), final
+    def predicted(self, logs: Array) -> Array:
+        """Return the time of every measured shape."""
+        names = self.form.numbers()
+        rates = self.form.record(**self.fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        result = np.empty(len(self.own))
+        for operator in _operators(self.own):
+            places = [i for i, m in enumerate(self.own) if m.operator == operator]
+            shapes = columns_of([self.own[i] for i in places])
+            result[places] = self.form.operators[operator](shapes, self.dtype, rates)
+        return result
+
+    def solved(self) -> tuple[KernelFit, Array]:
+        """Return the fit, and the time that it gives for every shape."""
+        known = self.known()
+        center = np.log([k.start for k in known])
+        width = np.array([k.log_width for k in known])
+        bounds = np.log([k.low for k in known]), np.log([k.high for k in known])
+        seen = np.array([not m.held_out for m in self.own])
+        measured = np.array([m.seconds for m in self.own])
+        weights = _operator_weights(self.own)[seen]
+
+        def residuals(logs: Array) -> Array:
+            errors = np.log(self.predicted(logs)[seen] / measured[seen]) * weights
+            return np.concatenate([errors, NOISE * (logs - center) / width])
+
+        best = _best_of_starts(residuals, center, bounds)
+        count = int(seen.sum())
+        intervals = _intervals(best.jac[:count], residuals(best.x)[:count], width)
+        numbers = {
+            name: _number(log, half, prior, low, high)
+            for name, log, half, prior, low, high in zip(
+                self.form.numbers(), best.x, intervals, width, *bounds, strict=True
+            )
+        }
+        final = self.predicted(best.x)
+        scores = {operator: score(operator, self.own, final) for operator in _operators(self.own)}
+        return KernelFit(self.form.kernel, self.dtype, numbers, scores), final
 
 
 def _operators(own: Sequence[Measurement]) -> list[str]:
@@ -113,52 +119,41 @@ def _operator_weights(own: Sequence[Measurement]) -> Array:
     return np.array([np.sqrt(mean / counts[m.operator]) for m in own])
 
 
-def _predicted(form: Form, dtype: str, own: Sequence[Measurement], rates: Any) -> Array:
-    result = np.empty(len(own))
-    for operator in _operators(own):
-        places = [i for i, m in enumerate(own) if m.operator == operator]
-        result[places] = form.operators[operator](columns_of([own[i] for i in places]), dtype, rates)
-    return result
+def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) -> Any:
+    """Return the local fit with the smallest median error: forms with soft maxima have more than one valley.
+
+    Cauchy loss all but ignores shapes that no numbers of the form can explain; they stay in the error that is
+    reported.
+    """
+
+    def inside(start: Array) -> Array:
+        return np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
+
+    options: Any = {"bounds": bounds, "f_scale": TYPICAL_ERROR, "max_nfev": 100}
+    starts = [inside(center + shift) for shift in (0.0, -1.4, -0.7, 0.3, 0.8)]
+    fits = [least_squares(residuals, start, loss="soft_l1", **options) for start in starts]
+    fits += [least_squares(residuals, inside(rough.x), loss="cauchy", **options) for rough in list(fits)]
+
+    def typical(solved: Any) -> float:
+        errors = np.abs(residuals(solved.x)[: -len(center)])
+        return float(np.median(errors) + TAIL_WEIGHT * np.quantile(errors, 0.8))
+
+    return min(fits, key=typical)
 
 
-def _best_of_starts(residuals: Any, ranges: Array) -> Any:
-    """Return the best of three local fits: forms with soft maxima have more than one valley."""
-    best = None
-    for shift in (0.0, -0.7, 0.4):
-        start = np.clip(ranges[:, 0] + shift, ranges[:, 1] + 1e-6, ranges[:, 2] - 1e-6)
-        solved = least_squares(
-            residuals,
-            start,
-            bounds=(ranges[:, 1], ranges[:, 2]),
-            loss="soft_l1",
-            f_scale=TYPICAL_ERROR,
-            max_nfev=300,
-        )
-        if best is None or solved.cost < best.cost:
-            best = solved
-    return best
-
-
-def _with_intervals(
-    names: Sequence[str], logs: Array, ranges: Array, jacobian: Array, errors: Array
-) -> dict[str, FittedNumber]:
-    freedom = max(len(errors) - len(names), 1)
+def _intervals(jacobian: Array, errors: Array, width: Array) -> Array:
+    """Return the standard deviation of each logarithm, from the shapes and what was known beforehand."""
+    freedom = max(len(errors) - len(width), 1)
     # the median absolute deviation, for a few wild shapes must not widen every interval
     deviation = 1.4826 * float(np.median(np.abs(errors))) * np.sqrt(len(errors) / freedom)
-    information = jacobian.T @ jacobian / max(deviation, 1e-4) ** 2
-    covariance = np.linalg.pinv(information + np.diag(np.full(len(names), 1e-6)))
-    widths = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    numbers = {}
-    for name, log, width, (_, low, high) in zip(names, logs, widths, ranges, strict=True):
-        told = bool(width < TOLD_LOG_WIDTH and low + 1e-3 < log < high - 1e-3)
-        bounded = min(width, 10.0)
-        numbers[name] = FittedNumber(
-            float(np.exp(log)),
-            float(np.exp(max(log - bounded, low))),
-            float(np.exp(min(log + bounded, high))),
-            constrained=told,
-        )
-    return numbers
+    information = jacobian.T @ jacobian / max(deviation, 1e-3) ** 2 + np.diag(1.0 / width**2)
+    return np.asarray(np.sqrt(np.diag(np.linalg.inv(information))))
+
+
+def _number(log: float, half: float, prior: float, low: float, high: float) -> FittedNumber:
+    told = bool(half < NARROWED * prior and low + 1e-3 < log < high - 1e-3)
+    ends = max(log - 1.96 * half, low), min(log + 1.96 * half, high)
+    return FittedNumber(float(np.exp(log)), float(np.exp(ends[0])), float(np.exp(ends[1])), constrained=told)
 
 
 def score(operator: str, own: Sequence[Measurement], final: Array) -> Score:

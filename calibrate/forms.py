@@ -1,7 +1,7 @@
 """The functional forms that are fitted: those of `operators`, by the kernel that an efficiency file names."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,33 @@ import numpy as np
 from capplan.calibrate.kernels import ELEMENT_BYTES
 from capplan.hardware.calibration import Machine, Measurement, Peaks
 from capplan.numbers import Array
-from capplan.operators import attention, experts, latent_attention, matmul
+from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
-SHEET = frozenset({"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"})
+SHEET = frozenset(
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
+    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
+)
 """Fields of a rates record that the datasheet (or the best rate seen) gives."""
-UNFITTED = frozenset({"launch_s", "router_skew"})
+_LOSING = 1e3
+UNFITTED: Mapping[str, float] = {
+    "launch_s": 0.0,
+    "router_skew": 0.0,
+    "quantise_passes": 0.0,
+    # the all-reduce kernels of engines are not in torch: during the fit they never win
+    "one_shot_fraction": 1e-9,
+    "one_shot_step_s": _LOSING,
+    "one_shot_floor_s": _LOSING,
+    "two_shot_fraction": 1e-9,
+    "two_shot_step_s": _LOSING,
+    "two_shot_floor_s": _LOSING,
+    "direct_crowding_exponent": 0.0,
+    "exchange_fraction": 1.0,
+    "dispatch_floor_s": 0.0,
+    "combine_floor_s": 0.0,
+}
 """Numbers that come from a measurement of their own, or that these shapes cannot tell."""
 
 
@@ -32,7 +51,7 @@ class Form:
 
     def numbers(self) -> tuple[str, ...]:
         """Return the names of the numbers that are fitted."""
-        return tuple(f.name for f in fields(self.record) if f.name not in SHEET | UNFITTED)
+        return tuple(f.name for f in fields(self.record) if f.name not in SHEET | UNFITTED.keys())
 
 
 def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
@@ -92,6 +111,14 @@ def _latent_bmm(columns: Columns, dtype: str, rates: Any) -> Any:
     )
 
 
+def _collective(time_s: Callable[..., Any]) -> Predicted:
+    return lambda columns, _dtype, rates: time_s(columns["ranks"], columns["message_bytes"], rates)
+
+
+def _point_to_point(columns: Columns, _dtype: str, rates: Any) -> Any:
+    return collective.point_to_point_time_s(columns["message_bytes"], rates, columns["ranks"])
+
+
 FORMS = (
     Form("matmul", matmul.MatmulRates, {"matmul": _matmul}),
     Form(
@@ -103,6 +130,17 @@ FORMS = (
     Form("norm", ElementwiseRates, {"norm": _elementwise}),
     Form("experts", experts.ExpertRates, {"experts": _experts}),
     Form(
+        "link",
+        collective.LinkRates,
+        {
+            "all_reduce": _collective(collective.all_reduce_time_s),
+            "all_gather": _collective(collective.all_gather_time_s),
+            "reduce_scatter": _collective(collective.reduce_scatter_time_s),
+            "all_to_all": _collective(collective.all_to_all_time_s),
+            "point_to_point": _point_to_point,
+        },
+    ),
+    Form(
         "latent_attention",
         latent_attention.LatentAttentionRates,
         {"latent_decode": _latent_decode, "latent_prefill": _latent_prefill, "latent_bmm": _latent_bmm},
@@ -113,20 +151,19 @@ FORMS = (
 
 def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
     """Return the fields of a rates record that are not fitted: the best rates seen stand for the datasheet."""
+    link = peaks.link_bytes_per_s or 1.0
     known = {
         "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
         "l2_bytes": machine.l2_bytes,
-        "router_skew": 0.0,
-        "launch_s": 0.0,
+        "link_bytes_per_s": link,
+        "network_bytes_per_s": link,
+        "domain_devices": float(peaks.node_ranks),
+        **UNFITTED,
     }
     names = {f.name for f in fields(form.record)}
-    wanted = {name: value for name, value in known.items() if name in names}
-    absent = [f.name for f in fields(form.record) if f.default is MISSING and f.name in SHEET - set(known)]
-    if absent:
-        raise KeyError(absent)
-    return wanted
+    return {name: value for name, value in known.items() if name in names}
 
 
 def columns_of(measurements: Sequence[Measurement]) -> dict[str, Array]:

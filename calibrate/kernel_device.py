@@ -24,6 +24,8 @@ VARIANT_ORDER = (
     "triton", "fa4",
 )  # fmt: skip
 """Which of several kernels an engine takes by itself, in the versions that were timed; others follow by rows."""
+STARTS = {"link": 12, "linear_attention": 8}
+"""Random starts of the solver where minima are many: algorithms that take over from each other."""
 SMALLEST = 4
 """Fewer timings than this tell nothing."""
 
@@ -134,7 +136,9 @@ def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> d
             continue
         fixed, free = _fixed(key, numbers)
         fixed = {**fixed, **{k: v for k, v in numbers.get(key, {}).items() if k != "loop_l2_ratio"}}
-        found = fitted_part(device, timings, fixed, held_out=held_out, free=free)
+        found = fitted_part(
+            device, timings, fixed, held_out=held_out, free=free, starts=STARTS.get(timings[0].case.kernel, 4)
+        )
         numbers[key] = {**fixed, **numbers.get(key, {}), **found.numbers}
         parts.setdefault(key, []).append(found)
     rows = {key: sum(len(p.errors) for p in found) for key, found in parts.items()}
@@ -165,27 +169,42 @@ def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[Pa
 
 
 def _module_fits(device: Device, fits: Mapping[str, Fit], own: Sequence[Timing]) -> dict[str, Fit]:
-    """Return what a whole MLA layer takes beyond its matmuls and its attention: small kernels, as floor and passes."""
+    """Return what a whole MLA layer takes beyond its matmuls and its attention: small kernels, as floor and passes.
+
+    An engine whose attention was not timed by itself gets the record of another one, as much faster or slower
+    as its layers say, format by format.
+    """
     efficiency = Efficiency(device.name, fits)
     found: dict[str, Fit] = {}
     for part in sorted(MODULES):
+        inner = part.partition("_")[0]
         for engine in sorted({t.case.engine for t in own if t.case.part == part}):
             timings = [t for t in own if t.case.part == part and t.case.engine == engine]
-            terms = [module_terms(t.case, device, efficiency) for t in timings]
-            base, moved = (np.array([term[i] for term in terms]) for i in (0, 1))
+            bare = any(key.startswith("latent_attention/") and _engine_of(key) == engine for key in fits)
+            known, attention_s, pass_s = np.array(
+                [module_terms(t.case, device, efficiency) for t in timings]
+            ).T
+            formats = sorted({t.case.format for t in timings})
+            place = np.array([formats.index(t.case.format) for t in timings])
             seconds = np.array([t.seconds for t in timings])
 
-            def residuals(logs: Any, base: Any = base, moved: Any = moved, seconds: Any = seconds) -> Any:
-                return np.log((base + np.exp(logs[0]) + np.exp(logs[1]) * moved) / seconds)
+            def ratio(logs: Any, terms: Any = (known, attention_s, pass_s, place, seconds, bare)) -> Any:
+                known, attention_s, pass_s, place, seconds, bare = terms
+                slower = 1.0 if bare else np.exp(logs[2:])[place]
+                return (known + slower * attention_s + np.exp(logs[0]) + np.exp(logs[1]) * pass_s) / seconds
 
-            solved = least_squares(residuals, np.log([1e-5, 1.0]), loss="soft_l1", f_scale=0.05,
-                                   bounds=(np.log([1e-8, 1e-3]), np.log([3e-4, 60.0])))  # fmt: skip
-            errors = np.abs(
-                np.exp(solved.fun_errors if hasattr(solved, "fun_errors") else residuals(solved.x)) - 1.0
-            )
-            floor_s, passes = (float(v) for v in np.exp(solved.x))
-            found[f"latent_module/{part.partition('_')[0]}@{engine}"] = Fit(
-                {"floor_s": floor_s, "passes": passes}, "measured", len(timings), float(np.median(errors)),
-                float(np.mean(errors)), None, ", ".join(sorted({f"{engine} {t.version}" for t in timings})),
+            low, high = [1e-8, 1e-3, *(0.2 for _ in formats)], [3e-4, 60.0, *(5.0 for _ in formats)]
+            solved = least_squares(
+                lambda logs, ratio=ratio: np.log(ratio(logs)), np.log([1e-5, 1.0, *(1.0 for _ in formats)]),
+                loss="soft_l1", f_scale=0.05, bounds=(np.log(low), np.log(high)),
+            )  # fmt: skip
+            errors = np.abs(ratio(solved.x) - 1.0)
+            floor_s, passes, *slower = (float(v) for v in np.exp(solved.x))
+            numbers = {"floor_s": floor_s, "passes": passes}
+            if not bare:
+                numbers |= {f"attention_{fmt}": value for fmt, value in zip(formats, slower, strict=True)}
+            found[f"latent_module/{inner}@{engine}"] = Fit(
+                numbers, "measured", len(timings), float(np.median(errors)), float(np.mean(errors)), None,
+                ", ".join(sorted({f"{engine} {t.version}" for t in timings})),
             )  # fmt: skip
     return found

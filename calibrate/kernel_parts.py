@@ -31,7 +31,7 @@ START_AND_RANGE: dict[str, tuple[float, float, float]] = {
     "bmm_memory_fraction": (0.7, 0.02, 1.0), "bmm_floor_s": (3e-6, 1e-7, 5e-5), "chunk_fraction": (0.2, 0.005, 1.0),
     "chunk_memory_fraction": (0.6, 0.02, 1.0), "chunk_state_passes": (1.0, 0.01, 30.0),
     "chunk_step_s": (2e-6, 1e-8, 1e-4), "chunk_floor_s": (1.5e-5, 1e-6, 2e-4),
-    "convolution_fraction": (0.5, 0.01, 1.0), "convolution_sequence_s": (1e-8, 1e-10, 1e-5),
+    "convolution_fraction": (0.5, 0.01, 1.0), "convolution_pad_tokens": (8.0, 1.0, 5000.0),
     "convolution_floor_s": (3e-6, 1e-7, 5e-5), "update_fraction": (0.5, 0.01, 1.0), "update_floor_s": (2e-6, 1e-7, 5e-5),
     "ring_fraction": (0.8, 0.05, 1.0), "ring_step_s": (7e-7, 1e-8, 5e-6), "ring_floor_s": (6e-6, 1e-6, 3e-5),
     "ring_ramp_bytes": (1e7, 1e4, 1e9), "crowding_exponent": (0.1, 0.001, 3.0), "multicast_fraction": (0.4, 1e-4, 2.0),

@@ -56,6 +56,11 @@ class Target:
         return min(caches * self.machine.l2_bytes, self.usable_bytes / 2)
 
 
+def default_device() -> str:
+    """Return the device to measure where none is named."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def opened(name: str, *, threads: int = 1, force: bool = False) -> Target:
     """Return the device called `name` (cpu, cuda, cuda:1), or say why it cannot be measured.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from capplan.calibrate.fit import fitted
+from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
+from capplan.calibrate.fit import Family, fitted
 from capplan.calibrate.kernels import Case, calls_of, case_bytes, prepare_arenas, shrunk
 from capplan.calibrate.machine import Target
 from capplan.calibrate.progress import Progress
@@ -16,6 +17,9 @@ from capplan.calibrate.simple_fit import copy_fit, launch_fit
 from capplan.calibrate.timing import FULL, QUICK, Effort, sampled
 from capplan.errors import InputError
 from capplan.hardware.calibration import Calibration, KernelFit, Measurement, Peaks
+from capplan.inputs.calibration import same_device
+from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device, device_names
 
 QUICK_BUDGET_S = 60.0
 FULL_BUDGET_S = 600.0
@@ -47,7 +51,7 @@ def calibrated(
     minutes: float | None = None,
     planned: Sequence[Case] | None = None,
     tell: Callable[[str], None] = lambda _line: None,
-) -> Calibration:
+) -> Calibration | None:
     """Return the calibration of a device: measured, fitted, and judged on held-out shapes.
 
     Parameters
@@ -60,8 +64,13 @@ def calibrated(
 
     Returns
     -------
-    the calibration; marked partial where Ctrl-C or the budget ended it early
+    the calibration, marked partial where Ctrl-C or the budget ended it early; None on the ranks of a group of
+    torchrun but the first, which only take part in its collectives
     """
+    group = group_of_environment()
+    linked = collective_times(group, target, quick=quick, tell=tell) if group else []
+    if group and not group.is_first:
+        return None
     chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
     budget_s = minutes * 60.0 if minutes else QUICK_BUDGET_S if quick else FULL_BUDGET_S
     peak = peak_bytes(chosen, target)
@@ -76,7 +85,7 @@ def calibrated(
     except KeyboardInterrupt:
         run.interrupted = f"interrupted after {len(run.measured)} of {len(chosen)} shapes"
         tell(run.interrupted)
-    return _finished(run, target, quick=quick, seconds=time.monotonic() - started)
+    return _finished(run, linked, group, target, quick=quick, seconds=time.monotonic() - started)
 
 
 def _measure_all(
@@ -155,16 +164,22 @@ def _remark(run: Run, line: str, tell: Callable[[str], None]) -> None:
         tell(line)
 
 
-def _finished(run: Run, target: Target, *, quick: bool, seconds: float) -> Calibration:
+def _finished(
+    run: Run, linked: list[Measurement], group: Group | None, target: Target, *, quick: bool, seconds: float
+) -> Calibration:
     if len(run.measured) < LEAST_POINTS:
         raise InputError(
             f"{len(run.measured)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
             "  let it run longer, or give it --minutes"
         )
-    unseen = held_out(case for case, _ in run.measured)
-    marked = [replace(result, held_out=place in unseen) for place, (_, result) in enumerate(run.measured)]
+    everything = [*(result for _, result in run.measured), *linked]
+    unseen = held_out(everything)
+    marked = [replace(result, held_out=place in unseen) for place, result in enumerate(everything)]
     peaks = best_rates(marked)
-    fits, told = fitted(marked, target.machine, peaks)
+    if group:
+        rate = best_link_rate(linked)
+        peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
+    fits, told = fitted(marked, target.machine, peaks, family_numbers(target))
     fits += _simple_fits(told)
     remarks = [*run.remarks, *([run.interrupted] if run.interrupted else [])]
     return Calibration(
@@ -178,6 +193,17 @@ def _finished(run: Run, target: Target, *, quick: bool, seconds: float) -> Calib
         measurements=tuple(told),
         remarks=tuple(remarks),
     )
+
+
+def family_numbers(target: Target) -> Family:
+    """Return the numbers of the catalogue's device that this one is, to start from; empty for an unknown one."""
+    if not target.is_cuda:
+        return {}
+    for name in device_names():
+        known = device(name)
+        if same_device(target.machine, known):
+            return {key: fit.numbers for key, fit in efficiency_for(known).fits.items() if "@" not in key}
+    return {}
 
 
 def best_rates(measurements: Sequence[Measurement]) -> Peaks:

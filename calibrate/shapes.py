@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 
 from capplan.calibrate.kernels import Case
+from capplan.hardware.calibration import Measurement
 
 HELD_OUT_FRACTION = 1.0 / 3.0
 SEED = 20
@@ -65,10 +66,22 @@ ACCELERATOR = Grid(
 )  # fmt: skip
 PROCESSOR = Grid(
     rows=_powers(0, 13),
-    matrices=((512, 1024), (1024, 1024), (1024, 3072), (2048, 1024), (2048, 4096), (4096, 2048)),
+    matrices=((2048, 2048), (2048, 4096), (4096, 2048), (4096, 4096), (2048, 8192), (8192, 2048)),
     dtypes=("bf16", "fp32", "fp16", "int8", "fp8"),
     heads=((8, 2, 128), (8, 8, 128), (16, 4, 128), (8, 1, 128)),
-    prompts=((1, 64), (1, 128), (1, 256), (1, 512), (1, 1024), (2, 256), (4, 128)),
+    prompts=(
+        (1, 64),
+        (1, 128),
+        (1, 192),
+        (1, 256),
+        (1, 384),
+        (1, 512),
+        (1, 768),
+        (1, 1024),
+        (2, 128),
+        (2, 256),
+        (4, 128),
+    ),
     contexts=(
         (1, 256),
         (1, 1024),
@@ -80,15 +93,17 @@ PROCESSOR = Grid(
         (16, 256),
         (16, 1024),
     ),
-    passes=tuple(float(2**power) for power in range(12, 26)),
+    passes=tuple(part * 2**power for power in range(13, 26) for part in (1.0, 1.5)),
     columns=1024,
     experts=((8, 2, 512, 1024), (16, 4, 512, 512)),
     expert_tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-    latent=((8, 256, 32, 64, 64), (16, 512, 64, 128, 128)),
+    latent=((8, 512, 64, 128, 128), (16, 512, 64, 128, 128)),
     copies=tuple(_MIB * 2**power for power in range(-2, 9)),
     most_flop=2e10,
 )
-QUICK_MOST_FLOP = {"bf16": 6e9, "fp16": 2e9, "fp32": 2e9, "int8": 2e9, "fp8": 2e9}
+MOST_ABSORBED_TOKENS = 128
+"""Only decode absorbs the expansion of latents, so its products have few rows."""
+QUICK_MOST_FLOP = {"bf16": 1.8e10, "fp16": 2e9, "fp32": 2e9, "int8": 2e9, "fp8": 2e9}
 QUICK_DTYPES = {"cuda": ("bf16", "fp8"), "cpu": ("bf16",)}
 
 
@@ -116,7 +131,7 @@ def cases(*, accelerator: bool, quick: bool) -> list[Case]:
     return first + [rest[index] for index in order]
 
 
-def held_out(measured: Iterable[Case]) -> set[int]:
+def held_out(measured: Iterable[Case | Measurement]) -> set[int]:
     """Return the positions that the fit does not see: a random third of each operator and dtype.
 
     Groups of fewer than six shapes keep all of them in the fit.
@@ -193,7 +208,8 @@ def _latent(grid: Grid) -> Iterator[Case]:
             yield Case(
                 "latent_prefill", "bf16", _named("sequences query_heads rope nope value new_tokens", sizes)
             )
-        for rows, (inputs, outputs) in product(grid.expert_tokens, ((nope, latent), (latent, value))):
+        decoding = [tokens for tokens in grid.expert_tokens if tokens <= MOST_ABSORBED_TOKENS]
+        for rows, (inputs, outputs) in product(decoding, ((nope, latent), (latent, value))):
             yield Case(
                 "latent_bmm",
                 "bf16",

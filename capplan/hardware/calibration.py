@@ -99,6 +99,12 @@ class Peaks:
     memory_bytes_per_s: float
     flop_per_s: Mapping[str, float]
     """By dtype."""
+    link_bytes_per_s: float | None = None
+    """Best rate per rank and direction between the ranks of a group; None for one alone."""
+    ranks: int = 1
+    """Ranks of the group."""
+    node_ranks: int = 1
+    """Of them on this machine."""
 
 
 @dataclass(frozen=True, slots=True)

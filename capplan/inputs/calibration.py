@@ -19,8 +19,22 @@ COMPUTE_FRACTIONS = frozenset(
     {"compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction"}
 )
 """Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
-TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise"})
+TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
 """Kernels that efficiency records name; launches and copies are shown, and used where said."""
+NOT_MEASURED = (
+    "launch_s", "router_skew", "quantise_passes", "one_shot_fraction", "one_shot_step_s", "one_shot_floor_s",
+    "two_shot_fraction", "two_shot_step_s", "two_shot_floor_s", "direct_crowding_exponent", "exchange_fraction",
+    "dispatch_floor_s", "combine_floor_s",
+)  # fmt: skip
+"""Numbers that the benchmarks leave out: uneven routers, quantisation before a matmul, kernels of engines' own."""
+NETWORK = ("network_fraction", "network_step_s")
+"""Numbers that need ranks on several machines."""
+LINK_FRACTIONS = frozenset({"ring_fraction", "multicast_fraction"})
+"""Fractions of the link between devices."""
+RELATIVE_FRACTIONS = frozenset(
+    {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
+)
+"""Fractions that are not shares of a peak."""
 _FORM_FACTORS = ("pcie", "nvl")
 
 
@@ -44,6 +58,15 @@ def same_device(machine: Machine, device: Device) -> bool:
             return False
     reported = device.reported_memory_bytes or device.memory_bytes
     return math.isclose(machine.memory_bytes, reported, rel_tol=MEMORY_TOLERANCE_FRACTION)
+
+
+def refuse_other_machine(path: str | os.PathLike[str], measured: Machine, present: Machine) -> None:
+    """Refuse a calibration of another machine than the one in front of us."""
+    if measured.uuid_hash != present.uuid_hash:
+        raise InputError(
+            f"{os.fspath(path)}: was measured on {measured.name} ({measured.uuid_hash}), and this is "
+            f"{present.name} ({present.uuid_hash})\n  measure this one with: capplan calibrate -o FILE"
+        )
 
 
 def device_from_calibration(path: str | os.PathLike[str]) -> Device:
@@ -81,11 +104,11 @@ def device_from_calibration(path: str | os.PathLike[str]) -> Device:
         multiprocessors=machine.multiprocessors,
         l2_bytes=machine.l2_bytes,
         tdp_w=None,
-        link=None,
-        link_bytes_per_s=None,
-        link_domain_devices=1,
+        link="measured" if calibration.peaks.link_bytes_per_s else None,
+        link_bytes_per_s=calibration.peaks.link_bytes_per_s,
+        link_domain_devices=calibration.peaks.node_ranks,
         pcie_bytes_per_s=min((fit.numbers["bytes_per_s"].value for fit in copies if fit), default=None),
-        node_devices=1,
+        node_devices=calibration.peaks.node_ranks,
         network_bytes_per_s=None,
         labels=dict.fromkeys(measured, "measured"),
         sources=(source,),
@@ -127,16 +150,18 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
 
 
 def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Efficiency, name: str) -> Fit:
-    """Return a fit as numbers of the device's peaks, with launch and router skew from where they are known."""
+    """Return a fit as numbers of the device's peaks, with what is not measured from the device's family."""
     numbers = {
         key: number.value * _peak_ratio(key, fit, calibration, device) for key, number in fit.numbers.items()
     }
-    relative = next((f.numbers for key, f in family.fits.items() if key.startswith(f"{fit.kernel}/")), {})
+    relatives = [f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fit.key]
+    relatives += [f.numbers for key, f in family.fits.items() if key.startswith(f"{fit.kernel}/")]
+    near = relatives[0] if relatives else {}
+    unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]
+    numbers |= {key: near[key] for key in unseen if key in near}
     launch = next((f.numbers["launch_s"].value for f in calibration.fits if f.kernel == "launch"), None)
-    if "launch_s" in relative or fit.kernel in ("matmul", "elementwise"):
-        numbers["launch_s"] = relative.get("launch_s", 0.0) if launch is None else launch
-    if fit.kernel == "experts":
-        numbers["router_skew"] = relative.get("router_skew", 0.0)
+    if "launch_s" in near and launch is not None:
+        numbers["launch_s"] = launch
     held = [s.held_out_median_ape for s in fit.scores.values() if s.held_out_median_ape is not None]
     return Fit(
         numbers=numbers,
@@ -149,8 +174,12 @@ def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Eff
 
 
 def _peak_ratio(number: str, fit: KernelFit, calibration: Calibration, device: Device) -> float:
-    if not number.endswith("_fraction"):
+    if not number.endswith("_fraction") or number in RELATIVE_FRACTIONS:
         return 1.0
+    if fit.kernel == "link":
+        link = device.link_bytes_per_s or device.pcie_bytes_per_s
+        own = calibration.peaks.link_bytes_per_s
+        return own / link if own and link and number in LINK_FRACTIONS else 1.0
     if number not in COMPUTE_FRACTIONS:
         return calibration.peaks.memory_bytes_per_s / device.memory_bytes_per_s
     seen = calibration.peaks.flop_per_s

@@ -77,6 +77,9 @@ class PeaksRecord(Record):
 
     memory_bytes_per_s: float = Field(gt=0)
     flop_per_s: dict[str, float]
+    link_bytes_per_s: float | None = Field(gt=0)
+    ranks: int = Field(gt=0)
+    node_ranks: int = Field(gt=0)
 
 
 class MeasurementRecord(Record):
@@ -167,7 +170,7 @@ def _rounded(value: float) -> float:
 
 
 def _values(calibration: Calibration) -> dict[str, Any]:
-    machine = calibration.machine
+    machine, link = calibration.machine, calibration.peaks.link_bytes_per_s
     return {
         "schema_version": SCHEMA_VERSION,
         "date": calibration.date,
@@ -181,6 +184,9 @@ def _values(calibration: Calibration) -> dict[str, Any]:
             "flop_per_s": {
                 dtype: _rounded(rate) for dtype, rate in sorted(calibration.peaks.flop_per_s.items())
             },
+            "link_bytes_per_s": None if link is None else _rounded(link),
+            "ranks": calibration.peaks.ranks,
+            "node_ranks": calibration.peaks.node_ranks,
         },
         "fitted": {fit.key: _fit_values(fit) for fit in calibration.fits},
         "remarks": list(calibration.remarks),
@@ -246,7 +252,7 @@ def _plain(record: CalibrationRecord) -> Calibration:
         seconds=record.seconds,
         quick=record.quick,
         partial=record.partial,
-        peaks=Peaks(record.peaks.memory_bytes_per_s, record.peaks.flop_per_s),
+        peaks=Peaks(**record.peaks.model_dump()),
         fits=tuple(fits),
         measurements=tuple(measurements),
         remarks=tuple(record.remarks),

@@ -1,0 +1,147 @@
+"""Collectives between the ranks of a group that torchrun started: NCCL between accelerators, gloo between CPUs."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import distributed
+
+from capplan.calibrate.machine import Target
+from capplan.hardware.calibration import Measurement
+
+OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+REPEATS = 15
+"""Of one message size; all ranks run the same number."""
+CUDA_SIZES = tuple(float(2**power) for power in range(10, 29))
+CPU_SIZES = tuple(float(2**power) for power in range(10, 25))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks that torchrun started, as this one sees them."""
+
+    rank: int
+    ranks: int
+    node_ranks: int
+
+    @property
+    def is_first(self) -> bool:
+        """True on the rank that writes the file."""
+        return self.rank == 0
+
+
+def group_of_environment() -> Group | None:
+    """Return the group that torchrun described in the environment; None where this process is alone."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks < 2 or "RANK" not in os.environ:
+        return None
+    return Group(int(os.environ["RANK"]), ranks, int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks))))
+
+
+def own_device(name: str) -> str:
+    """Return the device of this rank: torchrun gives each local rank one accelerator."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name
+
+
+def collective_times(
+    group: Group, target: Target, *, quick: bool, tell: Callable[[str], None]
+) -> list[Measurement]:
+    """Return the time of every collective by message size, as the slowest rank saw it.
+
+    Parameters
+    ----------
+    group : of torchrun
+    target : the device of this rank
+    quick : every other size
+    tell : takes lines for people
+
+    Returns
+    -------
+    measurements; the same list on every rank
+    """
+    distributed.init_process_group(
+        "nccl" if target.is_cuda else "gloo", rank=group.rank, world_size=group.ranks
+    )
+    sizes = (CUDA_SIZES if target.is_cuda else CPU_SIZES)[:: 2 if quick else 1]
+    measured: list[Measurement] = []
+    try:
+        for operator in OPERATORS:
+            for size in sizes:
+                found = _measured(operator, size, group, target)
+                if isinstance(found, str):
+                    if group.is_first:
+                        tell(f"{operator} is skipped: {found}")
+                    break
+                measured.append(found)
+    finally:
+        distributed.destroy_process_group()
+    return measured
+
+
+def _measured(operator: str, size: float, group: Group, target: Target) -> Measurement | str:
+    dtype = torch.bfloat16 if target.is_cuda else torch.float32
+    elements = max(int(size / dtype.itemsize) // group.ranks, 1) * group.ranks
+    try:
+        call = _call(operator, elements, group, target, dtype)
+        call()
+    except RuntimeError as error:  # gloo lacks some collectives in some versions
+        return (str(error).splitlines() or ["failed"])[0][:100]
+    times = [_timed(call, target) for _ in range(REPEATS)]
+    slowest = torch.tensor(times, dtype=torch.float64, device=target.device)
+    distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX)
+    low, median, high = np.quantile(slowest.cpu().numpy(), (0.25, 0.5, 0.75))
+    shape = {"ranks": float(group.ranks), "message_bytes": float(elements * dtype.itemsize)}
+    return Measurement(operator, "bf16", shape, float(median), float((high - low) / 2 / median), REPEATS)
+
+
+def _timed(call: Callable[[], object], target: Target) -> float:
+    distributed.barrier()
+    if target.is_cuda:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _call(
+    operator: str, elements: int, group: Group, target: Target, dtype: torch.dtype
+) -> Callable[[], object]:
+    whole = torch.randn(elements, device=target.device).to(dtype)
+    part = torch.randn(elements // group.ranks, device=target.device).to(dtype)
+    other = torch.empty_like(whole)
+    if operator == "all_reduce":
+        return lambda: distributed.all_reduce(whole)
+    if operator == "all_gather":
+        return lambda: distributed.all_gather_into_tensor(whole, part)
+    if operator == "reduce_scatter":
+        return lambda: distributed.reduce_scatter_tensor(part, whole)
+    if operator == "all_to_all":
+        return lambda: distributed.all_to_all_single(other, whole)
+    # the first rank sends to the last one, over the network where there are several nodes
+    if group.rank == 0:
+        return lambda: distributed.send(whole, group.ranks - 1)
+    if group.rank == group.ranks - 1:
+        return lambda: distributed.recv(whole, 0)
+    return lambda: None
+
+
+def best_link_rate(measurements: list[Measurement]) -> float | None:
+    """Return the best rate that one rank sent at, over the link or network that the group used [B/s].
+
+    A ring moves 2 (n - 1) / n of an all-reduced message over each link, and (n - 1) / n of a gathered one.
+    """
+    passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+    rates = [
+        passes[m.operator] * (m.shape["ranks"] - 1) / m.shape["ranks"] * m.shape["message_bytes"] / m.seconds
+        for m in measurements
+        if m.operator in passes
+    ]
+    return max(rates, default=None)
