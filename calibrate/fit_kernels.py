@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
 from capplan.accuracy.kernels import predicted_latency
@@ -21,8 +20,8 @@ from capplan.calibrate.kernel_device import fitted_device
 from capplan.calibrate.kernel_parts import Timing
 from capplan.calibrate.kernel_scores import score_table
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
-from capplan.inputs.efficiency import SCHEMA_VERSION, efficiency_folder, efficiency_for
+from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.efficiency import efficiency_folder, efficiency_for, efficiency_text
 from capplan.inputs.hardware import device
 
 CATALOGUE_NAMES = {
@@ -34,6 +33,13 @@ CATALOGUE_NAMES = {
     "l40s": ("l40s", ["l40s"]),
 }
 """Device that was measured -> name of its file, and hardware entries that are this device."""
+
+
+HEAD = (
+    "# What kernels reach on this device, fitted to published timings: python -m capplan.calibrate.fit_kernels.\n"
+    "# Timings: AIConfigurator 0.12.0 kernel tables (Apache-2.0), https://github.com/ai-dynamo/aiconfigurator\n"
+)
+"""First lines of an efficiency file."""
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -76,40 +82,6 @@ def timings(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
                 Timing(case, float(row["latency_us"]) * case.unit_s, str(row["table"]), str(row["version"]))
             )
     return found
-
-
-def _plain(fit: Fit) -> dict[str, Any]:
-    record: dict[str, Any] = {"numbers": {name: float(f"{value:.5g}") for name, value in fit.numbers.items()}}
-    if fit.loop_l2_ratio != 1.0:
-        record["loop_l2_ratio"] = float(f"{fit.loop_l2_ratio:.4g}")
-    record["rows"] = fit.rows
-    for name in ("median_error_fraction", "mean_error_fraction", "held_out_median_error_fraction"):
-        value = getattr(fit, name)
-        if value is not None:
-            record[name] = round(float(value), 4)
-    return {**record, "label": fit.label, "fitted_on": fit.fitted_on}
-
-
-def write_efficiency(efficiency: Efficiency, names: Sequence[str], path: Path) -> None:
-    """Write one efficiency file.
-
-    Parameters
-    ----------
-    efficiency : the fits of one device
-    names : hardware entries that are this device
-    path : the file
-    """
-    record = {
-        "schema_version": SCHEMA_VERSION,
-        "device": efficiency.device,
-        "catalogue_names": list(names),
-        "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
-    }
-    head = (
-        "# What kernels reach on this device, fitted to published timings: python -m capplan.calibrate.fit_kernels.\n"
-        "# Timings: AIConfigurator 0.12.0 kernel tables (Apache-2.0), https://github.com/ai-dynamo/aiconfigurator\n"
-    )
-    path.write_text(head + yaml.safe_dump(record, sort_keys=False, width=110), encoding="utf-8")
 
 
 def predictions(
@@ -161,7 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own = [timing for timing in every if timing.case.device == name]
             fits = fitted_device(device(name), own, held_out=not options.no_held_out)
             file, names = CATALOGUE_NAMES[name]
-            write_efficiency(Efficiency(file, fits), names, efficiency_folder() / f"{file}.yaml")
+            text = efficiency_text(Efficiency(file, fits), names, HEAD)
+            (efficiency_folder() / f"{file}.yaml").write_text(text, encoding="utf-8")
             sys.stderr.write(f"{name}: {len(fits)} fits on {len(own)} timings\n")
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
     predicted = predictions(rows, {name: efficiency_for(device(name)) for name in chosen})

@@ -1,8 +1,11 @@
 """Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import yaml
 from pydantic import Field
 
 from capplan.errors import InputError
@@ -133,3 +136,37 @@ def efficiency_for(device: Device) -> Efficiency:
     if not known:
         note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
     return Efficiency(nearest, shipped[nearest][0].fits, "assumed", note)
+
+
+def _plain(fit: Fit) -> dict[str, Any]:
+    record: dict[str, Any] = {"numbers": {name: float(f"{value:.5g}") for name, value in fit.numbers.items()}}
+    if fit.loop_l2_ratio != 1.0:
+        record["loop_l2_ratio"] = float(f"{fit.loop_l2_ratio:.4g}")
+    record["rows"] = fit.rows
+    for name in ("median_error_fraction", "mean_error_fraction", "held_out_median_error_fraction"):
+        value = getattr(fit, name)
+        if value is not None:
+            record[name] = round(float(value), 4)
+    return {**record, "label": fit.label, "fitted_on": fit.fitted_on}
+
+
+def efficiency_text(efficiency: Efficiency, names: Sequence[str], head: str) -> str:
+    """Return the text of one efficiency file.
+
+    Parameters
+    ----------
+    efficiency : the fits of one device
+    names : hardware entries that are this device
+    head : comment lines
+
+    Returns
+    -------
+    YAML that `read_efficiency` reads back
+    """
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "device": efficiency.device,
+        "catalogue_names": list(names),
+        "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
+    }
+    return head + yaml.safe_dump(record, sort_keys=False, width=110)

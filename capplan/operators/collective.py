@@ -111,7 +111,8 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
         ranks, twice, 2.0 * others, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates
     )
     filling = rates.ring_ramp_bytes * message_bytes / (message_bytes + rates.ring_ramp_bytes + 1.0)
-    multicast_s = (message_bytes + filling) / (rates.link_bytes_per_s * rates.multicast_fraction)
+    crowd = (2.0 / np.maximum(ranks, 2.0)) ** rates.crowding_exponent
+    multicast_s = (message_bytes + filling) / (rates.link_bytes_per_s * rates.multicast_fraction * crowd)
     direct = rates.link_bytes_per_s * (2.0 / np.maximum(ranks, 2.0)) ** rates.direct_crowding_exponent
     one_s = others * (message_bytes / (direct * rates.one_shot_fraction) + rates.one_shot_step_s)
     two_s = twice / (direct * rates.two_shot_fraction) + others * rates.two_shot_step_s

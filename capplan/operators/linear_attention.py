@@ -37,8 +37,8 @@ class LinearAttentionRates:
     decode_floor_s: Number
     convolution_fraction: Number
     """Reached share of the bandwidth in the short convolution over a prompt."""
-    convolution_sequence_s: Number
-    """Per sequence of such a convolution."""
+    convolution_pad_tokens: Number
+    """Shortest prompt that such a convolution is as fast as."""
     convolution_floor_s: Number
     update_fraction: Number
     """Reached share of the bandwidth in the short convolution of one token."""
@@ -279,7 +279,7 @@ def short_convolution_time_s(
 ) -> Number:
     """Return the time of a causal depthwise convolution.
 
-        t = Q / (B e) + s t_s + t_0, with the rates of the decode kernel up to 8 tokens
+        t = Q / (B e) + t_0, with the rates of the decode kernel up to 8 tokens
 
     Parameters
     ----------
@@ -309,7 +309,8 @@ def short_convolution_time_s(
     Gu, Dao 2023, "Mamba", section 3.4, https://arxiv.org/abs/2312.00752
     """
     moved_bytes = short_convolution_bytes(sequences, new_tokens, channels, kernel)
-    prompt_s = moved_bytes / (rates.bytes_per_s * rates.convolution_fraction) + rates.convolution_floor_s
     update_s = moved_bytes / (rates.bytes_per_s * rates.update_fraction) + rates.update_floor_s
-    prompt_s = prompt_s + sequences * rates.convolution_sequence_s
+    padded = soft_maximum(new_tokens, rates.convolution_pad_tokens, SCAN_SHARPNESS)
+    prompt_bytes = short_convolution_bytes(sequences, padded, channels, kernel)
+    prompt_s = prompt_bytes / (rates.bytes_per_s * rates.convolution_fraction) + rates.convolution_floor_s
     return np.where(new_tokens <= UPDATE_TOKENS, update_s, np.maximum(prompt_s, update_s))
