@@ -11,6 +11,7 @@ from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency, Fit
 from capplan.inputs.calibration_file import read_calibration
 from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device
 
 MEMORY_TOLERANCE_FRACTION = 0.12
 """Nominal and reported memory of one device differ by less than this."""
@@ -35,6 +36,8 @@ RELATIVE_FRACTIONS = frozenset(
     {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
 )
 """Fractions that are not shares of a peak."""
+MEASURED_NAMES = ("cpu", "measured")
+"""Names of the device that a calibration measured, which the catalogue need not know."""
 _FORM_FACTORS = ("pcie", "nvl")
 
 
@@ -67,6 +70,28 @@ def refuse_other_machine(path: str | os.PathLike[str], measured: Machine, presen
             f"{os.fspath(path)}: was measured on {measured.name} ({measured.uuid_hash}), and this is "
             f"{present.name} ({present.uuid_hash})\n  measure this one with: capplan calibrate -o FILE"
         )
+
+
+def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> Device:
+    """Return the device of the catalogue, or the one that a calibration measured where it is called `cpu`.
+
+    Parameters
+    ----------
+    hardware : name or path; cpu (or measured) means the device of the calibration
+    calibration : file, if any
+
+    Returns
+    -------
+    the device
+    """
+    if hardware.lower() in MEASURED_NAMES:
+        if calibration is None:
+            raise InputError(
+                f"hardware {hardware!r} is known from a calibration only\n"
+                "  measure it: capplan calibrate --device cpu -o cpu.calibration.yaml, then give it with --calibration"
+            )
+        return device_from_calibration(calibration)
+    return device(hardware)
 
 
 def device_from_calibration(path: str | os.PathLike[str]) -> Device:

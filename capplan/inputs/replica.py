@@ -9,8 +9,8 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.calibration import efficiency_from_calibration, named_device
 from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
 from capplan.inputs.model import read_model
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
@@ -79,7 +79,7 @@ def asked_replica(
     """
     network = read_model(model, revision=revision, offline=offline)
     rules = profile(engine, engine_version)
-    target = device(hardware)
+    target = named_device(hardware, calibration)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = in_weight_format(network, weight_dtype) if weight_dtype else network
     kv_format, assumptions = cache_dtype(network, kv_dtype)
@@ -108,8 +108,6 @@ def asked_replica(
 def _efficiency(target: Device, calibration: Path | None) -> Efficiency:
     if calibration is None:
         return efficiency_for(target)
-    from capplan.inputs.calibration import efficiency_from_calibration
-
     return efficiency_from_calibration(calibration, target)
 
 
