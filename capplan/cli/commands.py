@@ -12,6 +12,8 @@ COMMANDS = {
     "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
     "spec": "Show what speculative decoding brings by batch and draft length, and where it stops paying.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected.",
+    "report": "Write the page for the planning review of a scenario: the decision first, then everything it rests on.",
+    "workload": "Read a trace, a request log or Prometheus text, and write it as a workload for scenarios.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",
     "calibrate": "Measure a device and write what its kernels reach, or prove, refit or compare a calibration.",

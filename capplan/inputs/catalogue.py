@@ -139,5 +139,16 @@ def shipped_or_unknown(name: str) -> tuple[dict[str, Any], str]:
     return found
 
 
+def shipped_folder(model: str) -> str:
+    """Return the folder of `model_configs` that the config of a shipped id is in.
+
+    Examples
+    --------
+    >>> shipped_folder("meta-llama/Llama-3.1-8B-Instruct")
+    'meta-llama--Llama-3.1-8B-Instruct'
+    """
+    return str(_index()["models"][model]["folder"])
+
+
 def _config_path(folder: str) -> Path:
     return data_folder(FOLDER) / folder / "config.json"

@@ -21,12 +21,12 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
     place = f"{spec.devices} x {spec.device.name}"
     verdict = "fits" if fit.fits else "does not fit"
     changes = [asdict(change) for change in fit.changes]
-    waterfall = _waterfall(fit)
+    steps = waterfall(fit)
     tables = [
         Table(
             [figures], upright=True, shown=tuple(k for k in figures if k not in _IN_WATERFALL), titles=_TITLES
         ),
-        Table(waterfall, title="Memory of one device"),
+        Table(steps, title="Memory of one device"),
     ]
     if changes:
         tables.append(Table(changes, title="Any of these makes it fit"))
@@ -37,7 +37,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
     )
     return Answer(
         command="fit",
-        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": waterfall},
+        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
         tables=tuple(tables),
         headline=f"{spec.network.name} {verdict} on {place}",
         closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
@@ -97,7 +97,7 @@ _TITLES = {
 }
 
 
-def _waterfall(fit: Fit) -> list[dict[str, Any]]:
+def waterfall(fit: Fit) -> list[dict[str, Any]]:
     """Return what comes off the device's memory, line by line, down to the cache, in the engine's own order."""
     plan, rules = fit.plan, fit.spec.profile.memory
     total = fit.device_memory_bytes

@@ -24,19 +24,28 @@ def show(answer: Answer, form: str | None = None, output: Path | None = None) ->
     -------
     the exit code of the answer
     """
+    say_warnings(answer)
+    chosen = form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "table")
+    send(answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty()), output)
+    return answer.exit_code
+
+
+def say_warnings(answer: Answer) -> None:
+    """Print the warnings of an answer to stderr."""
     for warning in answer.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    chosen = form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "table")
-    text = answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty())
+
+
+def send(text: str, output: Path | None) -> None:
+    """Write a text to a file, whole or not at all, or to stdout."""
     if output is not None:
         write_whole(output, text)
-        return answer.exit_code
+        return
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal without '×' shows '?', and no traceback
     stdout.write(text)
     stdout.flush()
-    return answer.exit_code
 
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:

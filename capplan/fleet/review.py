@@ -1,0 +1,135 @@
+"""A plan looked at closely: its targets with margins, its sizing step by step, its memory, its operators."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.accuracy.bounded import BoundedSpread
+from capplan.accuracy.intervals import interval_of, regime_keys, widest
+from capplan.accuracy.serving import network_class
+from capplan.fleet.fit import Fit, fit
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.probability import within_probability
+from capplan.fleet.search import Question
+from capplan.replica.estimate import OperatorRow, breakdown_of
+from capplan.replica.load import Load
+from capplan.replica.replica import replica_of
+from capplan.replica.spec import ReplicaSpec
+from capplan.workload.slo import Target
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMargin:
+    """One target, and how far a plan is from it."""
+
+    target: Target
+    predicted_s: float
+    low_s: float
+    high_s: float
+    """The measured value lies between low and high in 80 % of the cases."""
+    margin_fraction: float
+    """Of the limit that is left; below zero where it is missed."""
+    met_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """From the peak to the number of devices."""
+
+    peak_requests_per_s: float
+    limit_requests_per_s: float
+    """One replica at the edge of its targets."""
+    headroom_fraction: float
+    busy_replicas: int
+    spare_replicas: int
+    devices_per_replica: int
+    devices: int
+
+    @property
+    def planned_requests_per_s(self) -> float:
+        """One replica, with headroom."""
+        return self.limit_requests_per_s * (1.0 - self.headroom_fraction)
+
+    @property
+    def wanted_replicas(self) -> float:
+        """Before rounding up."""
+        return self.peak_requests_per_s / self.planned_requests_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDetail:
+    """The inside of one replica of a plan."""
+
+    spec: ReplicaSpec
+    memory: Fit
+    breakdown: tuple[OperatorRow, ...]
+    load: Load
+
+
+def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
+    """Return one replica of a plan."""
+    layout = plan.layout
+    return ReplicaSpec(
+        network=question.networks[plan.weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
+        profile=question.profile,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
+        max_model_len=question.max_model_len,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
+    )
+
+
+def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:
+    """Return every target of the scenario with what the plan is predicted to do."""
+    return tuple(_margin(plan, question, target) for target in question.slo.targets)
+
+
+def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin:
+    spreads: dict[str, BoundedSpread] = {
+        "ttft": plan.ttft_s, "tpot": plan.tpot_s, "itl": plan.tpot_s, "e2e": plan.e2e_s,
+    }  # fmt: skip
+    predicted = float(getattr(spreads[target.metric], target.statistic))
+    kind = network_class(question.networks[plan.weight_dtype])
+    keys = regime_keys(target.metric, "open", kind, plan.label)
+    interval = interval_of(question.intervals, keys) or widest(question.intervals)
+    return TargetMargin(
+        target,
+        predicted,
+        predicted * interval.low_ratio,
+        predicted * interval.high_ratio,
+        1.0 - predicted / target.limit_s,
+        within_probability(predicted, target.limit_s, interval),
+    )
+
+
+def sizing_of(plan: FleetPlan, headroom_fraction: float) -> Sizing:
+    """Return how the number of devices comes about."""
+    busy = plan.replicas - plan.spare_replicas
+    return Sizing(
+        peak_requests_per_s=plan.request_rate_per_replica * busy,
+        limit_requests_per_s=plan.request_rate_limit_per_replica,
+        headroom_fraction=headroom_fraction,
+        busy_replicas=busy,
+        spare_replicas=plan.spare_replicas,
+        devices_per_replica=plan.layout.devices,
+        devices=plan.gpus,
+    )
+
+
+def plan_detail(plan: FleetPlan, question: Question) -> PlanDetail:
+    """Return memory and operators of one replica of a plan at the peak of the scenario."""
+    spec = plan_spec(plan, question)
+    lengths = question.demand.lengths
+    inputs = float(lengths.input_tokens)
+    load = Load(
+        max(1, round(inputs)),
+        max(1, round(float(lengths.output_tokens))),
+        request_rate=plan.request_rate_per_replica,
+        prefix_hit_fraction=float(np.clip(float(lengths.cached_tokens) / inputs, 0.0, 1.0)),
+    )
+    rows = breakdown_of(replica_of(spec), load, plan.concurrency_per_replica)
+    return PlanDetail(spec, fit(spec), rows, load)
