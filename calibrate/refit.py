@@ -20,8 +20,13 @@ LEAST_POINTS = 6
 """Times per token that a refit needs."""
 NUMBERS = ("kernel_time_ratio", "step_s", "sequence_s")
 TYPICAL_ERROR = 0.1
-TOLD_RATIO = 0.5
-"""A number whose 95 % half-width is over this share of a time per token it explains is called not constrained."""
+NOISE = 0.05
+"""Relative error of one result, against which what was assumed before is weighed."""
+LEAST_NOISE = 0.01
+ASSUMED_SHARE = 0.5
+"""What was assumed before is off by about this share of a time per token."""
+TOLD_SHARE = 0.3
+"""A number whose 95 % half-width is over this share of a time per token is called not constrained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> Refit:
     design = np.array([[p.kernel_s, 1.0, p.concurrency] for p in points])
     measured = np.array([p.measured_s for p in points])
     before = design @ np.array([1.0, host.step_s, host.sequence_s])
-    solution, numbers, remarks = _solved(design, measured)
+    solution, numbers, remarks = _solved(design, measured, np.array([1.0, host.step_s, host.sequence_s]))
     after = design @ solution
     return Refit(
         numbers=numbers,
@@ -137,24 +142,31 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> Refit:
     )
 
 
-def _solved(design: Array, measured: Array) -> tuple[Array, dict[str, FittedNumber], list[str]]:
+def _solved(
+    design: Array, measured: Array, before: Array
+) -> tuple[Array, dict[str, FittedNumber], list[str]]:
+    """Return the numbers, pulled to what was assumed before where the results do not tell them."""
     relative = design / measured[:, None]
     scale = np.abs(relative).mean(axis=0)
+    scaled = relative / scale  # each scaled number is the mean share of the time per token that it explains
+    start = before * scale
+
+    def residuals(shares: Array) -> Array:
+        return np.concatenate([scaled @ shares - 1.0, NOISE / ASSUMED_SHARE * (shares - start)])
+
     fit = least_squares(
-        lambda x: (relative / scale) @ x - 1.0, np.array([scale[0], 1e-3, 1e-3]), bounds=(0.0, np.inf),
-        loss="soft_l1", f_scale=TYPICAL_ERROR,
-    )  # fmt: skip
-    errors = (relative / scale) @ fit.x - 1.0
-    deviation = 1.4826 * float(np.median(np.abs(errors))) * np.sqrt(len(measured) / max(len(measured) - 3, 1))
-    covariance = np.linalg.pinv((relative / scale).T @ (relative / scale)) * max(deviation, 1e-3) ** 2
-    half = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    rank = np.linalg.matrix_rank(relative / scale, tol=1e-3)
+        residuals, np.maximum(start, 1e-3), bounds=(0.0, np.inf), loss="soft_l1", f_scale=TYPICAL_ERROR
+    )
+    errors = scaled @ fit.x - 1.0
+    freedom = max(len(measured) - len(NUMBERS), 1)
+    deviation = max(1.4826 * float(np.median(np.abs(errors))) * np.sqrt(len(measured) / freedom), LEAST_NOISE)
+    information = scaled.T @ scaled / deviation**2 + np.eye(len(NUMBERS)) / ASSUMED_SHARE**2
+    half = 1.96 * np.sqrt(np.diag(np.linalg.inv(information)))
     numbers, remarks = {}, []
     for place, name in enumerate(NUMBERS):
-        # each scaled number is the mean share of the time per token that it explains
-        told = bool(half[place] < TOLD_RATIO and rank == len(NUMBERS))
-        value, width = fit.x[place] / scale[place], half[place] / scale[place]
-        numbers[name] = FittedNumber(float(value), float(max(value - width, 0.0)), float(value + width), told)
+        told = bool(half[place] < TOLD_SHARE)
+        value, width = float(fit.x[place] / scale[place]), float(half[place] / scale[place])
+        numbers[name] = FittedNumber(value, max(value - width, 0.0), value + width, told)
         if not told:
             remarks.append(
                 f"{name} is not constrained by these results: they need more different concurrencies and lengths"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capplan.report.answer import Answer
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(metavar="[FILE]...", help="More files of --from.", show_default=False)
+    list[Path] | None, typer.Argument(metavar="FILE", help="More files of --from.", show_default=False)
 ]
 DeviceName = Annotated[
     str | None,

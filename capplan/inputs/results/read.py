@@ -54,17 +54,20 @@ def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
 
 
 def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:
-    """Return the result with the stated fields where it has none of its own.
+    """Return the result with the stated fields where it has none of its own; a stated model always counts.
+
+    The model in a file is the name that it was served under, which may be an alias.
 
     Examples
     --------
     >>> completed(BenchmarkResult("t", "p", tensor_parallel=2), tensor_parallel=8, hardware="h100").tensor_parallel
     2
     """
-    missing = {
-        key: value for key, value in stated.items() if value is not None and getattr(result, key) is None
-    }
-    return replace(result, **missing)
+    given = {key: value for key, value in stated.items() if value is not None}
+    return replace(
+        result,
+        **{key: value for key, value in given.items() if key == "model" or getattr(result, key) is None},
+    )
 
 
 def request_log(path: str | Path) -> tuple[RequestRecord, ...]:
