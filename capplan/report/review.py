@@ -10,7 +10,7 @@ from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, 
 from capplan.hardware.device import Source
 from capplan.inputs.question import AskedFleet
 from capplan.report.answer import Answer, Table
-from capplan.report.picture import Bars
+from capplan.report.bars import Bars
 
 
 @dataclass(frozen=True, slots=True)

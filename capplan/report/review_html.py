@@ -6,7 +6,7 @@ from itertools import count
 from capplan import __version__
 from capplan.report.answer import Table
 from capplan.report.grid import grid_of
-from capplan.report.picture import svg_of
+from capplan.report.bars import svg_of
 from capplan.report.review import Review, Section
 
 _STYLE = """

@@ -1,0 +1,118 @@
+"""Pictures as SVG, PNG or PDF: the only place that draws; matplotlib is imported when one is asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.workload.summary import WorkloadSummary
+
+SUFFIXES = (".svg", ".png", ".pdf")
+_PANEL_INCHES = (4.8, 3.4)
+
+
+def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
+    """Draw some panels side by side into a file; the same values give the same bytes.
+
+    Raises
+    ------
+    InputError
+        the suffix is not known, matplotlib is not there, or the file cannot be written
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--picture: {path.name!r} is not one of {', '.join(SUFFIXES)}; e.g. picture.svg")
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "capplan", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    ):
+        width, height = _PANEL_INCHES
+        figure, axes = pyplot.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
+        for panel, axis in zip(panels, axes[0], strict=True):
+            panel(axis)
+        figure.tight_layout()
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        try:
+            figure.savefig(path, metadata=metadata, dpi=150)
+        except OSError as error:
+            raise InputError(f"--picture: cannot write {str(path)!r}: {error.strerror}") from None
+        finally:
+            pyplot.close(figure)
+
+
+def workload_picture(path: Path, found: WorkloadSummary) -> None:
+    """Draw lengths, rate over time and, where it is known, prefix reuse by the size of the cache."""
+
+    def lengths(axis: Any) -> None:
+        for name, summary in (("prompt", found.input_tokens), ("answer", found.output_tokens)):
+            share = [(place + 0.5) / len(summary.values) for place in range(len(summary.values))]
+            axis.plot(summary.values, share, label=f"{name}, mean {summary.mean:,.0f}")
+        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=found.name)
+        axis.legend(frameon=False)
+
+    def rate(axis: Any) -> None:
+        values, span = found.rate.by_window, found.rate.window_s
+        axis.step(
+            [place * span / 3600.0 for place in range(len(values))], values, where="post", linewidth=0.8
+        )
+        if found.rate.mean:
+            axis.axhline(found.rate.mean, linestyle=":", color="grey")
+        axis.set(xlabel="hours", ylabel=f"req/s in windows of {span:.0f} s", title="rate", ylim=(0, None))
+
+    def reuse(axis: Any) -> None:
+        assert found.prefix is not None
+        size = found.prefix.block_tokens
+        axis.plot([n * size for n, _ in found.prefix.curve], [h for _, h in found.prefix.curve], marker=".")
+        axis.set(
+            xscale="log",
+            xlabel="tokens in the cache",
+            ylabel="prompt tokens found",
+            title="prefix reuse",
+            ylim=(0, None),
+        )
+
+    panels = [lengths]
+    if found.rate.by_window:
+        panels.append(rate)
+    if found.prefix:
+        panels.append(reuse)
+    drawn(path, panels)
+
+
+def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> None:
+    """Draw throughput per GPU against the speed of each user, and goodput against load, one line per plan."""
+
+    def frontier(axis: Any) -> None:
+        for name, rows in lines.items():
+            axis.plot(
+                [1.0 / row["tpot_s"]["mean"] for row in rows],
+                [row["output_tokens_per_s_per_gpu"] for row in rows],
+                marker=".",
+                label=name,
+            )
+        axis.set(
+            xlabel="tokens/s of each user", ylabel="output tokens/s of each GPU", title=title, ylim=(0, None)
+        )
+        axis.legend(frameon=False, fontsize=7)
+
+    def goodput(axis: Any) -> None:
+        for name, rows in lines.items():
+            axis.plot(
+                [row["requests_per_s"] for row in rows],
+                [row["slo_met_fraction"] for row in rows],
+                marker=".",
+                label=name,
+            )
+        axis.set(
+            xlabel="requests/s of a replica",
+            ylabel="share within the targets",
+            ylim=(0, 1.05),
+            title="goodput",
+        )
+
+    drawn(path, [frontier, goodput])
