@@ -16,6 +16,7 @@ from capplan.inputs.prices import price_records, read_prices
 from capplan.inputs.record import validated
 from capplan.inputs.scenario_file import Fleet, Prices, Promise, ScenarioFile, Traffic
 from capplan.inputs.trace import read_trace
+from capplan.inputs.workload_file import is_workload, with_workload
 from capplan.inputs.yaml_file import Document, KeyPath, read_yaml
 from capplan.model.weight_format import FORMATS, KV_FORMATS
 from capplan.workload.length import empirical
@@ -68,6 +69,8 @@ def _frequency(reading: _Reading, item: Traffic, at: KeyPath) -> str:
 def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
     at: KeyPath = ("traffic", index)
     how = _frequency(reading, item, at)
+    if item.trace is not None and is_workload(item.trace):
+        item = with_workload(item, reading.resolved(item.trace))
     cv, rate, trace_path = item.arrival_cv, item.request_rate, None
     found = {}
     if item.trace is not None:
@@ -79,6 +82,8 @@ def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass
             "input_tokens": empirical(trace.input_tokens),
             "output_tokens": empirical(trace.output_tokens),
         }
+        for remark in trace.remarks:
+            reading.assume(f"{item.name}: {remark}", f"traffic[{index}].trace")
         reading.assume(
             f"{item.name}: peak rate {rate:.4g} req/s, the busiest minute of the trace",
             f"traffic[{index}].request_rate",

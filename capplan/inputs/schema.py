@@ -8,9 +8,11 @@ from capplan.inputs.hardware import AliasFile, HardwareFile
 from capplan.inputs.prices import PriceFile, TokenPriceFile
 from capplan.inputs.record import Record
 from capplan.inputs.scenario_file import ScenarioFile
+from capplan.inputs.workload_file import WorkloadFile
 
 SCHEMAS: dict[str, type[Record]] = {
     "scenario": ScenarioFile,
+    "workload": WorkloadFile,
     "hardware": HardwareFile,
     "aliases": AliasFile,
     "prices": PriceFile,

@@ -1,27 +1,22 @@
-"""Request traces: when requests came, and how long prompt and answer were."""
+"""A request trace as a whole: when requests came, and how long prompt and answer were."""
 
-import csv
-import gzip
-import json
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.inputs.traces.read import TraceFile, trace_file
 from capplan.numbers import Array
+from capplan.serving.requests import Requests
+from capplan.workload.statistics import interarrival_cv
+from capplan.workload.trace import Counts, TracePart
 
 MAX_REQUESTS = 2_000_000
+"""Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
 WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
-
-_ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timestamp", "time", "start_s")
-_INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "num_prefill_tokens", "request tokens", "prompt_tokens")  # fmt: skip
-_OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "num_decode_tokens", "response tokens", "completion_tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +28,12 @@ class Trace:
     """From the first request on."""
     input_tokens: Array
     output_tokens: Array
+    block_ids: Counts
+    """Hashed blocks of all prompts, one prompt after the other; empty where the file names none."""
+    block_counts: Counts
+    block_tokens: int = 0
+    remarks: tuple[str, ...] = ()
+    """What was left out and what was normalised."""
 
     @property
     def seconds(self) -> float:
@@ -56,90 +57,85 @@ class Trace:
 
     @property
     def arrival_cv(self) -> float:
-        """Coefficient of variation of the time between arrivals."""
-        gaps = np.diff(self.arrival_s)
-        mean = float(gaps.mean()) if len(gaps) else 0.0
-        return float(gaps.std()) / mean if mean > 0 else 1.0
+        """Coefficient of variation of the time between arrivals; 1 where it cannot be told."""
+        return interarrival_cv(self.arrival_s)[0] or 1.0
+
+    def requests(self) -> Requests:
+        """Return the requests as the simulation wants them."""
+        hashed = self.block_ids.size > 0
+        return Requests(
+            self.input_tokens.astype(np.int64),
+            self.output_tokens.astype(np.int64),
+            self.arrival_s,
+            block_ids=self.block_ids if hashed else None,
+            block_counts=self.block_counts if hashed else None,
+        )
 
 
-def _is_gzip(path: Path, name: str) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"\x1f\x8b"
-    except FileNotFoundError:
-        raise InputError(f"{name}: no such file; a request trace (.csv or .jsonl) is expected") from None
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read ({(error.strerror or 'error').lower()})") from None
-
-
-def _rows(path: Path, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    packed = _is_gzip(path, name)
-    with gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8") as stream:
-        if ".jsonl" in path.name:
-            for number, line in enumerate(stream, 1):
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise InputError(f"{name}: line {number}: is not an object")
-                    yield number, {str(key).lower(): value for key, value in row.items()}
-            return
-        for number, row in enumerate(csv.DictReader(stream), 2):
-            yield number, {str(key).strip().lower(): value for key, value in row.items()}
-
-
-def _column(row: Mapping[str, Any], names: tuple[str, ...], name: str) -> str:
-    for candidate in names:
-        if candidate in row:
-            return candidate
-    raise InputError(
-        f"{name}: has no column {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(map(str, row))}"
-    )
-
-
-def _seconds(value: Any) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return datetime.fromisoformat(str(value)[:26]).timestamp()
-
-
-def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """Return the requests in a trace file.
-
-    CSV or JSON lines, plain or gzip, with a column each for arrival (seconds or a date; Mooncake's
-    `timestamp` beside `hash_ids` is in milliseconds), input tokens and output tokens, by the names
-    of the public traces. Requests without an output token are left out.
+def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
+    """Return the requests in a trace file of any format that is known.
 
     Parameters
     ----------
     path : path
+    strict : refuse a file in which rows are no requests; else they are left out and counted in `remarks`.
+        Requests without an output token are left out in any case.
 
     Returns
     -------
     Trace, sorted by arrival, which starts at 0
     """
     name = os.fspath(path)
-    table: list[tuple[float, float, float]] = []
-    number = 0
-    try:
-        for number, row in _rows(Path(path), name):
-            if not table:
-                arrival, tokens_in, tokens_out = (
-                    _column(row, names, name) for names in (_ARRIVAL, _INPUT, _OUTPUT)
-                )
-                unit_s = 1e-3 if "hash_ids" in row and arrival == "timestamp" else 1.0
-            values = (_seconds(row[arrival]) * unit_s, float(row[tokens_in]), float(row[tokens_out]))
-            if not all(np.isfinite(values)) or values[1] < 0 or values[2] < 0:
-                raise InputError(f"{name}: line {number}: a time or a token count is negative or not finite")
-            table.append(values)
-            if len(table) > MAX_REQUESTS:
-                raise InputError(f"{name}: holds more than {MAX_REQUESTS:,} requests; cut it")
-    except (ValueError, KeyError, TypeError, csv.Error, EOFError, OSError) as error:
-        raise InputError(
-            f"{name}: line {number + 1 if number < 2 else number}: is not a request ({error})"
-        ) from None
-    kept = np.array([row for row in table if row[2] > 0], dtype=np.float64).reshape(-1, 3)
-    if len(kept) < 2:
+    file = trace_file(Path(path))
+    parts: list[TracePart] = []
+    held = 0
+    for part in file.parts():
+        parts.append(part)
+        held += len(part)
+        if held > MAX_REQUESTS:
+            raise InputError(
+                f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
+                f"  cut it, or sum it up first: capplan workload {Path(path).name} -o workload.yaml"
+            )
+    if strict:
+        _refuse_omissions(file, name)
+    if held < 2:
         raise InputError(f"{name}: holds fewer than two requests with an output")
-    kept = kept[np.argsort(kept[:, 0], kind="stable")]
-    return Trace(name, kept[:, 0] - kept[0, 0], kept[:, 1], kept[:, 2])
+    return _sorted_trace(name, file, parts)
+
+
+def _refuse_omissions(file: TraceFile, name: str) -> None:
+    for reason, line in file.omissions.first_line.items():
+        if reason == "is not a request" or "negative" in reason or "finite" in reason:
+            what = "a time or a token count is negative or not finite" if "token count" in reason else reason
+            raise InputError(f"{name}: line {line}: {what}")
+
+
+def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:
+    def column(of: str) -> Array:
+        return np.concatenate([getattr(part, of) for part in parts])
+
+    arrival = column("arrival_s")
+    if not np.isfinite(arrival).all():
+        raise InputError(f"{name}: has no time stamps, so it cannot be replayed\n  add a column arrival_s")
+    order = np.argsort(arrival, kind="stable")
+    counts = column("block_counts")
+    ids = column("block_ids")
+    remarks = [*file.omissions.lines(), *file.omissions.notes]
+    late = int(np.count_nonzero(arrival < np.maximum.accumulate(arrival)))
+    if late:
+        remarks.append(f"{late:,} requests stood behind later ones; sorted by arrival")
+        if ids.size:
+            pieces = np.split(ids, np.cumsum(counts)[:-1])
+            ids = np.concatenate([pieces[index] for index in order])
+    arrival = arrival[order]
+    return Trace(
+        name,
+        arrival - arrival[0],
+        column("input_tokens")[order].astype(np.float64),
+        column("output_tokens")[order].astype(np.float64),
+        ids.astype(np.int64),
+        counts[order].astype(np.int64),
+        file.block_tokens,
+        tuple(remarks),
+    )

@@ -22,17 +22,17 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"--picture: {path.name!r} is not one of {', '.join(SUFFIXES)}; e.g. picture.svg")
     try:
-        import matplotlib
+        import matplotlib as mpl
     except ImportError:
         raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
 
-    with matplotlib.rc_context(
+    with mpl.rc_context(
         {"svg.hashsalt": "capplan", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     ):
         width, height = _PANEL_INCHES
-        figure, axes = pyplot.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
+        figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
         for panel, axis in zip(panels, axes[0], strict=True):
             panel(axis)
         figure.tight_layout()
@@ -42,7 +42,7 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
         except OSError as error:
             raise InputError(f"--picture: cannot write {str(path)!r}: {error.strerror}") from None
         finally:
-            pyplot.close(figure)
+            plt.close(figure)
 
 
 def workload_picture(path: Path, found: WorkloadSummary) -> None:

@@ -254,7 +254,7 @@ TRACES = {
         "line 3: a time or a token count is negative",
     ),
     "one": ("arrival_s,input_tokens,output_tokens\n0,1,1\n", "fewer than two requests"),
-    "empty": ("", "fewer than two requests"),
+    "empty": ("", "is empty"),
 }
 
 

@@ -1,0 +1,297 @@
+"""What a trace is like: lengths, rates, burstiness; gathered part by part in bounded memory."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.numbers import Array
+from capplan.workload.length import standard_normal_quantile
+from capplan.workload.trace import Counts
+
+LONGEST_TOKENS = 10_000_000
+"""A longer prompt or answer is a mistake of the file."""
+KEPT_ARRIVALS = 8_000_000
+"""Arrivals that are kept for the times between them; rates count all arrivals."""
+WINDOW_S = 60.0
+HOUR_S = 3600.0
+MOST_HOURS = 48
+"""A longer trace is shown by the hour of its day."""
+
+
+def weighted_quantile(values: Array, weights: Array, probability: Array) -> Array:
+    """Return quantiles of values that occur so many times.
+
+        Q(p) = linear between the order statistics at p (n - 1)
+
+    Parameters
+    ----------
+    values : [any]
+        ascending
+    weights : [-]
+        times that each occurs, whole numbers; n is their sum
+    probability : [-]
+        p
+
+    Returns
+    -------
+    [any]
+        Q, as of the list in which each value is repeated
+
+    Examples
+    --------
+    >>> weighted_quantile(np.array([1.0, 2.0]), np.array([1.0, 1.0]), np.array([0.5]))
+    array([1.5])
+
+    References
+    ----------
+    Hyndman, Fan 1996, "Sample quantiles in statistical packages", definition 7, doi:10.2307/2684934.
+    """
+    reached = np.cumsum(weights)
+    place = np.asarray(probability) * (reached[-1] - 1.0)
+    low = values[np.searchsorted(reached, np.floor(place), side="right")]
+    high = values[np.searchsorted(reached, np.minimum(np.ceil(place), reached[-1] - 1.0), side="right")]
+    return np.asarray(low + (high - low) * (place - np.floor(place)))
+
+
+@dataclass(frozen=True, slots=True)
+class LognormalFit:
+    """The lognormal distribution with the same mean and spread of logarithms, and how far it is off."""
+
+    mean: float
+    sigma: float
+    p95: float
+    largest_error_fraction: float
+    """Largest distance between the two cumulative distributions (Kolmogorov-Smirnov)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSummary:
+    """Token counts of prompts or answers."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+    values: tuple[float, ...]
+    """Quantiles of equal weight that stand for the distribution, ascending, with its mean."""
+    fit: LognormalFit
+
+
+VALUES = 100
+
+
+def length_summary(tokens: Array, weights: Array) -> LengthSummary:
+    """Return the summary of token counts, ascending, each occurring so many times (or with a probability)."""
+    total = float(weights.sum())
+    mean = float(tokens @ weights) / total
+    whole = weights if total > VALUES else weights * (1e9 / total)
+    p50, p95, p99 = weighted_quantile(tokens, whole, np.array([0.5, 0.95, 0.99])).tolist()
+    middle = weighted_quantile(tokens, whole, (np.arange(VALUES) + 0.5) / VALUES)
+    scaled = np.maximum(np.rint(middle * (mean / middle.mean())), 1.0)
+    return LengthSummary(
+        mean=mean,
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        max=float(tokens[-1]),
+        values=tuple(scaled.tolist()),
+        fit=lognormal_fit(tokens, weights / total, mean),
+    )
+
+
+def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
+    """Return the lognormal distribution of the mean and of the logarithms' spread."""
+    logs = np.log(np.maximum(tokens, 1.0))
+    centre = float(logs @ share)
+    sigma = float(np.sqrt(max(float(np.square(logs - centre) @ share), 0.0)))
+    shift = np.log(mean) - sigma**2 / 2.0
+    p95 = float(np.exp(shift + sigma * float(standard_normal_quantile(0.95))))
+    if sigma == 0.0:
+        return LognormalFit(mean, 0.0, mean, 0.0)
+    grid = np.arange(1, 200) / 200.0
+    drawn = np.exp(shift + sigma * standard_normal_quantile(grid))
+    reached = np.concatenate(([0.0], np.cumsum(share)))
+    seen = reached[np.searchsorted(tokens, drawn, side="right")]
+    return LognormalFit(mean, sigma, p95, float(np.abs(seen - grid).max()))
+
+
+class TokenCounts:
+    """How often each token count occurs."""
+
+    __slots__ = ("_counts", "total")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._counts: Counts = np.zeros(1024, dtype=np.int64)
+        self.total = 0
+
+    def add(self, tokens: Counts) -> None:
+        """Count some lengths."""
+        if not tokens.size:
+            return
+        found = np.bincount(tokens)
+        if found.size > self._counts.size:
+            self._counts = np.concatenate(
+                (self._counts, np.zeros(2 * found.size - self._counts.size, dtype=np.int64))
+            )
+        self._counts[: found.size] += found
+        self.total += int(tokens.size)
+
+    def summary(self) -> LengthSummary:
+        """Return what the lengths are like."""
+        tokens = np.flatnonzero(self._counts)
+        return length_summary(tokens.astype(np.float64), self._counts[tokens].astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class RateSummary:
+    """How often requests come; None where the trace is too short to tell."""
+
+    seconds: float
+    mean: float | None
+    """Requests per second."""
+    peak_60s: float | None
+    """In the busiest whole minute; the mean of a trace of under two minutes."""
+    cv: float | None
+    """Coefficient of variation of the time between arrivals; 1 is Poisson."""
+    dispersion_60s: float | None
+    """Variance over mean of the requests per minute; 1 is Poisson at a constant rate."""
+    by_hour: tuple[float, ...]
+    """Requests per second of each hour; of each hour of the day for traces over two days."""
+    by_window: tuple[float, ...] = ()
+    """Requests per second of each window of `window_s`."""
+    window_s: float = WINDOW_S
+    quantised: bool = False
+    """Most arrivals share their time stamp; the cv is that of the requests per stamp."""
+
+    @property
+    def peak_to_mean_ratio(self) -> float | None:
+        """Busiest minute over the mean."""
+        return self.peak_60s / self.mean if self.peak_60s and self.mean else None
+
+
+def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:
+    """Return the variation of the times between sorted arrivals, and whether the stamps are quantised.
+
+        c = sqrt(E[g^2] - E[g]^2) / E[g]
+
+    Where most stamps are shared, the gaps are an artefact of the clock, and c is that of the requests per stamp:
+    the square root of their variance over their mean, which is the same for a renewal process over long stretches.
+
+    Parameters
+    ----------
+    arrival_s : [s]
+        ascending
+
+    Returns
+    -------
+    [-]
+        c, None for fewer than three arrivals or no time at all; and a flag
+
+    Examples
+    --------
+    >>> interarrival_cv(np.array([0.0, 1.0, 2.0, 3.0]))
+    (0.0, False)
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", section 3.3: the variance of a renewal count over its mean tends to c^2.
+    """
+    if arrival_s.size < 3 or arrival_s[-1] <= arrival_s[0]:
+        return None, False
+    stamps, repeats = np.unique(arrival_s, return_counts=True)
+    quantised = stamps.size > 2 and stamps.size < 0.5 * arrival_s.size
+    if quantised:
+        return float(np.sqrt(repeats.var() / repeats.mean())), True
+    gaps = np.diff(arrival_s)
+    return float(gaps.std() / gaps.mean()), False
+
+
+class ArrivalCounts:
+    """Requests per second of the clock, and the arrivals themselves as long as they are few."""
+
+    __slots__ = ("_first_s", "_kept", "_last_s", "_least_s", "_minutes", "kept", "total", "unsorted")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._first_s = np.nan
+        self._least_s, self._last_s = np.inf, -np.inf
+        self._minutes: Counter[int] = Counter()
+        self._kept: list[Array] = []
+        self.kept = 0
+        self.total = 0
+        self.unsorted = 0
+        """Requests that stand behind a later one in the file."""
+
+    def add(self, arrival_s: Array) -> None:
+        """Count some arrivals, in the order of the file."""
+        if not arrival_s.size:
+            return
+        if not self.total:
+            self._first_s = float(arrival_s[0])
+        latest = np.maximum.accumulate(np.maximum(arrival_s, self._last_s))
+        self.unsorted += int(np.count_nonzero(arrival_s < latest))
+        self._least_s = min(self._least_s, float(arrival_s.min()))
+        self._last_s = float(latest[-1])
+        minute = np.floor((arrival_s - self._first_s) / WINDOW_S).astype(np.int64)
+        keys, counts = np.unique(minute, return_counts=True)
+        self._minutes.update(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
+        if self.kept < KEPT_ARRIVALS:
+            self._kept.append(arrival_s)
+            self.kept += int(arrival_s.size)
+        self.total += int(arrival_s.size)
+
+    def summary(self) -> RateSummary:
+        """Return how often requests come."""
+        seconds = max(self._last_s - self._least_s, 0.0) if self.total else 0.0
+        if self.total < 2 or seconds == 0.0:
+            return RateSummary(seconds, None, None, None, None, ())
+        arrivals = np.sort(np.concatenate(self._kept))
+        cv, quantised = interarrival_cv(arrivals)
+        if self.kept == self.total:
+            minute = np.floor((arrivals - arrivals[0]) / WINDOW_S).astype(np.int64)
+            keys, counts = np.unique(minute, return_counts=True)
+        else:
+            pairs = sorted(self._minutes.items())
+            keys = np.array([key for key, _ in pairs]) - pairs[0][0]
+            counts = np.array([count for _, count in pairs])
+        return rate_summary(self.total, seconds, keys, counts, cv=cv, quantised=quantised)
+
+
+def rate_summary(
+    requests: int, seconds: float, minutes: Counts, counts: Counts, *, cv: float | None, quantised: bool
+) -> RateSummary:
+    """Return rates from the requests in the minutes that had any, minutes counted from the first request."""
+    mean = requests / seconds
+    whole = int(seconds // WINDOW_S)
+    inside = counts[minutes < whole]
+    peak, dispersion = mean, None
+    if whole >= 2:
+        peak = float(inside.max(initial=0)) / WINDOW_S
+        average = float(inside.sum()) / whole
+        square = float(np.square(inside, dtype=np.float64).sum()) / whole
+        dispersion = (square - average**2) / average if average else None
+    hours = max(int(np.ceil(seconds / HOUR_S)), 1)
+    hour = (minutes * WINDOW_S / HOUR_S).astype(np.int64)
+    if hours > MOST_HOURS:
+        by_hour = np.bincount(hour % 24, weights=counts, minlength=24) / (seconds / 24.0)
+    else:
+        last_s = seconds - (hours - 1) * HOUR_S
+        lasting = np.array([HOUR_S] * (hours - 1) + [max(last_s, WINDOW_S)])
+        by_hour = np.bincount(hour, weights=counts, minlength=hours)[:hours] / lasting
+    windows = np.zeros(0)
+    if 1 <= whole <= 60 * 24 * 31:
+        windows = np.bincount(minutes[minutes < whole], weights=inside, minlength=whole) / WINDOW_S
+    return RateSummary(
+        seconds,
+        mean,
+        peak,
+        cv,
+        dispersion,
+        tuple(by_hour.tolist()),
+        tuple(windows.tolist()),
+        WINDOW_S,
+        quantised,
+    )

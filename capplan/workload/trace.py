@@ -1,0 +1,70 @@
+"""Requests of a trace in parts of bounded size, and what was left out of it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.numbers import Array
+
+Counts = NDArray[np.int64]
+
+PART_REQUESTS = 65_536
+"""Requests in one part: what is held at a time while a long trace is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """Some successive requests, as columns of equal length, in the order of the file."""
+
+    arrival_s: Array
+    """On the clock of the file; nan where it has none."""
+    input_tokens: Counts
+    output_tokens: Counts
+    block_counts: Counts
+    """Blocks of each prompt; 0 where the file names none."""
+    block_ids: Counts
+    """Identities of those blocks, one prompt after the other."""
+    ttft_s: Array
+    """Measured; nan where the file has none."""
+    e2e_s: Array
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return int(self.input_tokens.size)
+
+
+@dataclass(slots=True)
+class Omissions:
+    """Rows that are not used, counted by reason, with the line where each reason came up first."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    first_line: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What was normalised, such as a unit of time."""
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count one row that is left out."""
+        self.counts[reason] += 1
+        self.first_line.setdefault(reason, line)
+
+    def note(self, text: str) -> None:
+        """Say once what was done to the file."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def lines(self) -> list[str]:
+        """Return the reasons as people read them, most frequent first.
+
+        Examples
+        --------
+        >>> omissions = Omissions()
+        >>> omissions.drop("no output token", 3)
+        >>> omissions.lines()
+        ['1 row left out: no output token (first in line 3)']
+        """
+        return [
+            f"{count:,} row{'s' if count > 1 else ''} left out: {reason} (first in line {self.first_line[reason]})"
+            for reason, count in self.counts.most_common()
+        ]

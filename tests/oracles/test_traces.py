@@ -1,0 +1,230 @@
+"""Traffic read from the formats of published traces and of benchmark tools, against published figures."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.inputs.scenario import read_scenario
+from capplan.inputs.trace import read_trace
+from capplan.inputs.traces.read import format_of, workload_of
+from capplan.inputs.workload_file import read_workload, workload_text
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+HERE = pytest.mark.skipif(
+    not (SHARED / "traces").is_dir(), reason="the public traces are not beside the repository"
+)
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("file", "requests", "mean_in", "p95_in", "mean_out", "p95_out", "rate", "peak_ratio", "cv"),
+    [
+        ("AzureLLMInferenceTrace_code.csv.gz", 8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),
+        ("AzureLLMInferenceTrace_conv.csv.gz", 19366, 1154.7, 4083, 211.1, 451, 5.530, 1.52, 1.09),
+        ("mooncake_conversation_trace.jsonl.gz", 12031, 12035, 39550, 342.6, 698, 3.402, 1.21, 1.05),
+        ("mooncake_synthetic_trace.jsonl.gz", 3993, 15325, 48905, 149.1, 519, 3.907, 1.17, 1.01),
+        ("servegen_language_m-large_clients.csv.gz", 236892826, 914.3, 2404, 155.1, 539, 195.84, 2.98, 3.45),
+        ("servegen_reason_deepseek-r1_clients.csv.gz", 1383669, 1268.2, 6714, 1527.4, 5701, 16.0, 2.66, 2.28),
+    ],
+)
+def test_published_statistics_of_public_traces(
+    file, requests, mean_in, p95_in, mean_out, p95_out, rate, peak_ratio, cv
+):
+    """Statistics published with the traces; peaks are those of windows that may start elsewhere, to 3 %."""
+    found = workload_of([SHARED / "traces" / file])
+    assert found.requests == pytest.approx(requests, rel=1e-8)
+    assert found.input_tokens.mean == pytest.approx(mean_in, rel=1e-4)
+    assert found.input_tokens.p95 == pytest.approx(p95_in, abs=1.0)
+    assert found.output_tokens.mean == pytest.approx(mean_out, rel=2e-3)
+    assert found.output_tokens.p95 == pytest.approx(p95_out, abs=1.0)
+    assert found.rate.mean == pytest.approx(rate, rel=2e-3)
+    assert found.rate.peak_to_mean_ratio == pytest.approx(peak_ratio, rel=0.03)
+    assert found.rate.cv == pytest.approx(cv, rel=0.01)
+    assert found.omissions == ()
+
+
+@HERE
+def test_reuse_of_the_mooncake_conversation_trace_by_cache_size():
+    found = workload_of([SHARED / "traces" / "mooncake_conversation_trace.jsonl.gz"]).prefix
+    assert found.block_tokens == 512
+    assert found.unlimited_hit_fraction == pytest.approx(0.366, abs=5e-4)
+    curve = dict(found.curve)
+    assert [curve[n] for n in (1000, 10000, 20000, 50000)] == pytest.approx(
+        [0.045, 0.215, 0.293, 0.362], abs=1e-3
+    )
+
+
+@HERE
+def test_a_server_s_own_log_and_its_counters_tell_the_same():
+    """300 requests measured on an RTX PRO 6000, as a log and as the counters that vLLM 0.33 makes of them."""
+    log = workload_of([SHARED / "traces/llmservingsim_vllm/RTXPRO6000_Llama-3.1-8B_requests.jsonl"])
+    counters = workload_of([SHARED / "formats/examples/vllm_0.33.0_metrics_exposition.txt"], interval_s=30.0)
+    assert counters.requests == log.requests == 300
+    assert counters.rate.mean == pytest.approx(10.0)
+    for lengths in ("input_tokens", "output_tokens"):
+        seen, counted = getattr(log, lengths), getattr(counters, lengths)
+        assert counted.mean == pytest.approx(seen.mean)
+        assert counted.p50 == pytest.approx(seen.p50, rel=0.06)
+    assert counters.measured.ttft_s == pytest.approx(log.measured.ttft_s, rel=1e-3)
+    assert counters.measured.tpot_s == pytest.approx(log.measured.tpot_s, rel=1e-3)
+    assert counters.prefix_hit_fraction == 0.0
+    assert counters.kv_cache_tokens == 27000 * 16
+
+
+OLD_METRICS = """# HELP vllm:request_success_total Count of successfully processed requests.
+vllm:request_success_total{finished_reason="stop",model_name="m"} 30.0
+vllm:request_success_total{finished_reason="length",model_name="m"} 10.0
+vllm:request_prompt_tokens_sum{model_name="m"} 4000.0
+vllm:request_prompt_tokens_count{model_name="m"} 40.0
+vllm:request_prompt_tokens_bucket{le="100.0",model_name="m"} 20.0
+vllm:request_prompt_tokens_bucket{le="200.0",model_name="m"} 40.0
+vllm:request_prompt_tokens_bucket{le="+Inf",model_name="m"} 40.0
+vllm:request_generation_tokens_sum{model_name="m"} 800.0
+vllm:request_generation_tokens_count{model_name="m"} 40.0
+vllm:time_per_output_token_seconds_sum{model_name="m"} 7.6
+vllm:time_per_output_token_seconds_count{model_name="m"} 760.0
+vllm:gpu_prefix_cache_hits_total{model_name="m"} 1000.0
+vllm:gpu_prefix_cache_queries_total{model_name="m"} 4000.0
+vllm:spec_decode_num_draft_tokens_total{model_name="m"} 100.0
+vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 60.0
+vllm:spec_decode_num_drafts_total{model_name="m"} 25.0
+"""
+
+
+def test_old_metric_names_hits_and_acceptance_are_read(tmp_path):
+    path = tmp_path / "metrics.txt"
+    path.write_text(OLD_METRICS)
+    found = workload_of([path])
+    assert (found.requests, found.input_tokens.mean, found.output_tokens.mean) == (
+        40,
+        pytest.approx(100.0),
+        20.0,
+    )
+    assert found.prefix_hit_fraction == 0.25
+    assert found.acceptance_fraction == 0.6
+    assert found.accepted_tokens_per_round == pytest.approx(1 + 60 / 25)
+    assert found.measured.tpot_s == pytest.approx(0.01)
+    assert found.rate.mean is None
+
+
+def test_two_scrapes_give_what_happened_between_them(tmp_path):
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text(OLD_METRICS)
+    second.write_text(
+        OLD_METRICS.replace(" 10.0", " 70.0")
+        .replace('_count{model_name="m"} 40.0', '_count{model_name="m"} 100.0')
+        .replace("4000.0", "16000.0")
+        .replace(" 800.0", " 3200.0")
+    )
+    found = workload_of([first, second], interval_s=600.0)
+    assert found.requests == 60
+    assert found.rate.mean == pytest.approx(0.1)
+    assert found.input_tokens.mean == pytest.approx(12000 / 60)
+    assert found.output_tokens.mean == pytest.approx(2400 / 60)
+
+
+SMALL = {
+    "Azure LLM inference trace": (
+        "a.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,100,10\n2024-05-10 00:00:01.0099300,200,20\n2024-05-10 00:00:03.0,300,30\n",
+    ),
+    "BurstGPT": (
+        "b.csv",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,100,10,110,Conversation log\n6,GPT-4,200,20,220,API log\n8,ChatGPT,300,30,330,API log\n",
+    ),
+    "table of requests": ("c.csv", "timestamp;input;output\n0,5;100;10\n1,5;200;20\n3,5;300;30\n"),
+    "Qwen-Bailian": (
+        "d.jsonl",
+        "\n".join(
+            json.dumps({"chat_id": i, "parent_chat_id": -1, "timestamp": t, "input_length": n, "output_length": n // 10, "type": "text", "turn": 1, "hash_ids": list(range(-(-n // 16)))})
+            for i, (t, n) in enumerate([(0.0, 100), (1.0, 200), (3.0, 300)])
+        ),
+    ),
+    "Mooncake": (
+        "e.jsonl",
+        "\n".join(
+            json.dumps({"timestamp": t, "input_length": n, "output_length": n // 10, "hash_ids": [0]})
+            for t, n in [(0, 100), (1000, 200), (3000, 300)]
+        ),
+    ),
+    "log": (
+        "f.json",
+        json.dumps({"backend": "vllm", "completed": 3, "failed": 0, "duration": 5.0, "mean_ttft_ms": 100.0, "total_input_tokens": 600, "total_output_tokens": 60, "input_lens": [100, 200, 300], "output_lens": [10, 20, 30], "ttfts": [0.1, 0.1, 0.1], "itls": [[0.01] * 9, [0.01] * 19, [0.01] * 29], "start_times": [7.0, 8.0, 10.0], "errors": ["", "", ""]}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_format_is_told_by_its_content(kind, packed, tmp_path):
+    name, text = SMALL[kind]
+    path = tmp_path / (name + ".gz" if packed else name)
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert format_of(path) == kind
+    found = workload_of([path])
+    assert (found.requests, found.input_tokens.mean, found.output_tokens.mean) == (3, 200.0, 20.0)
+    assert found.rate.seconds == pytest.approx(3.0, abs=0.01)
+    if kind == "Qwen-Bailian":
+        assert found.prefix.block_tokens == 16
+    trace = read_trace(path)
+    assert trace.arrival_s.tolist() == pytest.approx([0.0, 1.0, 3.0], abs=0.01)
+
+
+def test_logs_of_guidellm_and_inference_perf_are_normalised(tmp_path):
+    """GuideLLM writes TTFT in ms and latency in s; TPOT leaves out the first token, whatever the tool's own does."""
+    requests = [
+        {"request_start_time": 100.0 + i, "prompt_tokens": 100, "output_tokens": 11, "time_to_first_token_ms": 200.0, "request_latency": 1.2, "time_per_output_token_ms": 109.0}
+        for i in range(3)
+    ]  # fmt: skip
+    guide = tmp_path / "guide.json"
+    guide.write_text(
+        json.dumps(
+            {
+                "metadata": {"version": 2},
+                "benchmarks": [{"requests": {"successful": requests, "errored": [{}], "incomplete": []}}],
+            }
+        )
+    )
+    lifecycle = tmp_path / "per_request_lifecycle_metrics.json"
+    lifecycle.write_text(json.dumps([
+        {"start_time": 100.0 + i, "end_time": 101.2 + i, "error": None, "info": {"input_tokens": 100, "output_tokens": 11, "output_token_times": [100.2 + i]}}
+        for i in range(3)
+    ]))  # fmt: skip
+    for path in (guide, lifecycle):
+        measured = workload_of([path]).measured
+        assert measured.ttft_s == pytest.approx(0.2)
+        assert measured.tpot_s == pytest.approx(0.1)
+        assert measured.e2e_s == pytest.approx(1.2)
+    assert workload_of([guide]).omissions == ("1 row left out: errored request (first in line 1)",)
+
+
+@pytest.mark.parametrize("lognormal", [False, True])
+def test_a_written_workload_is_the_traffic_of_a_scenario(lognormal, tmp_path):
+    random = np.random.default_rng(5)
+    arrivals = np.cumsum(random.exponential(0.5, 2000))
+    inputs = np.rint(random.lognormal(6.5, 0.9, 2000)).astype(int) + 1
+    outputs = np.rint(random.lognormal(5.0, 0.7, 2000)).astype(int) + 1
+    rows = zip(arrivals, inputs, outputs, strict=True)
+    (tmp_path / "t.csv").write_text(
+        "timestamp,input,output\n" + "\n".join(f"{a:.6f},{i},{o}" for a, i, o in rows)
+    )
+    found = workload_of([tmp_path / "t.csv"])
+    (tmp_path / "w.yaml").write_text(workload_text(found, lognormal=lognormal))
+    assert read_workload(tmp_path / "w.yaml").requests == 2000
+    scenario = "name: s\nmodel: m\ntraffic: [{name: chat, trace: FILE}]\n"
+    classes = []
+    for name in ("t.csv", "w.yaml"):
+        (tmp_path / "s.yaml").write_text(scenario.replace("FILE", name))
+        classes.append(read_scenario(tmp_path / "s.yaml").classes[0])
+    raw, again = classes
+    assert again.request_rate_per_s == pytest.approx(raw.request_rate_per_s, rel=1e-5)
+    assert again.arrival_cv == pytest.approx(raw.arrival_cv, rel=1e-5)
+    for lengths in ("input_tokens", "output_tokens"):
+        assert getattr(again, lengths).mean_tokens == pytest.approx(
+            getattr(raw, lengths).mean_tokens, rel=0.01
+        )
+        p95 = float(getattr(raw, lengths).quantile(0.95))
+        assert float(getattr(again, lengths).quantile(0.95)) == pytest.approx(p95, rel=0.08)
