@@ -1,118 +1,152 @@
-"""Pictures as SVG, PNG or PDF: the only place that draws; matplotlib is imported when one is asked for."""
+"""Pictures as data, and as SVG that needs nothing from elsewhere: bars, stacked, with limits and intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 
-from capplan.errors import InputError
-from capplan.workload.summary import WorkloadSummary
+from capplan.report.screen_units import screen_of, shown_number
 
-SUFFIXES = (".svg", ".png", ".pdf")
-_PANEL_INCHES = (4.8, 3.4)
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
+"""Told apart by colour-blind readers and on paper: Okabe and Ito 2008, the yellow darkened for white paper."""
+
+_WIDTH, _LABEL, _VALUE = 760, 200, 120
+_BAR, _GAP, _TOP = 18, 10, 6
+_LEGEND = 20
+_LETTER = 7.4
+"""Width of a letter at the size that the pictures use."""
 
 
-def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
-    """Draw some panels side by side into a file; the same values give the same bytes.
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One line of a picture."""
 
-    Raises
-    ------
-    InputError
-        the suffix is not known, matplotlib is not there, or the file cannot be written
+    label: str
+    parts: tuple[tuple[str, float], ...]
+    """(name, amount), stacked from left to right."""
+    low: float | None = None
+    high: float | None = None
+    """An interval, drawn as a thin line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Horizontal bars on one scale."""
+
+    title: str
+    quantity: str
+    """Name with its unit, such as `ttft_s`; says how amounts are printed."""
+    bars: tuple[Bar, ...]
+    limit: float | None = None
+    """A line across all bars that they should stay left of."""
+    limit_name: str = ""
+
+
+def svg_of(picture: Bars, *, index: int = 0) -> str:
+    """Return the picture as an SVG element, its text in the colour of the page.
+
+    Parameters
+    ----------
+    picture : bars
+    index : tells pictures of one page apart
+
+    Returns
+    -------
+    an `<svg>` element
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--picture: {path.name!r} is not one of {', '.join(SUFFIXES)}; e.g. picture.svg")
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "capplan", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    ):
-        width, height = _PANEL_INCHES
-        figure, axes = pyplot.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
-        for panel, axis in zip(panels, axes[0], strict=True):
-            panel(axis)
-        figure.tight_layout()
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-        try:
-            figure.savefig(path, metadata=metadata, dpi=150)
-        except OSError as error:
-            raise InputError(f"--picture: cannot write {str(path)!r}: {error.strerror}") from None
-        finally:
-            pyplot.close(figure)
+    largest = _largest(picture)
+    scale = (_WIDTH - _LABEL - _VALUE) / largest
+    names = _part_names(picture.bars)
+    legend = _legend(names) if len(names) > 1 else []
+    below = _TOP + len(picture.bars) * (_BAR + _GAP)
+    limit_height = _LEGEND if picture.limit is not None else 0
+    height = (
+        below
+        + limit_height
+        + (_LEGEND * (1 + max((line for line, *_ in legend), default=0)) if legend else 0)
+    )
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="picture-{index}" '
+        'xmlns="http://www.w3.org/2000/svg">',
+        f'<title id="picture-{index}">{escape(picture.title)}</title>',
+    ]
+    for place, bar in enumerate(picture.bars):
+        parts += _bar(bar, picture, names, _TOP + place * (_BAR + _GAP), scale, largest)
+    if picture.limit is not None:
+        parts += _limit(picture, scale, below)
+    parts += [_entry(names, at, below + limit_height, line, x) for at, (line, x) in enumerate(legend)]
+    return "\n".join([*parts, "</svg>"])
 
 
-def workload_picture(path: Path, found: WorkloadSummary) -> None:
-    """Draw lengths, rate over time and, where it is known, prefix reuse by the size of the cache."""
+def _largest(picture: Bars) -> float:
+    amounts = [sum(amount for _, amount in bar.parts) for bar in picture.bars]
+    edges = [bar.high for bar in picture.bars if bar.high is not None]
+    return max([*amounts, *edges, picture.limit or 0.0, 1e-30])
 
-    def lengths(axis: Any) -> None:
-        for name, summary in (("prompt", found.input_tokens), ("answer", found.output_tokens)):
-            share = [(place + 0.5) / len(summary.values) for place in range(len(summary.values))]
-            axis.plot(summary.values, share, label=f"{name}, mean {summary.mean:,.0f}")
-        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=found.name)
-        axis.legend(frameon=False)
 
-    def rate(axis: Any) -> None:
-        values, span = found.rate.by_window, found.rate.window_s
-        axis.step(
-            [place * span / 3600.0 for place in range(len(values))], values, where="post", linewidth=0.8
+def _part_names(bars: Sequence[Bar]) -> list[str]:
+    return list(dict.fromkeys(name for bar in bars for name, _ in bar.parts))
+
+
+def _shown(picture: Bars, amount: float, largest: float) -> str:
+    screen = screen_of(picture.quantity, [largest])
+    return f"{shown_number(float(amount), screen.factor)} {screen.unit}".rstrip()
+
+
+def _bar(bar: Bar, picture: Bars, names: list[str], top: float, scale: float, largest: float) -> list[str]:
+    middle = top + _BAR / 2
+    text = [
+        f'<text x="{_LABEL - 8}" y="{middle:.1f}" dy="0.35em" text-anchor="end">{escape(bar.label)}</text>'
+    ]
+    x, total = float(_LABEL), 0.0
+    for name, amount in bar.parts:
+        width = max(0.0, amount) * scale
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        tip = escape(f"{name}: {_shown(picture, amount, largest)}")
+        text.append(
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"><title>{tip}</title></rect>'
         )
-        if found.rate.mean:
-            axis.axhline(found.rate.mean, linestyle=":", color="grey")
-        axis.set(xlabel="hours", ylabel=f"req/s in windows of {span:.0f} s", title="rate", ylim=(0, None))
-
-    def reuse(axis: Any) -> None:
-        assert found.prefix is not None
-        size = found.prefix.block_tokens
-        axis.plot([n * size for n, _ in found.prefix.curve], [h for _, h in found.prefix.curve], marker=".")
-        axis.set(
-            xscale="log",
-            xlabel="tokens in the cache",
-            ylabel="prompt tokens found",
-            title="prefix reuse",
-            ylim=(0, None),
+        x, total = x + width, total + max(0.0, amount)
+    end = x
+    if bar.low is not None and bar.high is not None:
+        left, right = _LABEL + bar.low * scale, _LABEL + bar.high * scale
+        text.append(
+            f'<path d="M{left:.1f} {middle:.1f}H{right:.1f}M{left:.1f} {middle - 4:.1f}v8M{right:.1f} {middle - 4:.1f}v8" '
+            'stroke="currentColor" fill="none"/>'
         )
-
-    panels = [lengths]
-    if found.rate.by_window:
-        panels.append(rate)
-    if found.prefix:
-        panels.append(reuse)
-    drawn(path, panels)
+        end = max(end, right)
+    text.append(
+        f'<text x="{end + 6:.1f}" y="{middle:.1f}" dy="0.35em">{escape(_shown(picture, total, largest))}</text>'
+    )
+    return text
 
 
-def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> None:
-    """Draw throughput per GPU against the speed of each user, and goodput against load, one line per plan."""
+def _limit(picture: Bars, scale: float, below: float) -> list[str]:
+    assert picture.limit is not None
+    x = _LABEL + picture.limit * scale
+    words = escape(f"{picture.limit_name} {_shown(picture, picture.limit, _largest(picture))}".strip())
+    return [
+        f'<path d="M{x:.1f} 0V{below}" stroke="currentColor" stroke-dasharray="4 3" fill="none"/>',
+        f'<text x="{x:.1f}" y="{below + 12}" text-anchor="middle">{words}</text>',
+    ]
 
-    def frontier(axis: Any) -> None:
-        for name, rows in lines.items():
-            axis.plot(
-                [1.0 / row["tpot_s"]["mean"] for row in rows],
-                [row["output_tokens_per_s_per_gpu"] for row in rows],
-                marker=".",
-                label=name,
-            )
-        axis.set(
-            xlabel="tokens/s of each user", ylabel="output tokens/s of each GPU", title=title, ylim=(0, None)
-        )
-        axis.legend(frameon=False, fontsize=7)
 
-    def goodput(axis: Any) -> None:
-        for name, rows in lines.items():
-            axis.plot(
-                [row["requests_per_s"] for row in rows],
-                [row["slo_met_fraction"] for row in rows],
-                marker=".",
-                label=name,
-            )
-        axis.set(
-            xlabel="requests/s of a replica",
-            ylabel="share within the targets",
-            ylim=(0, 1.05),
-            title="goodput",
-        )
+def _legend(names: Sequence[str]) -> list[tuple[int, float]]:
+    """Return line and left edge of every entry of the legend, wrapped to the width of the picture."""
+    places: list[tuple[int, float]] = []
+    line, x = 0, float(_LABEL)
+    for name in names:
+        width = 24 + _LETTER * len(name)
+        if x + width > _WIDTH and x > _LABEL:
+            line, x = line + 1, float(_LABEL)
+        places.append((line, x))
+        x += width
+    return places
 
-    drawn(path, [frontier, goodput])
+
+def _entry(names: Sequence[str], at: int, below: float, line: int, x: float) -> str:
+    y = below + _LEGEND * line + 4
+    colour = COLOURS[at % len(COLOURS)]
+    return (
+        f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{colour}"/>'
+        f'<text x="{x + 16:.1f}" y="{y + 10}">{escape(names[at])}</text>'
+    )

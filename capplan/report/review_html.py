@@ -5,8 +5,8 @@ from itertools import count
 
 from capplan import __version__
 from capplan.report.answer import Table
-from capplan.report.grid import grid_of
 from capplan.report.bars import svg_of
+from capplan.report.grid import grid_of
 from capplan.report.review import Review, Section
 
 _STYLE = """
@@ -23,15 +23,16 @@ p.decision { font-size: 1.15rem; font-weight: 600; padding: .8rem 1rem; backgrou
   border-left: 4px solid #0072b2; }
 div.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; margin: .5rem 0 1rem; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
-  overflow-wrap: anywhere; }
-th { border-bottom: 2px solid var(--line); overflow-wrap: normal; }
-th.number, td.number { text-align: right; white-space: nowrap; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid var(--line); vertical-align: bottom; }
+th.number, td.number { text-align: right; } td.number { white-space: nowrap; }
+td a { word-break: break-all; }
 tbody tr:nth-child(even) { background: var(--soft); }
 figure { margin: 1rem 0; max-width: 46rem; } figcaption { font-weight: 600; font-size: .9rem; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 footer { margin-top: 3rem; font-size: .8rem; border-top: 1px solid var(--line); }
+@page { size: A4 landscape; margin: 12mm; }
 @media print {
   :root { --ink: #000; --paper: #fff; --line: #999; --soft: #f3f3f3; }
   body { margin: 0; max-width: none; font-size: 10pt; } table { font-size: 8pt; } div.wide { overflow: visible; }
@@ -58,11 +59,10 @@ def review_html(review: Review) -> str:
 def _section(section: Section, numbers: "count[int]") -> str:
     parts = [f"<section>\n<h2>{escape(section.title)}</h2>"]
     parts += [f"<p>{escape(text)}</p>" for text in section.text]
+    parts += [_table(table) for table in section.tables]
     for picture in section.pictures:
         caption = f"<figcaption>{escape(picture.title)}</figcaption>"
         parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
-    for table in section.tables:
-        parts.append(_table(table))
     if section.lines:
         parts.append("\n".join(["<ul>", *(f"<li>{escape(line)}</li>" for line in section.lines), "</ul>"]))
     if section.code:
