@@ -19,7 +19,7 @@ from capplan.inputs.trace import read_trace
 from capplan.inputs.workload_file import is_workload, with_workload
 from capplan.inputs.yaml_file import Document, KeyPath, read_yaml
 from capplan.model.weight_format import FORMATS, KV_FORMATS
-from capplan.workload.length import empirical
+from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
@@ -66,28 +66,33 @@ def _frequency(reading: _Reading, item: Traffic, at: KeyPath) -> str:
     return given[0]
 
 
+def _of_trace(reading: _Reading, name: str, path: str, index: int) -> tuple[float, float, dict[str, Lengths]]:
+    """Return the peak rate, the variation of the times between arrivals, and the lengths of a trace."""
+    trace = read_trace(path)
+    for remark in trace.remarks:
+        reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
+    reading.assume(
+        f"{name}: peak rate {trace.peak_request_rate_per_s:.4g} req/s, the busiest minute of the trace",
+        f"traffic[{index}].request_rate",
+    )
+    lengths_found = {
+        "input_tokens": empirical(trace.input_tokens),
+        "output_tokens": empirical(trace.output_tokens),
+    }
+    return trace.peak_request_rate_per_s, trace.arrival_cv, lengths_found
+
+
 def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
     at: KeyPath = ("traffic", index)
     how = _frequency(reading, item, at)
     if item.trace is not None and is_workload(item.trace):
         item = with_workload(item, reading.resolved(item.trace))
     cv, rate, trace_path = item.arrival_cv, item.request_rate, None
-    found = {}
+    found: dict[str, Lengths] = {}
     if item.trace is not None:
         trace_path = reading.resolved(item.trace)
-        trace = read_trace(trace_path)
-        rate = trace.peak_request_rate_per_s
-        cv = trace.arrival_cv if cv is None else cv
-        found = {
-            "input_tokens": empirical(trace.input_tokens),
-            "output_tokens": empirical(trace.output_tokens),
-        }
-        for remark in trace.remarks:
-            reading.assume(f"{item.name}: {remark}", f"traffic[{index}].trace")
-        reading.assume(
-            f"{item.name}: peak rate {rate:.4g} req/s, the busiest minute of the trace",
-            f"traffic[{index}].request_rate",
-        )
+        rate, trace_cv, found = _of_trace(reading, item.name, trace_path, index)
+        cv = trace_cv if cv is None else cv
     for key in ("input_tokens", "output_tokens"):
         record = getattr(item, key)
         if record is not None:
