@@ -18,7 +18,7 @@ from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.calibrate.kernel_device import fitted_device
 from capplan.calibrate.kernel_parts import Timing
-from capplan.calibrate.kernel_scores import score_table
+from capplan.calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.efficiency import efficiency_folder, efficiency_for, efficiency_text
@@ -78,9 +78,8 @@ def timings(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
     for row in rows:
         case = kernel_case(row)
         if isinstance(case, KernelCase):
-            found.append(
-                Timing(case, float(row["latency_us"]) * case.unit_s, str(row["table"]), str(row["version"]))
-            )
+            seconds = float(row["latency_us"]) * case.unit_s
+            found.append(Timing(case, seconds, str(row["table"]), str(row["version"]), group_of(row)))
     return found
 
 
@@ -127,18 +126,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows = read_rows(options.folder)
     chosen = options.device or list(CATALOGUE_NAMES)
+    unseen: Unseen = {}
     if not options.score:
         every = timings(rows)
         for name in chosen:
             own = [timing for timing in every if timing.case.device == name]
-            fits = fitted_device(device(name), own, held_out=not options.no_held_out)
+            fits, found = fitted_device(device(name), own, held_out=not options.no_held_out)
+            for key, errors in found.items():
+                unseen.setdefault(key, []).extend(errors)
             file, names = CATALOGUE_NAMES[name]
             text = efficiency_text(Efficiency(file, fits), names, HEAD)
             (efficiency_folder() / f"{file}.yaml").write_text(text, encoding="utf-8")
             sys.stderr.write(f"{name}: {len(fits)} fits on {len(own)} timings\n")
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
     predicted = predictions(rows, {name: efficiency_for(device(name)) for name in chosen})
-    sys.stdout.write(score_table(rows, predicted))
+    sys.stdout.write(score_table(rows, predicted, unseen))
     return 0
 
 

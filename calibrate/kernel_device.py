@@ -1,6 +1,7 @@
 """All fits of one device: its timings by kernel key and part, put together into complete records."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from capplan.calibrate.kernel_parts import (
     fitted_part,
     record_numbers,
 )
+from capplan.calibrate.kernel_scores import Unseen
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 
 MODULES = frozenset({"prefill_module", "decode_module"})
 VARIANT_ORDER = (
@@ -113,7 +115,7 @@ def _fixed(
     return {}, None
 
 
-def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> dict[str, Fit]:
+def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> tuple[dict[str, Fit], Unseen]:
     """Return all fits of one device.
 
     Parameters
@@ -124,10 +126,11 @@ def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> d
 
     Returns
     -------
-    fits by key, an engine's default kernel before its others
+    fits by key, an engine's default kernel before its others, and the errors on held-out thirds
     """
     numbers: dict[str, dict[str, float]] = {}
     parts: dict[str, list[PartFit]] = {}
+    unseen: Unseen = {}
     groups = _grouped(own)
     later = [group for group in groups if group[0].startswith("matmul/fp8_block@vllm")]
     for key, part in [*(group for group in groups if group not in later), *later]:
@@ -141,11 +144,15 @@ def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> d
         )
         numbers[key] = {**fixed, **numbers.get(key, {}), **found.numbers}
         parts.setdefault(key, []).append(found)
+        for timing, error in zip(timings, found.held_out_errors, strict=True):
+            if not np.isnan(error):
+                unseen.setdefault((timing.table, timing.group), []).append(float(error))
     rows = {key: sum(len(p.errors) for p in found) for key, found in parts.items()}
     fits = {
         key: _fit(values, guessed, parts[key]) for key, (values, guessed) in _completed(numbers, rows).items()
     }
-    return {**fits, **_module_fits(device, fits, own)}
+    modules = _module_fits(device, fits, own)
+    return {**fits, **_layer_records(fits, modules), **modules}, unseen
 
 
 def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[PartFit]) -> Fit:
@@ -166,6 +173,39 @@ def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[Pa
         fitted_on=text,
         loop_l2_ratio=values["loop_l2_ratio"],
     )
+
+
+def _layer_records(fits: Mapping[str, Fit], modules: dict[str, Fit]) -> dict[str, Fit]:
+    """Return attention records of engines that were only timed by whole layers: another's, faster or slower.
+
+    The factors are taken out of `modules`, because the records have them then.
+    """
+    found: dict[str, Fit] = {}
+    efficiency = Efficiency("", fits)
+    for key, module in list(modules.items()):
+        inner, engine = key.partition("/")[2].split("@")
+        factors = {
+            n.removeprefix("attention_"): v for n, v in module.numbers.items() if n.startswith("attention_")
+        }
+        for fmt, slower in factors.items():
+            own = f"latent_attention/{fmt}@{engine}"
+            like, _ = fit_of(efficiency, "latent_attention", (fmt, "fp8", "fp8_query", "bf16"), engine)
+            base = found.get(own, like)
+            numbers = dict(base.numbers)
+            for name, value in base.numbers.items():
+                if name.startswith(inner) and name.endswith("_fraction") and "tail" not in name:
+                    numbers[name] = min(1.0, value / slower)
+                elif name == f"{inner}_floor_s":
+                    numbers[name] = value * slower
+            text = f"whole layers of {module.fitted_on}; shape of the curve as in {like.fitted_on}"
+            found[own] = replace(
+                base, numbers=numbers, rows=module.rows, median_error_fraction=module.median_error_fraction,
+                mean_error_fraction=module.mean_error_fraction, held_out_median_error_fraction=None, fitted_on=text,
+            )  # fmt: skip
+        modules[key] = replace(
+            module, numbers={n: v for n, v in module.numbers.items() if not n.startswith("attention_")}
+        )
+    return found
 
 
 def _module_fits(device: Device, fits: Mapping[str, Fit], own: Sequence[Timing]) -> dict[str, Fit]:

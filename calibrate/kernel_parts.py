@@ -57,8 +57,9 @@ TYPICAL_ERROR = 0.05
 shape (a neighbour is not), and the numbers should not follow them."""
 PULL = 0.03
 """Weight that keeps a number that no timing tells at its start."""
-MEASURED_WEIGHT = 2.0
-"""Weight of the first table, whose shapes are those of dense models, against the second, a sample of all."""
+LARGEST_WEIGHT = 8.0
+"""Of a timing of the first table (shapes of dense models) against one of the second (a sample of everything):
+both tables weigh the same, up to this."""
 FOLDS = 3
 SHAPE = {
     "matmul": ("inputs", "outputs"), "attention": ("query_heads", "kv_heads", "head_dim", "window_tokens"),
@@ -77,6 +78,8 @@ class Timing:
     seconds: float
     table: str
     version: str
+    group: str
+    """What it is scored under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class PartFit:
     errors: Array
     """Relative, by timing, in-sample."""
     held_out_errors: Array
+    """By timing, of fits that had not seen its shape family; NaN where none was made."""
     versions: tuple[str, ...]
 
 
@@ -186,7 +190,9 @@ def fitted_part(
     if part.read_bytes is not None and free is None:
         names = (*names, "loop_l2_ratio")
     seconds = np.array([timing.seconds for timing in own])
-    weights = np.where([t.table == "kernels_measured" for t in own], MEASURED_WEIGHT, 1.0)
+    first = np.array([timing.table == "kernels_measured" for timing in own])
+    balance = np.clip((~first).sum() / max(first.sum(), 1), 1.0, LARGEST_WEIGHT)
+    weights = np.where(first, balance, 1.0)
     base = {name: START_AND_RANGE[name][0] for name in START_AND_RANGE}
     rates = kernel_rates(
         case.kernel, device, case.format, Fit({**record_numbers(case.kernel, base), **fixed})

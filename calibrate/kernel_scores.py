@@ -12,6 +12,10 @@ GROUPS = {
 }  # fmt: skip
 
 
+Unseen = dict[tuple[str, str], list[float]]
+"""Table and group -> errors of fits that had not seen the shape family."""
+
+
 def group_of(row: Mapping[str, Any]) -> str:
     """Return the group that a row is scored in."""
     family, dtype = str(row["family"]), str(row["dtype"])
@@ -54,19 +58,22 @@ def score_lines(
     return lines
 
 
-def score_table(rows: Sequence[Mapping[str, Any]], predicted: Sequence[float | None]) -> str:
+def score_table(rows: Sequence[Mapping[str, Any]], predicted: Sequence[float | None], unseen: Unseen) -> str:
     """Return the scores as text.
 
     Parameters
     ----------
     rows : with `table` and `latency_us`
     predicted : in the same order, None where refused
+    unseen : errors on held-out thirds, empty where none were made
 
     Returns
     -------
     a table
     """
-    text = f"{'table':18} {'group':26} {'rows':>6} {'refused':>8} {'median':>8} {'mean':>8}\n"
+    text = f"{'table':18} {'group':26} {'rows':>6} {'refused':>8} {'median':>8} {'mean':>8} {'held-out median':>16} {'mean':>8}\n"
     for table, group, count, gone, median, mean in score_lines(rows, predicted):
-        text += f"{table:18} {group:26} {count:6} {gone:8} {median:8.1%} {mean:8.1%}\n"
+        text += f"{table:18} {group:26} {count:6} {gone:8} {median:8.1%} {mean:8.1%}"
+        own = unseen.get((table, group))
+        text += f" {np.median(own):16.1%} {np.mean(own):8.1%}\n" if own else "\n"
     return text

@@ -21,7 +21,9 @@ Arguments = Mapping[str, Any]
 EAGER_SHARPNESS = 2.0
 """p of the soft maximum of device time and launch time where kernels are launched one by one."""
 L2_USABLE = 0.9
-"""Share of L2 that a loop over the same operands keeps."""
+"""Share of L2 that a loop over the same operands can keep."""
+L2_EDGE = 0.2
+"""Share of L2 over which it goes from all to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +239,10 @@ PARTS: dict[tuple[str, str], Part] = {
 def loop_rates(rates: Any, read_bytes: Number, l2_bytes: float, l2_ratio: Number) -> Any:
     """Return rates for a benchmark loop that finds in L2 what it read the time before.
 
-    The share of a set of Q bytes that stays falls from 1 at 0.4 L2 to 0 at 0.9 L2. A serving step reads
+    The share of a set of Q bytes that stays falls from 1 at 0.7 L2 to 0 at 0.9 L2. A serving step reads
     gigabytes between two uses of the same bytes, so this never applies to it.
     """
-    kept = np.clip((L2_USABLE * l2_bytes - read_bytes) / (0.5 * max(l2_bytes, 1.0)), 0.0, 1.0)
+    kept = np.clip((L2_USABLE * l2_bytes - read_bytes) / (L2_EDGE * max(l2_bytes, 1.0)), 0.0, 1.0)
     return replace(rates, bytes_per_s=rates.bytes_per_s / (1.0 - kept * (1.0 - 1.0 / l2_ratio)))
 
 
@@ -300,8 +302,7 @@ def _module_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float
     """Return the time of a whole MLA layer: its projections, its attention, and the small kernels between."""
     known_s, attention_s, pass_s = module_terms(case, device, efficiency)
     between, _ = fit_of(efficiency, "latent_module", (case.part.partition("_")[0],), case.engine)
-    slower = between.numbers.get(f"attention_{case.format}", 1.0)
-    return known_s + slower * attention_s + between.numbers["floor_s"] + between.numbers["passes"] * pass_s
+    return known_s + attention_s + between.numbers["floor_s"] + between.numbers["passes"] * pass_s
 
 
 def _bare_time_s(case: KernelCase, device: Device, efficiency: Efficiency) -> float:

@@ -31,6 +31,8 @@ QUERY_TILE_TOKENS = 128.0
 """Queries that one block of a prefill kernel works on."""
 QUERY_PAD_TOKENS = 32.0
 """Queries by which a prompt shorter than a tile is padded on average."""
+LARGEST_SPLIT = 32.0
+"""Most parts that a decode kernel cuts a context into."""
 DECODE_SHARPNESS = 6.0
 """p of the soft maximum in decode."""
 
@@ -298,7 +300,7 @@ def decode_scheduled_bytes(
 ) -> Number:
     """Return the cache traffic of a decode kernel with what starts and uneven blocks add to it.
 
-        Q = u (c + c_0) b + q S (c / x + c_0) b,  x = max(1, min(S / u, c / l))
+        Q = u (c + c_0) b + q S (c / x + c_0) b,  x = max(1, min(S / u, c / l, 32))
 
     Parameters
     ----------
@@ -331,9 +333,8 @@ def decode_scheduled_bytes(
     ----------
     Dao et al. 2023, "Flash-Decoding for long-context inference", https://pytorch.org/blog/flash-decoding/
     """
-    splits = np.maximum(
-        1.0, np.minimum(multiprocessors / np.maximum(pairs, 1e-9), visible_tokens / split_tokens)
-    )
+    parts = np.minimum(multiprocessors / np.maximum(pairs, 1e-9), visible_tokens / split_tokens)
+    splits = np.maximum(1.0, np.minimum(parts, LARGEST_SPLIT))
     longest = visible_tokens / splits + pad_tokens
     return token_bytes * scheduled_flop(
         pairs * (visible_tokens + pad_tokens), longest, multiprocessors, tail_fraction
