@@ -66,7 +66,7 @@ def svg_of(picture: Bars, *, index: int = 0) -> str:
     )
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="picture-{index}" '
-        'xmlns="http://www.w3.org/2000/svg">',
+        'font-family="system-ui, sans-serif" font-size="12" fill="currentColor" xmlns="http://www.w3.org/2000/svg">',
         f'<title id="picture-{index}">{escape(picture.title)}</title>',
     ]
     for place, bar in enumerate(picture.bars):

@@ -29,7 +29,7 @@ th.number, td.number { text-align: right; } td.number { white-space: nowrap; }
 td a { word-break: break-all; }
 tbody tr:nth-child(even) { background: var(--soft); }
 figure { margin: 1rem 0; max-width: 46rem; } figcaption { font-weight: 600; font-size: .9rem; }
-svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
+svg { width: 100%; height: auto; }
 pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 footer { margin-top: 3rem; font-size: .8rem; border-top: 1px solid var(--line); }
 @page { size: A4 landscape; margin: 12mm; }

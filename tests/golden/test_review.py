@@ -1,0 +1,185 @@
+"""The page for the planning review, unchanged: plans made up with round numbers, so that no fit moves it."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from capplan.accuracy.bounded import BoundedSpread
+from capplan.accuracy.intervals import Interval
+from capplan.fleet.candidates import Layout
+from capplan.fleet.fit import fit
+from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
+from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
+from capplan.hardware.device import Source
+from capplan.inputs.question import asked_fleet
+from capplan.inputs.scenario import read_scenario
+from capplan.model.sharding import Sharding
+from capplan.replica.estimate import OperatorRow
+from capplan.replica.load import Load
+from capplan.report.review import Findings
+from capplan.report.review_html import review_html
+from capplan.report.review_markdown import review_markdown
+from capplan.report.review_page import review_of
+
+COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
+
+
+def spread(mean):
+    return BoundedSpread(mean, 0.8 * mean, 1.5 * mean, 2.0 * mean, 4.0 * mean, 0.5 * mean, 2.0 * mean)
+
+
+def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
+    """Return a plan that carries the peak with one spare replica, everything in round numbers."""
+    (device,) = (item for item in asked.question.devices if item.name == name)
+    busy = replicas - 1
+    return FleetPlan(
+        layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
+        concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
+        ttft_s=spread(ttft), tpot_s=spread(tpot), e2e_s=spread(200 * tpot), slo_met_probability=sure,
+        usd_per_hour=usd * replicas, usd_per_month=730.0 * usd * replicas,
+        usd_per_million_output_tokens=1e6 * usd * replicas / (3600.0 * 6400.0),
+        usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0), watts=500.0 * replicas,
+        bottleneck="decode memory (gate_up)", label="measured", kv_cache_tokens=400_000.0, checked="simulated",
+        price=asked.prices[name],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def asked(request):
+    root = request.config.rootpath
+    scenario = replace(
+        read_scenario(root / "tests" / "golden" / "review.yaml"), path="tests/golden/review.yaml"
+    )
+    found = asked_fleet(scenario, offline=True)
+    fixed = {metric: Interval(0.5, 2.0, 100, 10) for metric in ("ttft", "tpot", "itl", "e2e")}
+    return replace(found, question=replace(found.question, intervals=fixed))
+
+
+@pytest.fixture(scope="module")
+def given(asked):
+    plans = (
+        plan(asked, "h100-sxm", 5, 2.0, ttft=0.25, tpot=0.0125, sure=0.9),
+        plan(asked, "l40s", 17, 1.0, ttft=0.4, tpot=0.02, sure=0.65),
+    )
+    found = FleetAnswer(
+        plans,
+        (
+            Rejection("h100-sxm", "above the largest load that holds the targets", 150),
+            Rejection("l40s", "memory", 50),
+        ),
+        400,
+    )
+    rows = (
+        OperatorRow("gate_up", "prefill", 0.006, 3e12, 3e9, "compute"),
+        OperatorRow("attention", "prefill", 0.002, 2e11, 1e9, "latency"),
+        OperatorRow("gate_up", "decode", 0.003, 3e11, 9e9, "memory"),
+        OperatorRow("attention", "decode", 0.001, 1e9, 2e9, "memory"),
+    )
+    spec = plan_spec(plans[0], asked.question)
+    return Findings(
+        asked, found, COMMAND, Source("model", "made up", url="https://example.org/config.json"),
+        tuple(target_margins(item, asked.question) for item in plans),
+        PlanDetail(spec, fit(spec), rows, Load(1000, 200, request_rate=8.0)), sizing_of(plans[0], 0.2),
+    )  # fmt: skip
+
+
+def test_the_review_is_unchanged(given, golden):
+    golden("review.md", review_markdown(review_of(given)))
+
+
+def test_the_review_says_the_decision_first_and_multiplies_across(given):
+    review = review_of(given)
+    assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
+    assert "$7,300 a month" in review.decision
+    assert "ttft_p95 500 ms of 1,000 ms (90.0 % sure)" in review.decision
+    tables = {section.title: section.tables for section in review.sections}
+    for row in tables["Cost"][0].rows:
+        assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
+        assert row["usd_per_hour"] * row["hours"] == pytest.approx(row["usd_per_month"])
+        assert row["usd_per_month"] / row["output_million_tokens_per_month"] == pytest.approx(
+            row["usd_per_million_output_tokens"]
+        )
+    assert tables["Chosen plan and runners-up"][0].rows[1]["more_usd_per_month"] == pytest.approx(
+        17 * 730 - 7300
+    )
+    (sizing,) = tables["How many"][0].rows
+    assert sizing["busy_replicas"] + sizing["spare_replicas"] == sizing["devices"] == 5
+    assert sizing["planned_request_rate"] == pytest.approx(8.0)
+    memory = tables["Memory of one device"][0].rows
+    assert memory[-2]["left_bytes"] == pytest.approx(memory[-1]["memory_bytes"], rel=1e-6)
+    for row in (row for table in tables["Where the time goes"] for row in table.rows):
+        assert row["seconds"] * row["flop_per_s"] == pytest.approx(row["flop"])
+
+
+def page_of(html):
+    """Return the page parsed by a strict parser: every element closed, every attribute quoted."""
+    body = html.replace("<!DOCTYPE html>\n", "").replace('<meta charset="utf-8">', "")
+    body = body.replace('<meta name="viewport" content="width=device-width, initial-scale=1">', "")
+    return ElementTree.fromstring(body)
+
+
+def test_the_html_is_well_formed_and_loads_nothing_from_elsewhere(given):
+    html = review_html(review_of(given))
+    page = page_of(html)
+    names = [element.tag.rpartition("}")[2] for element in page.iter()]
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & set(names)
+    assert names.count("svg") >= 4
+    for element in page.iter():
+        assert not {"src", "srcset", "data", "background", "style"} & set(element.attrib)
+        assert not [key for key in element.attrib if key.startswith("on")]
+        assert element.get("href", "https://").startswith("https://")
+    style = page.find("head/style").text
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "prefers-color-scheme: dark" in style
+    assert "@media print" in style
+    ids = [element.get("id") for element in page.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_html_and_markdown_have_the_same_sections_and_numbers(given):
+    review = review_of(given)
+    page = page_of(review_html(review))
+    markdown = review_markdown(review)
+    assert [e.text for e in page.iter("h2")] == [
+        line[3:] for line in markdown.splitlines() if line.startswith("## ")
+    ]
+    for cell in page.iter("td"):
+        text = "".join(cell.itertext())
+        assert text.replace("|", r"\|").replace("*", r"\*") in markdown
+
+
+def test_what_people_wrote_in_a_scenario_stays_text(given):
+    words = "<script>alert(1)</script> & | *"
+    own = replace(given.asked, scenario=replace(given.asked.scenario, name=words, description=words))
+    review = review_of(replace(given, asked=own))
+    page = page_of(review_html(review))
+    assert page.find("head/title").text == f"Plan: {words}"
+    assert not list(page.iter("script"))
+
+
+def test_no_price_leaves_cells_empty_and_no_number_behind(given):
+    bare = replace(
+        given.found.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
+        usd_per_million_output_tokens=None, usd_per_million_tokens=None,
+    )  # fmt: skip
+    own = replace(given.asked, prices={**given.asked.prices, "h100-sxm": None})
+    review = review_of(
+        replace(given, asked=own, found=replace(given.found, plans=(bare,)), margins=given.margins[:1])
+    )
+    assert "a price that is not known" in review.decision
+    assert "$0" not in review_markdown(review)
+    page_of(review_html(review))
+
+
+def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
+    layout = given.found.plans[0].layout
+    found = FleetAnswer((), given.found.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
+    review = review_of(replace(given, found=found, margins=(), detail=None, sizing=None))
+    assert review.decision.startswith("No fleet of h100-sxm, l40s serves review")
+    assert review.answer.exit_code == 4
+    markdown = review_markdown(review)
+    assert "relax ttft_p95 from 1 s to 1.3 s" in markdown
+    assert "## Cost" not in markdown
+    page_of(review_html(review))
