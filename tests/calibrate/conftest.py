@@ -1,0 +1,48 @@
+"""One short real calibration of this machine's CPU, shared by the tests that read it."""
+
+import pytest
+
+KEPT = {
+    "copy", "read", "launch", "matmul", "prefill_attention", "decode_attention", "elementwise", "norm", "experts",
+    "latent_decode", "latent_prefill", "latent_bmm",
+}  # fmt: skip
+
+
+def small(case):
+    """Return whether a case is small enough for a test: under a gigaflop, under 16 MB."""
+    shape = case.shape
+    if case.operator == "matmul":
+        return (
+            shape["rows"] * shape["inputs"] * shape["outputs"] < 3e8
+            and shape["inputs"] * shape["outputs"] < 1e7
+        )
+    return (
+        shape.get("moved_bytes", 0) <= 2**24
+        and shape.get("new_tokens", 0) <= 256
+        and shape.get("tokens", 0) <= 64
+    )
+
+
+@pytest.fixture(scope="session")
+def target():
+    from capplan.calibrate.machine import opened
+
+    return opened("cpu")
+
+
+@pytest.fixture(scope="session")
+def calibration(target):
+    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.shapes import cases
+
+    planned = [case for case in cases(accelerator=False, quick=True) if case.operator in KEPT and small(case)]
+    return calibrated(target, quick=True, minutes=0.25, planned=planned[::2])
+
+
+@pytest.fixture(scope="session")
+def written(calibration, tmp_path_factory):
+    from capplan.inputs.calibration_file import calibration_text
+
+    path = tmp_path_factory.mktemp("calibration") / "this.calibration.yaml"
+    path.write_text(calibration_text(calibration))
+    return path

@@ -1,0 +1,127 @@
+"""The fit finds numbers that are known because the times were made from them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.calibrate.fit import fitted
+from capplan.calibrate.forms import FORMS, sheet
+from capplan.calibrate.prior import known_beforehand
+from capplan.calibrate.shapes import cases, held_out
+from capplan.calibrate.simple_fit import copy_fit, launch_fit
+from capplan.hardware.calibration import Machine, Measurement, Peaks
+
+MACHINE = Machine("cuda:0", "test", "0" * 12, None, None, "2", None, 80e9, 132, 50e6)
+PEAKS = Peaks(3.35e12, {"bf16": 989e12})
+
+
+def made(form, dtype, numbers, noise=0.0, wild=0, seed=1):
+    """Return measurements whose times are those of the form with known numbers, with noise and a few wild ones."""
+    rng = np.random.default_rng(seed)
+    planned = [
+        c for c in cases(accelerator=True, quick=False) if c.operator in form.operators and c.dtype == dtype
+    ]
+    rates = form.record(**sheet(form, dtype, MACHINE, PEAKS), **numbers)
+    unseen = held_out(planned)
+    result = []
+    for place, case in enumerate(planned):
+        columns = {name: np.array([value]) for name, value in case.shape.items()}
+        seconds = float(form.operators[case.operator](columns, dtype, rates)[0])
+        seconds *= float(np.exp(noise * rng.standard_normal())) * (10.0 if place % 37 < wild else 1.0)
+        result.append(Measurement(case.operator, dtype, case.shape, seconds, 0.0, 5, place in unseen))
+    return result
+
+
+def of(kernel):
+    return next(form for form in FORMS if form.kernel == kernel)
+
+
+def truth(form, **chosen):
+    return {name: chosen.get(name, known_beforehand(name).start) for name in form.numbers()}
+
+
+def test_known_rates_of_a_matmul_come_back_from_noisy_times():
+    form = of("matmul")
+    numbers = truth(form, compute_fraction=0.82, memory_fraction=0.75, floor_s=4e-6)
+    fits, _ = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
+    found = fits[0].numbers
+    assert found["memory_fraction"].value == pytest.approx(0.75, rel=0.05)
+    assert found["floor_s"].value == pytest.approx(4e-6, rel=0.2)
+    assert found["compute_fraction"].value == pytest.approx(0.82, rel=0.1)
+    assert fits[0].scores["matmul"].held_out_median_ape < 0.05
+
+
+def test_a_few_wild_shapes_do_not_move_the_fit():
+    form = of("elementwise")
+    numbers = {"memory_fraction": 0.8, "floor_s": 3e-6}
+    fits, _ = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
+    assert fits[0].numbers["memory_fraction"].value == pytest.approx(0.8, rel=0.05)
+
+
+def test_the_interval_holds_the_truth_and_narrows_with_less_noise():
+    form = of("elementwise")
+    numbers = {"memory_fraction": 0.6, "floor_s": 2e-6}
+    widths = []
+    for noise in (0.1, 0.01):
+        fits, _ = fitted(made(form, "bf16", numbers, noise=noise, seed=3), MACHINE, PEAKS)
+        number = fits[0].numbers["memory_fraction"]
+        assert number.low <= 0.6 <= number.high
+        widths.append(number.high / number.low)
+    assert widths[1] < widths[0]
+
+
+def test_a_number_that_no_shape_tells_is_called_not_constrained():
+    form = of("elementwise")
+    tiny = [
+        Measurement("elementwise", "bf16", {"moved_bytes": size}, 3e-6, 0.0, 5)
+        for size in (1e2, 2e2, 3e2, 4e2, 5e2, 6e2)
+    ]
+    fits, _ = fitted(tiny, MACHINE, PEAKS)
+    assert form.numbers() == tuple(fits[0].numbers)
+    assert not fits[0].numbers["memory_fraction"].constrained
+    assert fits[0].numbers["floor_s"].constrained
+
+
+def test_where_the_form_does_not_hold_is_said():
+    numbers = {"memory_fraction": 0.8, "floor_s": 3e-6}
+    own = made(of("elementwise"), "bf16", numbers)
+    bent = [
+        Measurement(
+            m.operator, m.dtype, m.shape, m.seconds * (3.0 if m.shape["moved_bytes"] < 1e6 else 1.0), 0.0, 5
+        )
+        for m in own * 2
+    ]
+    fits, _ = fitted(bent, MACHINE, PEAKS)
+    assert any("than measured" in remark for remark in fits[0].scores["elementwise"].remarks)
+
+
+def test_every_fraction_is_assigned_to_the_peak_that_it_is_a_share_of():
+    from capplan.inputs.calibration import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS
+
+    memory = {"memory_fraction", "decode_fraction", "prefill_memory_fraction", "bmm_memory_fraction"}
+    for form in FORMS:
+        if form.kernel not in ("link",):
+            fractions = {name for name in form.numbers() if name.endswith("_fraction")}
+            assert fractions <= COMPUTE_FRACTIONS | RELATIVE_FRACTIONS | memory
+
+
+@settings(max_examples=25, deadline=None)
+@given(floor_s=st.floats(1e-7, 1e-4), rate=st.floats(1e9, 1e12))
+def test_start_and_rate_of_copies_come_back(floor_s, rate):
+    own = [
+        Measurement("copy", "bf16", {"moved_bytes": 4.0**k}, floor_s + 4.0**k / rate, 0.0, 5)
+        for k in range(5, 18)
+    ]
+    fit, final = copy_fit(own, "copy")
+    assert np.max(np.abs(final / [m.seconds for m in own] - 1)) < 0.02
+    assert fit.numbers["bytes_per_s"].value == pytest.approx(rate, rel=0.05) or floor_s * rate > 1e9
+
+
+def test_a_launch_costs_what_a_graph_saves():
+    own = [
+        Measurement("launch_eager", "fp32", {}, 6e-6, 0.0, 9),
+        Measurement("launch", "fp32", {}, 2e-6, 0.0, 9),
+    ]
+    assert launch_fit(own).numbers["launch_s"].value == pytest.approx(4e-6)
+    assert launch_fit(own[:1]) is None
