@@ -191,14 +191,13 @@ def _device_rows(device: Device) -> list[dict[str, Any]]:
 
 def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
     own = given.asked.question.efficiencies[device.name]
-    of = "" if own.device == device.name else f" of {own.device}"
     where = (
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
     )
     return {
         "what": device.name,
-        "title": f"kernel efficiencies{of}, {own.label}",
+        "title": f"kernel efficiencies fitted on {own.device}, {own.label}",
         "date": None,
         "where": f"{where}{'; ' + own.note if own.note else ''}",
     }

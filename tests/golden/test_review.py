@@ -1,7 +1,7 @@
 """The page for the planning review, unchanged: plans made up with round numbers, so that no fit moves it."""
 
+import xml.etree.ElementTree as ET
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
@@ -116,7 +116,7 @@ def page_of(html):
     """Return the page parsed by a strict parser: every element closed, every attribute quoted."""
     body = html.replace("<!DOCTYPE html>\n", "").replace('<meta charset="utf-8">', "")
     body = body.replace('<meta name="viewport" content="width=device-width, initial-scale=1">', "")
-    return ElementTree.fromstring(body)
+    return ET.fromstring(body)
 
 
 def test_the_html_is_well_formed_and_loads_nothing_from_elsewhere(given):
