@@ -13,6 +13,7 @@ COMMANDS = {
     "spec": "Show what speculative decoding brings by batch and draft length, and where it stops paying.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected.",
     "report": "Write the page for the planning review of a scenario: the decision first, then everything it rests on.",
+    "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
     "workload": "Read a trace, a request log or Prometheus text, and write it as a workload for scenarios.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",

@@ -8,6 +8,7 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.intervals import Interval, Intervals
+from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice, usd_per_million_tokens, usd_per_month
@@ -78,13 +79,18 @@ def replicas_needed(rate_per_s: float, limit_per_s: float, headroom_fraction: fl
 
 def spec_of(found: Found, question: Question) -> ReplicaSpec:
     """Return the replica of a layout that the search found."""
+    return spec_of_layout(found.layout, found.weight_dtype, question)
+
+
+def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
+    """Return the replica of a layout with the weights in one of the question's dtypes."""
     return ReplicaSpec(
-        network=question.networks[found.weight_dtype],
-        device=found.layout.device,
-        efficiency=question.efficiencies[found.layout.device.name],
+        network=question.networks[weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
         profile=question.profile,
-        sharding=found.layout.sharding,
-        kv_format=found.layout.kv_format,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
         max_model_len=question.max_model_len,
         max_num_seqs=question.max_num_seqs,
         max_num_batched_tokens=question.max_num_batched_tokens,

@@ -1,0 +1,243 @@
+"""A fleet under a stream of requests: replicas side by side, and what they delivered together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.errors import InputError
+from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
+from capplan.replica.replica import Replica
+from capplan.serving.block_cache import PrefixCaching
+from capplan.serving.gauges import WeightedHistogram
+from capplan.serving.outcome import FINISHED, SHED, Outcome, Spread, histogram_spread, slo_met, spread
+from capplan.serving.requests import Admission, Requests
+from capplan.serving.simulator import simulate
+from capplan.serving.step_clock import StepClock
+from capplan.workload.slo import Slo, Target
+
+LIMITED = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Requests that reach the fleet, in order of arrival."""
+
+    requests: Requests
+    class_names: tuple[str, ...]
+    block_tokens: int = 0
+    """Tokens of one block id; 0 where prompts have none."""
+    concurrency: int | None = None
+    """Closed loop: requests at any time in the whole fleet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What some of the requests saw."""
+
+    requests: int
+    finished: int
+    shed: int
+    unfinished: int
+    ttft_s: Spread
+    tpot_s: Spread
+    e2e_s: Spread
+    queue_s: Spread
+    output_tokens_per_s: float
+    requests_per_s: float
+    goodput_requests_per_s: float
+    slo_met_fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOutcome:
+    """What a fleet did."""
+
+    all: Figures
+    classes: dict[str, Figures]
+    seconds: float
+    itl_s: Spread
+    prefix_hit_fraction: float
+    preemptions: int
+    kv_occupancy_mean: float
+    kv_occupancy_p99: float
+    batch_mean: float
+    busy_fraction: float
+    replicas: int
+    parts: tuple[Outcome, ...]
+
+    def value(self, target: Target) -> float:
+        """Return what a target limits."""
+        if target.metric == "itl":
+            return float(getattr(self.itl_s, target.statistic))
+        return float(getattr(getattr(self.all, f"{target.metric}_s"), target.statistic))
+
+    def missed(self, slo: Slo) -> tuple[Target, ...]:
+        """Return the targets that were missed."""
+        return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
+
+
+def limits_of(slo: Slo) -> dict[str, float]:
+    """Return the limit that each request is held to: per metric the loosest of its targets [s]."""
+    return {
+        f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
+        for metric in LIMITED
+    }
+
+
+def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
+    """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
+    if replicas == 1:
+        return [requests]
+    if len(requests) < replicas:
+        raise InputError(f"{len(requests)} requests for {replicas} replicas; simulate more requests")
+    chosen = [np.arange(own, len(requests), replicas) for own in range(replicas)]
+    return [selected_requests(requests, rows) for rows in chosen]
+
+
+def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
+    """Return some of the requests, by their places."""
+    columns: dict[str, Any] = {}
+    for field in fields(requests):
+        column = getattr(requests, field.name)
+        if column is not None and field.name != "block_ids":
+            columns[field.name] = column[rows]
+    if requests.block_ids is not None and requests.block_counts is not None:
+        ends = np.cumsum(requests.block_counts)
+        starts = ends - requests.block_counts
+        pieces = [requests.block_ids[starts[row] : ends[row]] for row in rows.tolist()]
+        columns["block_ids"] = np.concatenate(pieces)
+    return replace(requests, **columns)
+
+
+def simulated_fleet(
+    replica: Replica,
+    stream: Stream,
+    *,
+    replicas: int = 1,
+    slo: Slo,
+    until_s: float = inf,
+    admission: Admission | None = None,
+    clock: StepClock | None = None,
+    warm_share: float = 0.0,
+) -> FleetOutcome:
+    """Return what equal replicas behind a round-robin balancer do with a stream.
+
+    Parameters
+    ----------
+    replica : one of them
+    stream : what arrives
+    replicas : [-]
+    slo : limits for goodput
+    until_s : [s]
+        stop here, whatever is under way
+    admission : who may wait; None: everybody
+    clock : of the replica, where it is at hand
+    warm_share : [-]
+        part of the first requests that latencies leave out
+
+    Returns
+    -------
+    latencies [s], rates [1/s], by class and together
+    """
+    caching = None
+    if stream.block_tokens and stream.block_tokens % replica.scheduling.block_tokens == 0:
+        caching = PrefixCaching(stream.block_tokens)
+    shared_clock = clock or StepClock(replica.table)
+    concurrency = stream.concurrency
+    parts = [
+        simulate(
+            own,
+            shared_clock,
+            replica.scheduling,
+            replica.kv_blocks,
+            until_s=until_s,
+            concurrency=None if concurrency is None else max(round(concurrency / replicas), 1),
+            admission=admission or Admission(),
+            reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
+            caching=caching,
+        )
+        for own in dealt_round_robin(stream.requests, replicas)
+    ]
+    return fleet_outcome(parts, stream.class_names, slo, warm_share)
+
+
+def fleet_outcome(
+    parts: Sequence[Outcome], class_names: Sequence[str], slo: Slo, warm_share: float = 0.0
+) -> FleetOutcome:
+    """Return what several replicas did, together."""
+    seconds = max(part.seconds for part in parts)
+    limits = limits_of(slo)
+    met = np.concatenate([slo_met(part, **limits) for part in parts])
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in (
+            "status",
+            "queue_s",
+            "ttft_s",
+            "tpot_s",
+            "e2e_s",
+            "output_tokens",
+            "class_index",
+            "arrival_s",
+        )
+    }
+    warm = np.zeros(met.size, dtype=bool)
+    if warm_share > 0.0 and met.size:
+        warm = columns["arrival_s"] < np.quantile(columns["arrival_s"], warm_share)
+    histogram = WeightedHistogram()
+    for part in parts:
+        histogram.merge(part.itl)
+    every = np.ones(met.size, dtype=bool)
+    cached = sum(part.cached_tokens for part in parts)
+    prefilled = sum(part.prefill_tokens for part in parts)
+    return FleetOutcome(
+        all=_figures(columns, met, every, warm, seconds),
+        classes={
+            name: _figures(columns, met, columns["class_index"] == index, warm, seconds)
+            for index, name in enumerate(class_names)
+        },
+        seconds=seconds,
+        itl_s=histogram_spread(histogram),
+        prefix_hit_fraction=cached / (cached + prefilled) if cached + prefilled else 0.0,
+        preemptions=sum(part.preemptions for part in parts),
+        kv_occupancy_mean=float(np.mean([part.kv_occupancy_mean for part in parts])),
+        kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
+        batch_mean=float(np.mean([part.batch_mean for part in parts])),
+        busy_fraction=float(np.mean([part.busy_fraction for part in parts])),
+        replicas=len(parts),
+        parts=tuple(parts),
+    )
+
+
+def _figures(
+    columns: dict[str, NDArray[Any]],
+    met: NDArray[np.bool_],
+    rows: NDArray[np.bool_],
+    warm: NDArray[np.bool_],
+    seconds: float,
+) -> Figures:
+    status = columns["status"][rows]
+    finished = status == FINISHED
+    count, total = int(finished.sum()), int(rows.sum())
+    shed = int(np.count_nonzero(status == SHED))
+    good = int(np.count_nonzero(met[rows]))
+    per_s = 1.0 / seconds if seconds > 0 else 0.0
+    seen = rows & ~warm
+    return Figures(
+        requests=total,
+        finished=count,
+        shed=shed,
+        unfinished=total - count - shed,
+        ttft_s=spread(columns["ttft_s"][seen]),
+        tpot_s=spread(columns["tpot_s"][seen]),
+        e2e_s=spread(columns["e2e_s"][seen]),
+        queue_s=spread(columns["queue_s"][seen]),
+        output_tokens_per_s=float(columns["output_tokens"][rows][finished].sum()) * per_s,
+        requests_per_s=count * per_s,
+        goodput_requests_per_s=good * per_s,
+        slo_met_fraction=good / total if total else 0.0,
+    )

@@ -1,0 +1,207 @@
+"""What `simulate` and `sweep` are asked: the scenario's plan (or one that is given), and the requests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError
+from capplan.fleet.candidates import Layout
+from capplan.fleet.cheapest import cheapest_fleet
+from capplan.fleet.demand import sampled_requests
+from capplan.fleet.finalists import spec_of_layout
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.simulation import Stream, selected_requests
+from capplan.inputs.benchmark_spec import row_efficiency
+from capplan.inputs.hardware import device
+from capplan.inputs.question import AskedFleet, asked_fleet
+from capplan.inputs.scenario import read_scenario
+from capplan.inputs.trace import Trace, read_trace
+from capplan.inputs.workload_file import is_workload
+from capplan.model.sharding import Sharding
+from capplan.replica.spec import ReplicaSpec
+from capplan.serving.requests import Admission, Requests
+
+SAMPLED_SECONDS = 600.0
+MOST_SAMPLED = 1_000_000
+Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The plan that is simulated, and how it came about."""
+
+    asked: AskedFleet
+    spec: ReplicaSpec
+    replicas: int
+    """That serve; spares stand by."""
+    name: str
+    why: str
+    plan: FleetPlan | None = None
+
+
+def layout_name(layout: Layout, weight_dtype: str) -> str:
+    """Return a layout in a few words, such as 'h100-sxm TP2 fp8'."""
+    cut = [f"{short}{int(n)}" for short, n in (("TP", layout.sharding.tensor), ("PP", layout.sharding.pipeline), ("EP", layout.sharding.expert), ("DP", layout.sharding.data)) if n > 1 or short == "TP"]  # fmt: skip
+    dtype = "as published" if weight_dtype == "auto" else weight_dtype
+    return f"{layout.device.name} {' '.join(cut)}, {dtype}"
+
+
+def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
+    """Return the question of a scenario file."""
+    return asked_fleet(read_scenario(path), offline=offline)
+
+
+def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
+    """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
+    limits = asked.scenario.fleet
+    found = cheapest_fleet(
+        asked.question,
+        headroom_fraction=limits.headroom_fraction,
+        spare_replicas=limits.spare_replicas,
+        prices=asked.prices,
+        max_devices=limits.max_devices,
+        progress=progress,
+    )
+    if not found.plans:
+        raise TargetError(
+            f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
+            f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
+        )
+    return found.plans
+
+
+def chosen_plan(
+    asked: AskedFleet,
+    *,
+    hardware: str | None = None,
+    sharding: Sharding | None = None,
+    replicas: int | None = None,
+    progress: Progress = None,
+) -> Chosen:
+    """Return the named plan, or else the one that the fleet search chooses for the scenario."""
+    if hardware is None and sharding is None:
+        plan = fleet_plans(asked, progress)[0]
+        serving = plan.replicas - plan.spare_replicas
+        why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
+        return Chosen(
+            asked,
+            spec_of_layout(plan.layout, plan.weight_dtype, asked.question),
+            replicas or serving,
+            layout_name(plan.layout, plan.weight_dtype),
+            why,
+            plan,
+        )
+    question = asked.question
+    target = device(hardware) if hardware else question.devices[0]
+    if target.name not in question.efficiencies:
+        calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
+        efficiencies = {**question.efficiencies, target.name: row_efficiency(target, calibration)}
+        question = replace(question, efficiencies=efficiencies)
+    dtype, network = next(iter(question.networks.items()))
+    layout = Layout(target, sharding or Sharding(1.0, 1.0, 1.0, 1.0), dtype, question.kv_formats[0])
+    refuse_illegal(network, layout, question.profile)
+    why = f"as asked for, {replicas or 1} replicas" + ("" if replicas else " (replace with --replicas)")
+    return Chosen(
+        asked, spec_of_layout(layout, dtype, question), replicas or 1, layout_name(layout, dtype), why
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStream:
+    """The requests, and what is to be said about them."""
+
+    stream: Stream
+    spec: ReplicaSpec
+    """With room for the longest of them."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+    rate_per_s: float
+
+
+def asked_stream(
+    chosen: Chosen, trace: Path | None, *, seed: int, seconds: float | None, requests: int | None = None
+) -> AskedStream:
+    """Return the requests of a trace, or drawn from the scenario's traffic."""
+    classes = chosen.asked.scenario.classes
+    own = classes[0].trace if len(classes) == 1 else None
+    path = trace or (Path(own) if own else None)
+    if path is not None and not is_workload(path.name):
+        return _replayed(chosen, read_trace(path, strict=False), seconds)
+    if trace is not None:
+        raise InputError(
+            f"--trace {trace}: a workload YAML is a description, not requests\n  name it in the scenario instead: traffic: [{{trace: {trace.name}}}]"
+        )
+    return _sampled(chosen, seed, seconds, requests)
+
+
+def _sampled(chosen: Chosen, seed: int, seconds: float | None, requests: int | None) -> AskedStream:
+    demand = chosen.asked.question.demand
+    response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
+    rate = float(demand.request_rate_per_s(np.asarray(response)))
+    span = SAMPLED_SECONDS if seconds is None else seconds
+    count = requests or min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
+    drawn = sampled_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
+    stated = Assumption(
+        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s, seed {seed}",
+        "--trace, --until, --seed",
+    )
+    names = tuple(item.name for item in demand.classes)
+    return AskedStream(Stream(drawn, names), chosen.spec, (stated,), (), rate)
+
+
+def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStream:
+    most = chosen.spec.network.max_context_tokens
+    longest = int((trace.input_tokens + trace.output_tokens).max())
+    context = max(chosen.spec.max_model_len or 0, 1024 * -(-longest // 1024))
+    if chosen.asked.scenario.max_model_len is not None:
+        context = chosen.asked.scenario.max_model_len
+    context = min(context, most) if most else context
+    drawn = trace.requests()
+    kept = drawn.input_tokens < context
+    if seconds is not None and drawn.arrival_s is not None:
+        kept &= drawn.arrival_s < seconds
+    warnings = list(trace.remarks)
+    over = int(np.count_nonzero(drawn.input_tokens >= context))
+    if over:
+        warnings.append(
+            f"{over:,} prompts reach the context of {context:,} tokens and are turned away, as the engine does"
+        )
+    cut = int(np.count_nonzero((drawn.input_tokens + drawn.output_tokens > context) & kept))
+    if cut:
+        warnings.append(f"{cut:,} answers are cut at the context of {context:,} tokens")
+    if not kept.any():
+        raise InputError(
+            f"{trace.name}: no request is left to simulate (context {context:,} tokens, --until)"
+        )
+    stream = Stream(_kept(drawn, kept, context), (Path(trace.name).name.split(".")[0],), trace.block_tokens)
+    return AskedStream(
+        stream,
+        replace(chosen.spec, max_model_len=context),
+        (Assumption(f"requests as in {Path(trace.name).name}", "--trace"),),
+        tuple(warnings),
+        trace.mean_request_rate_per_s,
+    )
+
+
+def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
+    """Return the requests that are kept, their answers cut at the context."""
+    own = selected_requests(drawn, np.flatnonzero(kept))
+    return replace(own, output_tokens=np.minimum(own.output_tokens, context - own.input_tokens))
+
+
+def sharding_of(tensor: int | None, pipeline: int | None) -> Sharding | None:
+    """Return the parallelism that the flags ask for; None where they ask for none."""
+    if tensor is None and pipeline is None:
+        return None
+    return Sharding(float(tensor or 1), float(pipeline or 1), 1.0, 1.0)
+
+
+def admission_of(stream: Stream, queue_limit: int | None, deadline_s: float | None) -> Admission:
+    """Return who may wait in a replica's queue, the same for every class."""
+    deadlines = () if deadline_s is None else (deadline_s,) * len(stream.class_names)
+    return Admission(queue_limit=queue_limit, deadline_s=deadlines)

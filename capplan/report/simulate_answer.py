@@ -1,0 +1,120 @@
+"""What `capplan simulate` shows: what the requests saw, against the targets."""
+
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from capplan.fleet.simulation import Figures, FleetOutcome
+from capplan.inputs.simulation import AskedStream, Chosen
+from capplan.report.answer import Answer, Table
+from capplan.serving.outcome import Spread
+
+TIMES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+
+
+def known(value: Any) -> Any:
+    """Return a value with None for what is not a number, all the way down."""
+    if isinstance(value, dict):
+        return {key: known(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def figures_result(figures: Figures) -> dict[str, Any]:
+    """Return what some of the requests saw."""
+    result: dict[str, Any] = known(asdict(figures))
+    return result
+
+
+def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
+    """Return a simulation with the keys of the interface."""
+    result = figures_result(outcome.all)
+    return {
+        "scenario": chosen.asked.scenario.name,
+        "plan": chosen.name,
+        "replicas": outcome.replicas,
+        "gpus": outcome.replicas * chosen.spec.devices,
+        "seed": seed,
+        **result,
+        "seconds": outcome.seconds,
+        "itl_s": known(asdict(outcome.itl_s)),
+        "prefix_hit_fraction": outcome.prefix_hit_fraction,
+        "preemptions": outcome.preemptions,
+        "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
+        "batch_mean": outcome.batch_mean,
+        "busy_fraction": outcome.busy_fraction,
+        "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
+        "classes": {name: figures_result(figures) for name, figures in outcome.classes.items()},
+    }
+
+
+def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]]:
+    spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
+    if itl_s is not None:
+        spreads["ITL"] = itl_s
+    return [
+        {"latency": name, **{f"{statistic}_s": known(value) for statistic, value in asdict(found).items()}}
+        for name, found in spreads.items()
+    ]
+
+
+def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]:
+    """Return batch and cache over time, of the first replica, in a few spans."""
+    line = outcome.parts[0].timeline
+    width = max(-(-line.start_s.size // rows), 1)
+    return [
+        {
+            "start_s": float(line.start_s[at]),
+            "batch_sequences": float(line.batch_sequences[at : at + width].mean()),
+            "kv_blocks": float(line.kv_blocks[at : at + width].mean()),
+            "busy_fraction": float(line.busy_fraction[at : at + width].mean()),
+        }
+        for at in range(0, line.start_s.size, width)
+    ]
+
+
+def simulate_answer(chosen: Chosen, asked: AskedStream, outcome: FleetOutcome, seed: int) -> Answer:
+    """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
+    result = simulate_result(chosen, outcome, seed)
+    slo = chosen.asked.scenario.slo
+    every = outcome.all
+    targets = [
+        {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
+        for t in slo.targets
+    ]  # fmt: skip
+    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "output_tokens_per_s", "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction")}  # fmt: skip
+    totals |= {
+        "kv_occupancy_fraction": outcome.kv_occupancy_mean,
+        "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
+    }
+    tables = [
+        Table(_latency_rows(every, outcome.itl_s), title="Latencies"),
+        Table([totals], title="Totals", upright=True),
+    ]
+    if targets:
+        tables.append(Table(targets, title="Targets"))
+    if len(outcome.classes) > 1:
+        tables += [
+            Table(_latency_rows(figures, None), title=f"Class {name}")
+            for name, figures in outcome.classes.items()
+        ]
+    missed = outcome.missed(slo)
+    verdict = (
+        f"misses {', '.join(t.key for t in missed)}"
+        if missed
+        else "holds all targets"
+        if targets
+        else "no targets"
+    )
+    warnings = [*asked.warnings, *chosen.asked.warnings]
+    if outcome.busy_fraction > 0.995 and every.queue_s.p99 > every.e2e_s.p50 / 2.0:
+        warnings.append("the replicas never rest and the queue grows: this rate is more than they can serve")
+    return Answer(
+        command="simulate",
+        result=result,
+        tables=tuple(tables),
+        headline=f"{chosen.asked.scenario.name} on {outcome.replicas} x ({chosen.name}): {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
+        closing=(chosen.why,),
+        assumptions=(*chosen.asked.assumptions, *asked.assumptions),
+        warnings=tuple(warnings),
+        exit_code=4 if missed else 0,
+    )
