@@ -9,6 +9,7 @@ FOLDER holds kernels_measured.csv and kernels_more.csv.gz (columns as in `accura
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from capplan.calibrate.kernel_device import fitted_device
 from capplan.calibrate.kernel_parts import Timing
 from capplan.calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
-from capplan.inputs.efficiency import efficiency_folder, efficiency_for, efficiency_text
+from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.inputs.efficiency import efficiency_folder, efficiency_for, efficiency_text, shipped_efficiencies
 from capplan.inputs.hardware import device
 
 CATALOGUE_NAMES = {
@@ -83,6 +84,31 @@ def timings(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
     return found
 
 
+def with_missing_kernels(fits: Mapping[str, Fit], fitted: Mapping[str, Mapping[str, Fit]]) -> dict[str, Fit]:
+    """Return the fits of a device with kernels that nobody timed on it taken over from the next device that has them.
+
+    Parameters
+    ----------
+    fits : of the device
+    fitted : of all devices that were fitted together
+
+    Returns
+    -------
+    the same, and what was taken over, labelled assumed
+    """
+    complete = dict(fits)
+    have = {key.partition("/")[0] for key in fits}
+    for name, others in fitted.items():
+        for key, fit in others.items():
+            if key.partition("/")[0] not in have and fit.label == "measured":
+                complete[key] = replace(
+                    fit, label="assumed", rows=0, median_error_fraction=None, mean_error_fraction=None,
+                    held_out_median_error_fraction=None, fitted_on=f"numbers of the {name}: no timings here",
+                )  # fmt: skip
+        have = {key.partition("/")[0] for key in complete}
+    return complete
+
+
 def predictions(
     rows: Sequence[Mapping[str, Any]], efficiencies: Mapping[str, Efficiency]
 ) -> list[float | None]:
@@ -129,15 +155,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unseen: Unseen = {}
     if not options.score:
         every = timings(rows)
+        fitted: dict[str, dict[str, Fit]] = {}
         for name in chosen:
             own = [timing for timing in every if timing.case.device == name]
-            fits, found = fitted_device(device(name), own, held_out=not options.no_held_out)
+            fitted[name], found = fitted_device(device(name), own, held_out=not options.no_held_out)
             for key, errors in found.items():
                 unseen.setdefault(key, []).extend(errors)
+            sys.stderr.write(f"{name}: {len(fitted[name])} fits on {len(own)} timings\n")
+        for name, fits in fitted.items():
             file, names = CATALOGUE_NAMES[name]
-            text = efficiency_text(Efficiency(file, fits), names, HEAD)
+            text = efficiency_text(Efficiency(file, with_missing_kernels(fits, fitted)), names, HEAD)
             (efficiency_folder() / f"{file}.yaml").write_text(text, encoding="utf-8")
-            sys.stderr.write(f"{name}: {len(fits)} fits on {len(own)} timings\n")
+        shipped_efficiencies.cache_clear()
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
     predicted = predictions(rows, {name: efficiency_for(device(name)) for name in chosen})
     sys.stdout.write(score_table(rows, predicted, unseen))

@@ -154,6 +154,11 @@ def _elementwise_s(a: Arguments, rates: Any) -> Number:
     return elementwise_time_s(a["moved_bytes"], rates)
 
 
+def _moved_bytes(a: Arguments) -> Number:
+    moved: Number = a["moved_bytes"]
+    return moved
+
+
 def _nccl_s(a: Arguments, rates: Any) -> Number:
     ranks, message = a["ranks"], a["message_bytes"]
     operation = a["operation"]
@@ -221,7 +226,7 @@ PARTS: dict[tuple[str, str], Part] = {
         ("convolution_fraction", "convolution_pad_tokens", "convolution_floor_s"), _convolution_s, _convolution_bytes
     ),
     ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _update_s, _convolution_bytes),
-    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _elementwise_s),
+    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _elementwise_s, _moved_bytes),
     ("link", "nccl"): Part(
         ("ring_fraction", "ring_step_s", "ring_floor_s", "ring_ramp_bytes", "crowding_exponent", "multicast_fraction",
          "multicast_floor_s", "all_to_all_fraction", "all_to_all_step_s"), _nccl_s,

@@ -144,6 +144,9 @@ def link_rates(device: Device, fit: Fit) -> LinkRates:
     )
 
 
+ELEMENTWISE_ENGINE = "vllm"
+"""Whose quantise kernel stands for every kernel that only moves bytes: one launch, as fused norms and activations
+are; the other engines' timings hold several."""
 _EITHER_FORMAT = frozenset({"attention", "latent_attention", "elementwise"})
 """Kernels whose fits in neighbouring formats are as good: an fp8 cache is read by kernels of either query dtype."""
 
@@ -195,7 +198,9 @@ def device_rates(
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     rates, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
     for kernel, formats in wanted.items():
-        fit, fmt = fit_of(efficiency, kernel, formats, engine)
+        fit, fmt = fit_of(
+            efficiency, kernel, formats, ELEMENTWISE_ENGINE if kernel == "elementwise" else engine
+        )
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
             assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
         elif fit.label != "measured":
