@@ -100,7 +100,8 @@ def era_of(item: Item) -> tuple[str, str]:
 def predicted_columns(item: Item, host: HostOverhead) -> dict[str, float]:
     """Return the columns of a row with some host times."""
     table = table_of_plan(with_host(item.replica.device_tables, host, item.layers), 0)
-    replica = replace(item.replica, table=table)
+    spec = replace(item.replica.spec, profile=replace(item.replica.spec.profile, host=host))
+    replica = replace(item.replica, spec=spec, table=table)
     try:
         return metrics_of(outcome_of(item.benchmark, replica), replica.spec.devices)
     except CapplanError:

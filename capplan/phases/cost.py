@@ -123,6 +123,44 @@ def floor_s(costs: Iterable[OperatorCost]) -> Number:
     return time
 
 
+def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
+    """Return what is left of operators in a CUDA graph if all that can overlap does.
+
+    The time over an operator's floor is either arithmetic below peak, which stays, or waiting for memory and
+    for the launch, which the neighbours in a graph can hide. It is split as the two floors are:
+
+        t = sum_i f_i + (t_i - f_i) c_i / (c_i + m_i),   f_i = max(c_i, m_i)
+
+    Parameters
+    ----------
+    costs : the operators of a step, with floors c (arithmetic) and m (memory)
+
+    Returns
+    -------
+    [s]
+        t, between `floor_s` and `total_s`; collectives stay as they are
+
+    Examples
+    --------
+    >>> unsaved = unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0)])
+    >>> float(unsaved)
+    2.0
+
+    References
+    ----------
+    NVIDIA, CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+    """
+    time: Number = 0.0
+    for cost in costs:
+        if bool(np.any(np.asarray(cost.sent_bytes) > 0)):
+            time = time + cost.seconds
+            continue
+        least = np.minimum(np.maximum(cost.compute_s, cost.memory_s), cost.seconds)
+        both = np.maximum(cost.compute_s + cost.memory_s, 1e-30)
+        time = time + least + (cost.seconds - least) * (cost.compute_s / both)
+    return time
+
+
 def bound(cost: OperatorCost) -> Bound:
     """Return what limits an operator: the larger floor, or latency where the time is over three times both."""
     if np.sum(cost.sent_bytes) > 0:

@@ -9,6 +9,7 @@ import numpy as np
 
 from capplan.model.network import (
     Attention,
+    CompressedAttention,
     LatentAttention,
     LinearAttention,
     Mixer,
@@ -17,21 +18,38 @@ from capplan.model.network import (
 )
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
-from capplan.operators import attention, latent_attention, linear_attention, state_space
+from capplan.operators import attention, compressed_attention, latent_attention, linear_attention, state_space
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
 
 
 def _windows(mixer: Attention) -> tuple[float, float]:
-    """Return the keys that a decoding and a prefilling query sees: half a chunk on average under chunks."""
+    """Return the keys that a decoding and a prefilling query sees.
+
+    Half a chunk on average under chunks; the tokens of the chosen blocks where an indexer chooses blocks.
+    """
     window = math.inf if mixer.window_tokens is None else float(mixer.window_tokens)
+    if mixer.index_top_tokens:
+        window = min(window, float(mixer.index_top_tokens))
     return (window, window / 2.0) if mixer.chunked else (window, window)
 
 
 def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
     """Return query and KV heads on one rank; KV heads are replicated once ranks outnumber them."""
     return mixer.query_heads / tensor_parallel, np.maximum(1.0, mixer.kv_heads / tensor_parallel)
+
+
+def _choosing_s(
+    mixer: Attention, sequences: Number, new: Number, past: Number, kv_bytes: Number, rates: StepRates
+) -> Number:
+    """Return the time in which a block-sparse layer scores its index keys, at the rates of the sparse MLA indexer."""
+    if not mixer.index_heads:
+        return 0.0
+    return latent_attention.indexer_time_s(
+        sequences, new, past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
+        rates.latent_attention,
+    )  # fmt: skip
 
 
 def _attention_decode(
@@ -46,6 +64,7 @@ def _attention_decode(
     shape = (sequences, context, query_heads, kv_heads, *dims, kv_bytes)
     moved = attention.decode_attention_bytes(*shape, query_tokens)
     seconds = attention.decode_attention_time_s(*shape, own, query_tokens)
+    seconds = seconds + _choosing_s(mixer, sequences, query_tokens, context, kv_bytes, rates)
     return OperatorCost(
         "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
     )
@@ -62,6 +81,7 @@ def _attention_prefill(
     shape = (1.0, new, past, query_heads, kv_heads, *dims, kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
     seconds = attention.prefill_attention_time_s(*shape, own)
+    seconds = seconds + _choosing_s(mixer, 1.0, new, past, kv_bytes, rates)
     return OperatorCost(
         "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
     )
@@ -118,6 +138,66 @@ def _latent_prefill(
         named_weight_format(expansion_format).bytes_per_element, 2.0, rates.matmul[expansion_format],
     )  # fmt: skip
     seconds = seconds + np.where(np.asarray(past) > 0, again, 0.0)
+    return OperatorCost(
+        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
+    )
+
+
+def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
+    """Return window, tokens per entry and entries that a query reads at most."""
+    per_entry = float(mixer.entry_tokens or math.inf)
+    top = float(mixer.index_top_entries) if mixer.index_heads else math.inf
+    return float(mixer.window_tokens), per_entry, top
+
+
+def _compressed_decode(
+    mixer: CompressedAttention, sequences: Number, context: Number, tensor_parallel: Number, kv_bytes: Number,
+    rates: StepRates, query_tokens: Number,
+) -> OperatorCost:  # fmt: skip
+    own = rates.latent_attention
+    query_heads, width, reach = mixer.query_heads / tensor_parallel, float(mixer.head_dim), _entries(mixer)
+    vectors = compressed_attention.visible_vectors(context, *reach)
+    flop = latent_attention.mla_decode_flop(
+        sequences, vectors, query_heads, width, 0.0, math.inf, query_tokens
+    )
+    moved = latent_attention.mla_decode_bytes(
+        sequences, vectors, query_heads, width, 0.0, kv_bytes, math.inf, query_tokens
+    )
+    seconds = compressed_attention.compressed_decode_time_s(
+        sequences, context, query_heads, width, *reach, kv_bytes, own, query_tokens
+    )
+    if mixer.index_heads:
+        seconds = seconds + compressed_attention.entry_indexer_time_s(
+            sequences, query_tokens, context, float(mixer.index_heads), float(mixer.index_head_dim),
+            float(mixer.entry_tokens), own,
+        )  # fmt: skip
+    return OperatorCost(
+        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
+    )
+
+
+def _compressed_prefill(
+    mixer: CompressedAttention, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number,
+    rates: StepRates,
+) -> OperatorCost:  # fmt: skip
+    own = rates.latent_attention
+    query_heads, width, reach = mixer.query_heads / tensor_parallel, float(mixer.head_dim), _entries(mixer)
+    flop = 4.0 * query_heads * width * compressed_attention.visible_pairs(new, past, *reach)
+    vectors = compressed_attention.visible_vectors(past, *reach)
+    moved = 4.0 * new * query_heads * width + (vectors + new) * width * kv_bytes
+    seconds = compressed_attention.compressed_prefill_time_s(
+        new, past, query_heads, width, *reach, kv_bytes, own
+    )
+    if mixer.index_heads:
+        seconds = seconds + compressed_attention.entry_indexer_time_s(
+            1.0,
+            new,
+            past,
+            float(mixer.index_heads),
+            float(mixer.index_head_dim),
+            float(mixer.entry_tokens),
+            own,
+        )
     return OperatorCost(
         "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
     )
@@ -180,6 +260,10 @@ def decode_cost(
         return _latent_decode(
             mixer, sequences, context_tokens, tensor_parallel, kv_bytes, rates, query_tokens
         )
+    if isinstance(mixer, CompressedAttention):
+        return _compressed_decode(
+            mixer, sequences, context_tokens, tensor_parallel, kv_bytes, rates, query_tokens
+        )
     return _state_cost(mixer, sequences, query_tokens, tensor_parallel, rates, decode=True)
 
 
@@ -194,4 +278,6 @@ def prefill_cost(
         return _latent_prefill(
             mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format
         )
+    if isinstance(mixer, CompressedAttention):
+        return _compressed_prefill(mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
     return _state_cost(mixer, 1.0, new_tokens, tensor_parallel, rates, decode=False)

@@ -86,23 +86,26 @@ def elementwise_costs(
 ) -> list[OperatorCost]:
     """Return the elementwise kernels of one layer: a fused add and norm before each block, rotary, activation.
 
-    A fused add and norm reads and writes the residual and the branch (4 passes of 2 bytes); rotary
-    reads and writes q and k, and the cache write copies k and v; the activation reads gate and up and
-    writes one of them.
+    A fused add and norm reads and writes the residual and the branch (4 passes of 2 bytes; every stream of a
+    residual that has several); rotary reads and writes q and k, and the cache write copies k and v; the
+    activation reads gate and up and writes one of them; a compressor writes and reads its values in fp32.
     """
     costs = []
+    norm_bytes = 4.0 * (layer.residual_streams + 1.0) * hidden_size * tokens
     if layer.mixers:
-        costs.append(pass_cost("norm", 8.0 * hidden_size * tokens, rates))
+        costs.append(pass_cost("norm", norm_bytes, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
             costs.append(pass_cost("rotary", 4.0 * width * tokens, rates))
+        if projection.name == "compress":
+            costs.append(pass_cost("compress", 8.0 * width * tokens, rates))
         if projection.name == "gate_up" and projection.tensor_class == "ffn":
             costs.append(pass_cost("activation", 3.0 * width * tokens, rates))
         if projection.name == "up" and projection.tensor_class == "ffn":
             costs.append(pass_cost("activation", 4.0 * width * tokens, rates))
     if layer.experts or any(p.tensor_class in {"ffn", "shared_expert"} for p in layer.projections):
-        costs.append(pass_cost("norm", 8.0 * hidden_size * tokens, rates))
+        costs.append(pass_cost("norm", norm_bytes, rates))
     return costs
 
 

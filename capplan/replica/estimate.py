@@ -12,6 +12,7 @@ from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
 from capplan.replica.spec import served_context_tokens
+from capplan.replica.tables import with_front_end
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
@@ -124,7 +125,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     requests, warm = requests_for(load)
     outcome = simulate(
         requests,
-        replica.table,
+        with_front_end(replica.table, replica.spec.profile.host, load.input_tokens),
         replica.scheduling,
         replica.kv_blocks,
         concurrency=load.concurrency,

@@ -13,7 +13,7 @@ from capplan.engine.profile import HostOverhead
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
-from capplan.phases.cost import OperatorCost, floor_s, total_s
+from capplan.phases.cost import OperatorCost, floor_s, total_s, unsaved_s
 from capplan.phases.rates import StepRates
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
@@ -88,10 +88,14 @@ def bubble_ratio(stages: Number, micro_batches: Number) -> Number:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of the device alone: kernels timed one by one, and their physical floors."""
+    """Step times of the device alone."""
 
     kernels: StepTable
+    """Kernels timed one by one."""
     floors: StepTable
+    """Their physical floors."""
+    unsaved: StepTable
+    """What is left of them if all that can overlap in a CUDA graph does."""
 
 
 def device_tables(
@@ -142,38 +146,70 @@ def device_tables(
             ),
         )
 
-    return DeviceTables(tables(total_s), tables(floor_s))
+    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s))
 
 
 def with_host(device: DeviceTables, host: HostOverhead, layers: int) -> StepTable:
     """Return step tables with what the engine saves of the kernels and what its host adds.
 
-        D = f + r_d (k - f) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step + T t_token
+        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
-    with k the kernels timed one by one and f their floors. A decode step runs under CUDA graphs; a step with
-    more prompt tokens than graphs were captured for cannot end before its kernels are launched, layer by layer.
+    with k the kernels timed one by one, f their floors, u what cannot overlap. A decode step runs under CUDA
+    graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
+    launched, layer by layer.
     """
-    kernels, floors = device.kernels, device.floors
+    kernels = device.kernels
 
-    def remaining(name: str, ratio: float) -> Array:
-        least = getattr(floors, name)
+    def remaining(name: str, least_table: StepTable, ratio: float) -> Array:
+        least = getattr(least_table, name)
         time: Array = least + ratio * (getattr(kernels, name) - least)
         return time
 
-    decode, prefill = host.decode_excess_ratio, host.prefill_excess_ratio
+    decode = (device.unsaved, host.decode_excess_ratio)
+    prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.sequence_s * kernels.sequence_knots
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     return replace(
         kernels,
-        decode_s=remaining("decode_s", decode) + host.step_s + per_sequence,
-        head_s=remaining("head_s", prefill) + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", decode),
-        mixed_s=np.maximum(remaining("mixed_s", prefill), launching)
-        + host.step_s
-        + host.prefill_token_s * kernels.token_knots,
-        prefill_attention_s=remaining("prefill_attention_s", prefill),
-        request_s=host.request_s,
+        decode_s=remaining("decode_s", *decode) + host.step_s + per_sequence,
+        head_s=remaining("head_s", *prefill) + per_sequence,
+        decode_attention_s=remaining("decode_attention_s", *decode),
+        mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + host.step_s,
+        prefill_attention_s=remaining("prefill_attention_s", *prefill),
     )
+
+
+def front_end_s(host: HostOverhead, input_tokens: Number) -> Number:
+    """Return the time of a request before it reaches the scheduler: HTTP, tokenisation, streaming of the first token.
+
+        t = t_request + n t_token
+
+    Parameters
+    ----------
+    host : fitted times of the engine
+    input_tokens : [tokens]
+        n, of the prompt
+
+    Returns
+    -------
+    [s]
+        t; requests pass the front end side by side
+
+    Examples
+    --------
+    >>> front_end_s(HostOverhead(request_s=0.01, prefill_token_s=1e-6), 1000.0)
+    0.011
+
+    References
+    ----------
+    vLLM, `AsyncLLM` and `InputProcessor`: tokenisation runs outside the engine core, https://docs.vllm.ai/
+    """
+    return host.request_s + input_tokens * host.prefill_token_s
+
+
+def with_front_end(table: StepTable, host: HostOverhead, input_tokens: float) -> StepTable:
+    """Return the tables of a replica behind an HTTP server, for prompts of this mean length."""
+    return replace(table, request_s=float(front_end_s(host, input_tokens)))
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
