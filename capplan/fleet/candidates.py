@@ -8,7 +8,14 @@ from itertools import product
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
-from capplan.model.network import Attention, LatentAttention, LinearAttention, Network, StateSpace
+from capplan.model.network import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    LinearAttention,
+    Network,
+    StateSpace,
+)
 from capplan.model.sharding import Sharding
 
 
@@ -45,10 +52,11 @@ Rejections = Counter[tuple[str, str]]
 def head_reason(network: Network, tensor_parallel: int) -> str | None:
     """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
 
-    Query heads must divide evenly; KV heads must divide, or be replicated evenly.
+    Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
+    an output matrix must stay whole.
     """
     for mixer in {mixer for layer in network.layers for mixer in layer.mixers}:
-        if isinstance(mixer, Attention | LatentAttention):
+        if isinstance(mixer, Attention | LatentAttention | CompressedAttention):
             heads = mixer.query_heads
         elif isinstance(mixer, LinearAttention):
             heads = mixer.value_heads
@@ -58,6 +66,10 @@ def head_reason(network: Network, tensor_parallel: int) -> str | None:
             heads = mixer.channels
         if heads % tensor_parallel:
             return f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
+        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tensor_parallel:
+            return (
+                f"{mixer.output_groups} groups of heads do not divide over tensor-parallel {tensor_parallel}"
+            )
         if (
             isinstance(mixer, Attention)
             and mixer.kv_heads % tensor_parallel

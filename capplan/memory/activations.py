@@ -178,3 +178,49 @@ def latent_workspace_bytes(
     tokens = np.minimum(np.maximum(8.0 * max_model_len, 4.0 * max_num_seqs * block_tokens), 131072.0)
     workspace: Number = tokens * (latent_elements + heads * expanded_head_dim) * element_bytes
     return workspace
+
+
+def gathered_entries_bytes(
+    max_model_len: Number,
+    entry_tokens: Number,
+    window_tokens: Number,
+    step_tokens: Number,
+    head_dim: Number,
+    element_bytes: Number = 2.0,
+) -> Number:
+    """Return what prefill of compressed attention gathers of the cached context, for four prompts at once.
+
+        W = 4 (ceil(l / c) + w + t) d b
+
+    Parameters
+    ----------
+    max_model_len : [tokens]
+        l
+    entry_tokens : [tokens]
+        c, tokens that one entry stands for; 0 where there are none
+    window_tokens : [tokens]
+        w
+    step_tokens : [tokens]
+        t, token budget of a step
+    head_dim : [elements]
+        d, of one vector
+    element_bytes : [B]
+        b
+
+    Returns
+    -------
+    [B]
+        W
+
+    Examples
+    --------
+    >>> gathered_entries_bytes(1024.0, 4.0, 128.0, 128.0, 512.0)
+    np.float64(2097152.0)
+
+    References
+    ----------
+    vLLM, `DeepseekSparseSWAMetadata.get_prefill_chunk_plan`: https://github.com/vllm-project/vllm.
+    """
+    entries = np.ceil(max_model_len / entry_tokens) if entry_tokens else np.zeros(())
+    workspace: Number = 4.0 * (entries + window_tokens + step_tokens) * head_dim * element_bytes
+    return workspace

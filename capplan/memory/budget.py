@@ -6,13 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.lookup import default_memory_fraction
+from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile
 from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.packed_pool import (
+    BLOCK_TOKENS,
+    compressed_layers,
+    packed_capacity,
+    packed_layout,
+    summed_capacity,
+)
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.memory.stages import Stage, stages_of
-from capplan.model.network import Network
+from capplan.model.network import CompressedAttention, Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
@@ -226,6 +234,9 @@ def _capacity(
     element = FORMATS[network.activation_format].bytes_per_element
     kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element)
     context = launch.max_model_len
+    compressed = compressed_layers(network)
+    if compressed:
+        return _compressed_capacity(available, stage, compressed, launch, rules)
     if not kinds:
         free = np.maximum(available, 0.0)
         endless = np.where(free > 0, launch.max_num_seqs, 0.0)
@@ -246,6 +257,21 @@ def _capacity(
     )
     tokens, sequences = block_capacity(available, layout, context, rules)
     return tokens, sequences, layout.sequence_blocks * layout.block_bytes, layout.block_tokens
+
+
+def _compressed_capacity(
+    available: Number, stage: Stage, mixers: list[CompressedAttention], launch: Launch, rules: MemoryRules
+) -> tuple[Number, Number, Number, Number]:
+    """Return the same for compressed attention, whose caches have vectors of several widths and rhythms."""
+    share, step, context = stage.layer_share, launch.max_num_batched_tokens, launch.max_model_len
+    element = launch.kv_bytes_per_element
+    # Caches of all stages are laid out alike: a stage holds its share of every block.
+    whole = available / share
+    if rules.budget == "utilisation":
+        tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
+        return tokens, sequences, size * share, BLOCK_TOKENS + 0.0 * launch.block_tokens
+    tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
+    return tokens, sequences, size * share, launch.block_tokens
 
 
 def _fewest(plans: list[MemoryPlan]) -> MemoryPlan:

@@ -11,6 +11,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.memory.budget import memory_plan
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.layer_groups import cache_kinds
+from capplan.model.cache_parts import index_bytes_per_element, keeps_own_index_keys
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
@@ -113,6 +114,9 @@ def kv_sizes(
         rules,
         step_tokens,
     )
+    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and keeps_own_index_keys(network):
+        what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
+        assumptions = (*assumptions, Assumption(what, "--kv-dtype"))
     stated = tuple(assumption_of(sentence) for sentence in rules.assumptions)
     return KvSizes(network, tuple(rows), rules, (*assumptions, *stated))
 

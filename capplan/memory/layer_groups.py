@@ -6,7 +6,15 @@ from typing import Literal
 import numpy as np
 
 from capplan.model.kv_cache import cache_elements_per_token, state_bytes
-from capplan.model.network import Attention, LatentAttention, LinearAttention, Mixer, Network, StateSpace
+from capplan.model.network import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    Network,
+    StateSpace,
+)
 from capplan.numbers import Number
 
 
@@ -59,7 +67,9 @@ def cache_kinds(
             counts[shape] = counts.get(shape, 0) + 1
     kinds = []
     for mixer, layers in counts.items():
-        if isinstance(mixer, Attention | LatentAttention):
+        if isinstance(mixer, CompressedAttention):
+            kinds.extend(_compressed_kinds(mixer, layers, tensor_parallel, kv_bytes_per_element))
+        elif isinstance(mixer, Attention | LatentAttention):
             size = _token_bytes(mixer, tensor_parallel, kv_bytes_per_element)
             window = mixer.window_tokens if isinstance(mixer, Attention) else None
             if np.any(np.asarray(size) > 0):
@@ -70,6 +80,106 @@ def cache_kinds(
             size = state_bytes_held(mixer, tensor_parallel, activation_bytes)
             kinds.append(CacheKind("state", layers, 0.0, size))
     return _merged(kinds)
+
+
+def _compressed_kinds(
+    mixer: CompressedAttention, layers: int, tensor_parallel: Number, kv_bytes_per_element: Number
+) -> list[CacheKind]:
+    """Return the window, the entries and the waiting tokens of compressed attention, each whole on every rank."""
+    vector = vector_bytes(mixer, kv_bytes_per_element) + 0.0 * tensor_parallel
+    kinds = [CacheKind("window", layers, vector, 0.0, float(mixer.window_tokens))]
+    if mixer.entry_tokens:
+        entry = (vector + index_key_bytes(mixer.index_head_dim)) / mixer.entry_tokens
+        kinds.append(CacheKind("full", layers, entry, 0.0))
+        kinds.append(CacheKind("state", layers, 0.0, waiting_bytes(mixer) + 0.0 * tensor_parallel))
+    return kinds
+
+
+def index_key_bytes(index_head_dim: Number) -> Number:
+    """Return the bytes of one index key of sparse latent or compressed attention: fp8 with a scale per 128.
+
+        k = d (1 + 4 / 128)
+
+    Parameters
+    ----------
+    index_head_dim : [elements]
+        d
+
+    Returns
+    -------
+    [B]
+        k, whatever the cache dtype
+
+    Examples
+    --------
+    >>> index_key_bytes(128.0)
+    132.0
+
+    References
+    ----------
+    vLLM, `DeepseekV32IndexerCache`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/models/deepseek_v2.
+    """
+    return index_head_dim * (1.0 + 4.0 / 128.0)
+
+
+def vector_bytes(mixer: CompressedAttention, kv_bytes_per_element: Number) -> Number:
+    """Return the bytes of one vector of compressed attention as engines pack it.
+
+        v = (d - r) + 2 r + (d - r) / 64 + 1 in fp8,  d b in wider dtypes
+
+    Parameters
+    ----------
+    mixer : d wide, r of it rotated
+    kv_bytes_per_element : [B]
+        b, of the cache dtype
+
+    Returns
+    -------
+    [B]
+        v; in fp8 the rotated part stays in 16 bit, and every 64 others share a scale of one byte
+
+    Examples
+    --------
+    >>> float(vector_bytes(CompressedAttention(64, 512, 64, 128, 8, 128), 1.0))
+    584.0
+
+    References
+    ----------
+    vLLM, `DeepseekV4SWACache`, fp8_ds_mla: https://github.com/vllm-project/vllm.
+    """
+    plain = mixer.head_dim - mixer.rope_head_dim
+    packed = plain + 2.0 * mixer.rope_head_dim + plain // 64 + 1.0
+    size: Number = np.where(
+        np.asarray(kv_bytes_per_element) <= 1.0, packed, mixer.head_dim * np.asarray(kv_bytes_per_element)
+    )
+    return size
+
+
+def waiting_bytes(mixer: CompressedAttention) -> float:
+    """Return the tokens that wait to become an entry, as engines keep them: value and gate in fp32.
+
+        w = s c x 2 s (d + d_i) x 4, with two series s = 2 of twice the tokens where entries overlap
+
+    Parameters
+    ----------
+    mixer : entries of c tokens, d wide, with index keys of d_i
+
+    Returns
+    -------
+    [B]
+        w, of one sequence and layer
+
+    Examples
+    --------
+    >>> waiting_bytes(CompressedAttention(64, 512, 64, 128, 8, 128))
+    524288.0
+
+    References
+    ----------
+    vLLM, `CompressorStateCache`: https://github.com/vllm-project/vllm.
+    """
+    series = 2 if mixer.overlapping else 1
+    return series * mixer.entry_tokens * 2.0 * series * (mixer.head_dim + mixer.index_head_dim) * 4.0
 
 
 def _shape(mixer: Mixer, network: Network) -> Mixer:
@@ -83,6 +193,7 @@ def _shape(mixer: Mixer, network: Network) -> Mixer:
             mixer.window_tokens,
             chunked=mixer.chunked,
             cached=mixer.cached,
+            index_head_dim=mixer.index_head_dim,
         )
     if isinstance(mixer, LinearAttention | StateSpace) and not _states_their_dtype(network):
         # An engine keeps recurrent states in the dtype of the model unless the config says otherwise.
@@ -132,7 +243,7 @@ def _token_bytes(
         return latent
     # Sparse MLA in fp8: latents in fp8 with four fp32 scales, the rotary part in bf16; indexer keys in fp8 with a scale.
     packed = mixer.kv_lora_rank + 16.0 + 2.0 * mixer.rope_head_dim
-    indexer = mixer.index_head_dim * (1.0 + 4.0 / 128.0) if mixer.index_cached else 0.0
+    indexer = index_key_bytes(mixer.index_head_dim) if mixer.index_cached else 0.0
     held: Number = np.where(np.asarray(kv_bytes_per_element) <= 1.0, packed, latent) + indexer
     return held
 

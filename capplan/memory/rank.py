@@ -7,13 +7,21 @@ import numpy as np
 from capplan.engine.profile import EngineProfile
 from capplan.memory.activations import (
     expert_workspace_bytes,
+    gathered_entries_bytes,
     latent_workspace_bytes,
     layer_peak_bytes,
     sampler_peak_bytes,
 )
 from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_bytes, rotary_table_bytes
 from capplan.memory.stages import Stage
-from capplan.model.network import Attention, LatentAttention, Layer, Network, layer_counts
+from capplan.model.network import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Layer,
+    Network,
+    layer_counts,
+)
 from capplan.model.parameters import weight_bytes_per_rank
 from capplan.model.rank_weights import expert_bytes_per_rank
 from capplan.model.sharding import Sharding, rank_outputs
@@ -98,6 +106,9 @@ def rank_weight_bytes(
         for mixer in layer.mixers:
             if isinstance(mixer, Attention):
                 rotary = max(rotary, mixer.head_dim)
+            elif isinstance(mixer, CompressedAttention):
+                # Windows and entries rotate at different bases: a table each.
+                rotary = max(rotary, 2 * mixer.rope_head_dim)
             elif isinstance(mixer, LatentAttention):
                 rotary = max(rotary, mixer.rope_head_dim)
                 heads = mixer.query_heads / sharding.tensor
@@ -243,6 +254,12 @@ def _latent_workspace(layer: Layer, launch: Settings, element: float) -> Number:
                 launch.block_tokens,
                 element,
             )
+        elif isinstance(mixer, CompressedAttention):
+            gathered = gathered_entries_bytes(
+                launch.max_model_len, float(mixer.entry_tokens), float(mixer.window_tokens),
+                launch.max_num_batched_tokens, mixer.head_dim, element,
+            )  # fmt: skip
+            size = np.maximum(size, gathered)
     return size
 
 

@@ -6,9 +6,15 @@ groups, packed MLA layouts such as the 656 bytes per token of vLLM's fp8_ds_mla)
 
 import numpy as np
 
+from capplan.model.cache_parts import (
+    attention_cache_elements,
+    cache_elements_per_token,
+    cache_parts,
+    cached_tokens,
+    index_bytes_per_element,
+)
 from capplan.model.network import (
-    Attention,
-    LatentAttention,
+    CompressedAttention,
     LinearAttention,
     Mixer,
     Network,
@@ -19,124 +25,29 @@ from capplan.model.network import (
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
-
-def attention_cache_elements(
-    kv_heads: Number, head_dim: Number, value_head_dim: Number, tensor_parallel: Number = 1.0
-) -> Number:
-    """Return the elements that one token leaves in the cache of one attention layer, on one rank.
-
-        e = ceil(h / tp) (d_k + d_v)
-
-    Parameters
-    ----------
-    kv_heads : [-]
-        h, key-value heads, not query heads
-    head_dim : [elements]
-        d_k, a key of its own in config.json, often not hidden size / heads
-    value_head_dim : [elements]
-        d_v
-    tensor_parallel : [-]
-        tp, ranks; each holds at least one head
-
-    Returns
-    -------
-    [elements]
-        e
-
-    Examples
-    --------
-    Llama-3: eight heads of 128, a key and a value each; sixteen ranks hold one head each.
-
-    >>> attention_cache_elements(8.0, 128.0, 128.0)
-    np.float64(2048.0)
-    >>> attention_cache_elements(8.0, 128.0, 128.0, tensor_parallel=16.0)
-    np.float64(256.0)
-
-    References
-    ----------
-    Ainslie et al. 2023, "GQA", arXiv:2305.13245, section 2.2.
-    """
-    elements: Number = np.ceil(kv_heads / tensor_parallel) * (head_dim + value_head_dim)
-    return elements
-
-
-def cached_tokens(context_tokens: Number, window_tokens: Number) -> Number:
-    """Return how many tokens of a context a layer with a window has to keep.
-
-        c = min(n, w)
-
-    Parameters
-    ----------
-    context_tokens : [tokens]
-        n
-    window_tokens : [tokens]
-        w, the position itself included; for chunked attention the chunk, its fullest state
-
-    Returns
-    -------
-    [tokens]
-        c, the minimum of the architecture; engines keep more
-
-    Examples
-    --------
-    >>> cached_tokens(8192.0, 4096.0)
-    np.float64(4096.0)
-
-    References
-    ----------
-    Jiang et al. 2023, "Mistral 7B", arXiv:2310.06825, section 2 (rolling buffer cache).
-    """
-    tokens: Number = np.minimum(context_tokens, window_tokens)
-    return tokens
-
-
-def cache_elements_per_token(mixer: Mixer, tensor_parallel: Number = 1.0) -> Number:
-    """Return the elements that one token leaves in the cache of one layer, on one rank.
-
-        GQA:  e = ceil(h / tp) (d_k + d_v) (+ index_head_dim)
-        MLA:  e = kv_lora_rank + rope_head_dim (+ index_head_dim), the same on every rank
-
-    Parameters
-    ----------
-    mixer : the mixer of the layer
-    tensor_parallel : [-]
-        ranks; the MLA latent is replicated, not divided
-
-    Returns
-    -------
-    [elements]
-        zero for states and for layers that read another layer's cache
-
-    Examples
-    --------
-    >>> cache_elements_per_token(LatentAttention(128, 512, 64, 128, 128), tensor_parallel=8.0)
-    576.0
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, table 1; DeepSeek-V3.2-Exp report, section 2 (indexer).
-    """
-    if isinstance(mixer, Attention) and mixer.cached:
-        own = attention_cache_elements(mixer.kv_heads, mixer.head_dim, mixer.value_head_dim, tensor_parallel)
-        return own + mixer.index_head_dim
-    if isinstance(mixer, LatentAttention):
-        index = mixer.index_head_dim if mixer.index_cached else 0
-        return float(mixer.kv_lora_rank + mixer.rope_head_dim + index)
-    return 0.0
-
-
-def _window(mixer: Mixer) -> float:
-    if isinstance(mixer, Attention) and mixer.window_tokens is not None:
-        return float(mixer.window_tokens)
-    return float("inf")
+__all__ = [
+    "attention_cache_elements",
+    "cache_elements_per_token",
+    "cache_parts",
+    "cached_tokens",
+    "index_bytes_per_element",
+    "kv_bytes_per_sequence",
+    "kv_bytes_per_token",
+    "state_bytes",
+    "state_bytes_per_sequence",
+]
 
 
 def kv_bytes_per_sequence(
-    network: Network, context_tokens: Number, kv_bytes_per_element: Number, tensor_parallel: Number = 1.0
+    network: Network,
+    context_tokens: Number,
+    kv_bytes_per_element: Number,
+    tensor_parallel: Number = 1.0,
+    index_bytes: Number | None = None,
 ) -> Number:
     """Return the bytes of keys and values of one sequence, on one rank of one pipeline stage holding all layers.
 
-        B = b * sum over layers of e * min(n, w)
+        B = b * sum over layers of e * floor(min(n, w) / c)
 
     Parameters
     ----------
@@ -147,6 +58,8 @@ def kv_bytes_per_sequence(
         b, of the cache dtype, which does not follow from the weight dtype
     tensor_parallel : [-]
         ranks; one gives the whole sequence
+    index_bytes : [B]
+        of one element of index keys; None prices them in the cache dtype too, as reference implementations cache them
 
     Returns
     -------
@@ -157,7 +70,7 @@ def kv_bytes_per_sequence(
     --------
     One layer of eight heads of 128 and a window of 4 tokens:
 
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((Attention(8, 8, 128, 128, window_tokens=4),), ())
     >>> network = Network("n", "t", 8, 10, (layer,), head, True, 80)
@@ -171,9 +84,12 @@ def kv_bytes_per_sequence(
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
     for layer, count in layer_counts(network):
         for mixer in layer.mixers:
-            elements = cache_elements_per_token(mixer, tensor_parallel)
-            kept = cached_tokens(context_tokens, _window(mixer))
-            total = total + count * elements * kept * kv_bytes_per_element
+            for part in cache_parts(mixer, tensor_parallel):
+                kept = cached_tokens(context_tokens, part.window_tokens)
+                if part.entry_tokens > 1:
+                    kept = np.floor(kept / part.entry_tokens)
+                size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
+                total = total + count * part.elements * kept * size
     return total
 
 
@@ -182,7 +98,7 @@ def kv_bytes_per_token(
 ) -> Number:
     """Return the bytes by which the cache of a sequence grows with its next token.
 
-        g = b * sum of e over the layers whose window is not full yet (n < w)
+        g = b * sum of e / c over the layers whose window is not full yet (n < w)
 
     Parameters
     ----------
@@ -197,11 +113,11 @@ def kv_bytes_per_token(
     Returns
     -------
     [B/token]
-        g
+        g; the mean where one entry stands for c tokens
 
     Examples
     --------
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((Attention(8, 8, 128, 128, window_tokens=4),), ())
     >>> network = Network("n", "t", 8, 10, (layer,), head, True, 80)
@@ -215,9 +131,11 @@ def kv_bytes_per_token(
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
     for layer, count in layer_counts(network):
         for mixer in layer.mixers:
-            grows = np.where(np.asarray(context_tokens) < _window(mixer), 1.0, 0.0)
-            elements = cache_elements_per_token(mixer, tensor_parallel)
-            total = total + count * elements * grows * kv_bytes_per_element
+            for part in cache_parts(mixer, tensor_parallel):
+                grows = np.where(
+                    np.asarray(context_tokens) < part.window_tokens, 1.0 / part.entry_tokens, 0.0
+                )
+                total = total + count * part.elements * grows * kv_bytes_per_element
     return total
 
 
@@ -243,7 +161,7 @@ def state_bytes_per_sequence(
 
     Examples
     --------
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((ShortConvolution(64, 3),), ())
     >>> state_bytes_per_sequence(Network("n", "t", 8, 10, (layer,), head, True, 80))
@@ -266,6 +184,7 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
 
         linear attention: channels K b_a / tp + state b_s / tp
         state space:      (inner + 2 ceil(g / tp) tp s) K b_a / tp + inner s b_s / tp
+        compressed:       2 c d b_s, or 6 c (d + index_head_dim) b_s where entries overlap, on every rank
 
     Parameters
     ----------
@@ -278,7 +197,8 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
     Returns
     -------
     [B]
-        K columns of each convolved channel and the recurrent state (s wide, g groups); zero for attention
+        K columns of each convolved channel and the recurrent state (s wide, g groups); value and gate of the c
+        tokens that wait to become an entry (and of the ones before); zero for other attention
 
     Examples
     --------
@@ -289,7 +209,8 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
 
     References
     ----------
-    Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2 (tensor parallelism).
+    Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2 (tensor parallelism);
+    Hugging Face transformers 5.23, `DeepseekV4HCACache.store_compression_weights` and `update_overlap_state`.
     """
     if isinstance(mixer, ShortConvolution):
         return mixer.channels * mixer.kernel * activation_bytes / tensor_parallel
@@ -306,4 +227,9 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
         convolved = channels * mixer.conv_kernel * activation_bytes
         state = mixer.inner_size * mixer.state_size * FORMATS[mixer.state_format].bytes_per_element
         return convolved + state / tensor_parallel
+    if isinstance(mixer, CompressedAttention):
+        # Overlapping entries keep two series of the tokens at hand, and one of the entry before.
+        vectors = (6 if mixer.overlapping else 2) * mixer.entry_tokens
+        width = mixer.head_dim + mixer.index_head_dim
+        return vectors * width * FORMATS[mixer.state_format].bytes_per_element + 0.0 * tensor_parallel
     return 0.0 * tensor_parallel

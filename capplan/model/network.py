@@ -128,7 +128,38 @@ class ShortConvolution:
     kernel: int
 
 
-Mixer: TypeAlias = Attention | LatentAttention | LinearAttention | StateSpace | ShortConvolution
+@dataclass(frozen=True, slots=True)
+class CompressedAttention:
+    """Attention over a window and over entries that each stand for several earlier tokens (DeepSeek V4).
+
+    One vector per token or entry is key and value of all heads at once, whole on every tensor-parallel rank.
+    """
+
+    query_heads: int
+    head_dim: int
+    """Width of the one vector."""
+    rope_head_dim: int
+    """Its part that is rotated."""
+    window_tokens: int
+    output_groups: int
+    """Groups of heads in the output projection; ranks take whole groups."""
+    entry_tokens: int = 0
+    """Tokens that one entry stands for; 0 where there is the window alone."""
+    overlapping: bool = False
+    """An entry also draws on the tokens of the one before."""
+    index_heads: int = 0
+    """Heads of the indexer that chooses entries; 0 where all are read."""
+    index_head_dim: int = 0
+    """Width of the one index key per entry."""
+    index_top_entries: int = 0
+    """Entries that attention reads after the indexer chose them."""
+    state_format: str = "fp32"
+    """Of the tokens that wait to become an entry."""
+
+
+Mixer: TypeAlias = (
+    Attention | LatentAttention | LinearAttention | StateSpace | ShortConvolution | CompressedAttention
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +203,8 @@ class Layer:
     """Held, but neither multiplied by every token nor any of the above; the reader says what."""
     other_active_parameters: int = 0
     """The part of `other_parameters` that one token uses."""
+    residual_streams: int = 1
+    """Copies of the hidden state that the residual carries from layer to layer (hyper-connections)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from capplan.model.network import (
     Attention,
+    CompressedAttention,
     LatentAttention,
     LinearAttention,
     Mixer,
@@ -14,6 +15,8 @@ from capplan.model.network import (
     StateSpace,
 )
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
+
+_SOFTMAX = (Attention, LatentAttention, CompressedAttention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,7 @@ def summary(network: Network) -> Summary:
         hidden_size=network.hidden_size,
         vocabulary_size=network.vocabulary_size,
         attention_layers=sum(
-            any(isinstance(mixer, (Attention, LatentAttention)) for mixer in layer.mixers)
-            for layer in network.layers
+            any(isinstance(mixer, _SOFTMAX) for mixer in layer.mixers) for layer in network.layers
         ),
         mixers=dict(mixers),
         experts=routed.experts if routed else 0,
@@ -103,8 +105,8 @@ def mixer_name(mixer: Mixer) -> str:
     ('sliding_window', 'short_convolution')
     """
     match mixer:
-        case Attention(window_tokens=None):
-            return "attention"
+        case Attention(window_tokens=None, index_heads=index_heads):
+            return "sparse_attention" if index_heads else "attention"
         case Attention(chunked=chunked):
             return "chunked" if chunked else "sliding_window"
         case LatentAttention(index_heads=index_heads):
@@ -115,3 +117,7 @@ def mixer_name(mixer: Mixer) -> str:
             return f"mamba{version}"
         case ShortConvolution():
             return "short_convolution"
+        case CompressedAttention(entry_tokens=0):
+            return "sliding_window"
+        case CompressedAttention(index_heads=index_heads):
+            return "compressed_sparse" if index_heads else "heavily_compressed"

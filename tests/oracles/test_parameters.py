@@ -184,7 +184,6 @@ REASONS = {
 }
 """Where we knowingly count something else than the reference: the difference and why."""
 
-NOT_MODELLED = {"deepseek_v4", "deepseek_ref"}
 NO_MODEL_TYPE = {"tiiuae/falcon-7b": "falcon", "EleutherAI/gpt-neox-20b": "gpt_neox"}
 """Partial files that do not say their model_type; everything else about them is there."""
 
@@ -207,8 +206,6 @@ def test_every_published_config_gives_the_reference_count_to_the_last_parameter(
             continue
         config = json.loads(files[name].read_text(encoding="utf-8"))
         config.setdefault("model_type", NO_MODEL_TYPE.get(name))
-        if config["model_type"] in NOT_MODELLED:
-            continue
         network = read_network(config, name)
         # A reference row without vision built the text class of a file that describes a tower too.
         seen = 0 if float(row["meta_vision_audio"]) else network.vision_parameters
@@ -231,13 +228,7 @@ def test_every_published_config_is_read_or_refused_with_its_reason():
         else:
             assert parameters(network) > 0
             assert 0 < active_parameters(network) <= parameters(network)
-    assert set(refused) == {
-        "deepseek-ai/DeepSeek-V4-Flash",
-        "deepseek-ai/DeepSeek-V4-Pro",
-        "nvidia/DeepSeek-V4-Pro-NVFP4",
-        "sgl-project/DeepSeek-V4-Pro-FP8",
-        *NO_MODEL_TYPE,
-    }
+    assert set(refused) == set(NO_MODEL_TYPE)
     assert all("model_type" in reason for reason in refused.values())
 
 
@@ -462,3 +453,27 @@ def test_falcon_180b_is_the_180_billion_of_its_name():
     assert parameters(read_network(config, "falcon-180B")) + 65024 * 14848 == 179_522_565_120
     untied = read_network(config | {"tie_word_embeddings": False}, "falcon-180B")
     assert parameters(untied) == 179_522_565_120
+
+
+def test_chatglm3_6b_has_the_parameters_of_its_files():
+    # Hugging Face page of THUDM/chatglm3-6b: 6.24B; its files hold 6,243,584,000 and 32 rotary frequencies.
+    config = {
+        "model_type": "chatglm", "hidden_size": 4096, "num_layers": 28, "ffn_hidden_size": 13696,
+        "num_attention_heads": 32, "kv_channels": 128, "multi_query_attention": True, "multi_query_group_num": 2,
+        "padded_vocab_size": 65024, "add_qkv_bias": True, "add_bias_linear": False,
+    }  # fmt: skip
+    network = read_network(config, "ChatGLM3-6B")
+    assert parameters(network) == 6_243_584_000
+    assert network.layers[0].mixers[0].kv_heads == 2
+
+
+def test_dbrx_has_132_billion_parameters_of_which_36_are_active():
+    # Databricks 2024, "Introducing DBRX": 132B in total, 36B active on any input.
+    config = {
+        "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+        "max_seq_len": 32768, "attn_config": {"kv_n_heads": 8},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    }  # fmt: skip
+    network = read_network(config, "DBRX")
+    assert parameters(network) == 131_596_523_520
+    assert active_parameters(network) == pytest.approx(36e9, rel=0.02)

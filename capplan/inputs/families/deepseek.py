@@ -138,10 +138,3 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe_lite": read_latent,
     "longcat_flash": read_longcat,
 }
-
-_COMPRESSED = (
-    "known, but not modelled: its attention reads a window and one compressed entry per 4 or 128 tokens, "
-    "and neither its time nor its engine's cache layout is measured here"
-)
-
-REFUSED = {"deepseek_v4": _COMPRESSED, "deepseek_ref": _COMPRESSED}

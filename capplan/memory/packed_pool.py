@@ -1,0 +1,244 @@
+"""The pool of models with compressed attention: pages of several sizes, all vectors of a layer in one slab per block.
+
+A block covers 256 tokens of every entry cache. Windows and waiting tokens live in the same pages, in groups of
+their own with fewer tokens to a page. After vLLM; other engines' layouts are not known to be the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.memory.layer_groups import index_key_bytes, vector_bytes, waiting_bytes
+from capplan.model.network import CompressedAttention, Network
+from capplan.numbers import Number
+
+BLOCK_TOKENS = 256.0
+"""Tokens of one block in the caches of entries."""
+PAGE_ALIGNMENT_BYTES = 576.0
+"""Multiple that pages of the packed fp8 layout are padded to."""
+_WINDOW_PAGE_TOKENS = 64.0
+_WAITING_PAGE_TOKENS = {True: 4.0, False: 8.0}
+"""Waiting tokens of one page, where entries overlap and where they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingGroup:
+    """Layers whose sliding caches share a block table: windows, or tokens that wait to become an entry."""
+
+    window_tokens: float
+    page_tokens: float
+    tables: int
+    """Block tables that its layers are split into."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """The pool of one rank."""
+
+    block_bytes: Number
+    """One block, over all layers."""
+    groups: tuple[SlidingGroup, ...]
+
+
+def compressed_layers(network: Network) -> list[CompressedAttention]:
+    """Return the compressed attention of each layer that has it, in order.
+
+    Parameters
+    ----------
+    network : the model, or a pipeline stage of it
+
+    Returns
+    -------
+    mixers; none for all other models
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((CompressedAttention(64, 512, 64, 128, 8, 128),), ())
+    >>> len(compressed_layers(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80)))
+    3
+    """
+    return [
+        mixer for layer in network.layers for mixer in layer.mixers if isinstance(mixer, CompressedAttention)
+    ]
+
+
+def packed_layout(mixers: list[CompressedAttention], kv_bytes_per_element: Number) -> PackedLayout:
+    """Return how a pool lays out windows, entries and waiting tokens.
+
+        b = sum over page sizes of slots x page;  slots are the layers of the largest group with that page
+
+    Parameters
+    ----------
+    mixers : of all layers
+    kv_bytes_per_element : [B]
+        of the cache dtype
+
+    Returns
+    -------
+    the layout
+
+    Examples
+    --------
+    DeepSeek-V4-Pro in fp8, 30 layers with an entry per 4 tokens and 31 with one per 128:
+
+    >>> sparse = CompressedAttention(128, 512, 64, 128, 16, 4, True, 64, 128, 1024)
+    >>> layout = packed_layout([sparse] * 30 + [CompressedAttention(128, 512, 64, 128, 16, 128)] * 31, 1.0)
+    >>> float(layout.block_bytes), [group.tables for group in layout.groups]
+    (1473408.0, [2, 1, 1])
+
+    References
+    ----------
+    vLLM, `get_kv_cache_groups`, layer tuples of DeepSeek V4: https://docs.vllm.ai/en/latest/api/vllm/v1/core/kv_cache_utils.
+    """
+    narrow = np.asarray(kv_bytes_per_element) <= 1.0
+
+    def page(tokens: float, size: Number) -> Number:
+        plain = tokens * size
+        aligned: Number = np.where(
+            narrow, np.ceil(plain / PAGE_ALIGNMENT_BYTES) * PAGE_ALIGNMENT_BYTES, plain
+        )
+        return aligned
+
+    of: dict[int, list[CompressedAttention]] = {}
+    for mixer in mixers:
+        if mixer.entry_tokens:
+            of.setdefault(mixer.entry_tokens, []).append(mixer)
+    counts = [len(layers) for layers in of.values()]
+    tables = -(-len(mixers) // _slots([max([1, *counts]), len(mixers), *counts]))
+    wide = page(_WINDOW_PAGE_TOKENS, vector_bytes(mixers[0], kv_bytes_per_element))
+    # Windows, entries of the smallest ratio and waiting tokens take turns in the slots of the widest page.
+    block = max([-(-len(mixers) // tables), *counts]) * wide
+    groups = [SlidingGroup(float(mixers[0].window_tokens), _WINDOW_PAGE_TOKENS, tables)]
+    for ratio, layers in of.items():
+        first, series = layers[0], 2 if layers[0].overlapping else 1
+        held = _WAITING_PAGE_TOKENS[first.overlapping]
+        groups.append(SlidingGroup(float(series * ratio), held, 1))
+        if BLOCK_TOKENS / ratio != _WINDOW_PAGE_TOKENS:
+            block = block + len(layers) * page(
+                BLOCK_TOKENS / ratio, vector_bytes(first, kv_bytes_per_element)
+            )
+        if first.index_head_dim:
+            keys = page(BLOCK_TOKENS / ratio, index_key_bytes(float(first.index_head_dim)))
+            block = block + len(layers) * np.maximum(keys, page(held, 8.0 * series * first.index_head_dim))
+    return PackedLayout(block, tuple(groups))
+
+
+def _slots(counts: list[int]) -> int:
+    """Return the layers per group that pad the groups of these numbers of layers least; the larger of two as good."""
+
+    def padding(slots: int) -> int:
+        return sum(-count % slots for count in counts)
+
+    return min(range(counts[0], max(counts) + 1), key=lambda slots: (padding(slots), -slots))
+
+
+def packed_capacity(
+    available_bytes: Number, layout: PackedLayout, context_tokens: Number, step_tokens: Number
+) -> tuple[Number, Number, Number]:
+    """Return tokens, sequences and bytes per sequence of a packed pool.
+
+        n = (floor(A / b) - f) / s;  s = ceil(l / 256) + sum over groups of ceil(min(w, l) / p) + 1
+
+    The chunk in flight, f more blocks of sliding groups, is held once: all sequences share the tokens of a step.
+    vLLM starts only where one sequence and the chunk fit, as here; the concurrency that it prints counts a chunk for
+    every sequence, and is lower.
+
+    Parameters
+    ----------
+    available_bytes : [B]
+        A
+    layout : blocks of b bytes, groups with windows of w and p tokens to a page
+    context_tokens : [tokens]
+        l
+    step_tokens : [tokens]
+        token budget of a step
+
+    Returns
+    -------
+    tokens [tokens], sequences [-], bytes of one sequence [B]
+
+    Examples
+    --------
+    Blocks of 100 bytes, a window of 128 in pages of 64: 4 + 3 blocks, and two more for a step of 128 tokens.
+
+    >>> layout = PackedLayout(100.0, (SlidingGroup(128.0, 64.0, 1),))
+    >>> tokens, sequences, size = packed_capacity(1600.0, layout, 1024.0, 128.0)
+    >>> float(tokens), float(sequences), float(size)
+    (2048.0, 2.0, 700.0)
+
+    References
+    ----------
+    vLLM, `SlidingWindowSpec.max_memory_usage_bytes`: https://docs.vllm.ai/en/latest/api/vllm/v1/kv_cache_interface.
+    """
+    own: Number = np.ceil(context_tokens / BLOCK_TOKENS)
+    most: Number = own
+    for group in layout.groups:
+        near = np.minimum(group.window_tokens, context_tokens)
+        reach = np.minimum(group.window_tokens - 1.0 + step_tokens, np.maximum(context_tokens, near))
+        held = np.ceil(near / group.page_tokens) + 1.0
+        own = own + group.tables * held
+        most = most + group.tables * np.maximum(np.ceil(reach / group.page_tokens) + 1.0, held)
+    blocks = np.floor(np.maximum(available_bytes, 0.0) / layout.block_bytes)
+    sequences: Number = np.maximum(blocks - (most - own), 0.0) / own
+    return np.floor(sequences * context_tokens), sequences, own * layout.block_bytes
+
+
+def summed_capacity(
+    available_bytes: Number,
+    mixers: list[CompressedAttention],
+    kv_bytes_per_element: Number,
+    context_tokens: Number,
+    step_tokens: Number,
+    block_tokens: Number,
+) -> tuple[Number, Number, Number]:
+    """Return tokens, sequences and bytes per sequence where the engine's own layout is not known: vectors, no pages.
+
+        r = sum over layers of v min(w, l) + ceil(l / p) p / c (v + k) + waiting tokens
+
+    Parameters
+    ----------
+    available_bytes : [B]
+        of one device
+    mixers : of all layers
+    kv_bytes_per_element : [B]
+        of the cache dtype
+    context_tokens : [tokens]
+        l
+    step_tokens : [tokens]
+        token budget of a step, held once beside the windows
+    block_tokens : [tokens]
+        p of the engine, at least one entry
+
+    Returns
+    -------
+    tokens [tokens], sequences [-], bytes of one sequence [B]
+
+    Examples
+    --------
+    One layer, a window of 128 tokens of 16 elements, two bytes each:
+
+    >>> window = CompressedAttention(1, 16, 8, 128, 1)
+    >>> tokens, sequences, size = summed_capacity(12288.0, [window], 2.0, 256.0, 128.0, 16.0)
+    >>> float(tokens), float(sequences), float(size)
+    (512.0, 2.0, 4096.0)
+
+    References
+    ----------
+    Hugging Face transformers 5.23, `DeepseekV4HCACache`, models/deepseek_v4.
+    """
+    size: Number = np.zeros(())
+    flying: Number = np.zeros(())
+    for mixer in dict.fromkeys(mixers):
+        count, vector = mixers.count(mixer), vector_bytes(mixer, kv_bytes_per_element)
+        size = size + count * vector * np.minimum(mixer.window_tokens, context_tokens)
+        flying = flying + count * vector * np.minimum(step_tokens, context_tokens)
+        if mixer.entry_tokens:
+            rounded = np.maximum(block_tokens, float(mixer.entry_tokens))
+            entries = np.ceil(context_tokens / rounded) * rounded / mixer.entry_tokens
+            size = size + count * (
+                entries * (vector + index_key_bytes(mixer.index_head_dim)) + waiting_bytes(mixer)
+            )
+    sequences: Number = np.maximum(available_bytes - flying, 0.0) / size
+    return np.floor(sequences * context_tokens), sequences, size

@@ -1,0 +1,278 @@
+"""Attention over a window and compressed entries (DeepSeek V4), put together from the formulas of latent attention.
+
+All heads share one vector per token or entry, as in absorbed latent attention without a rotary part beside it.
+No kernel of it is measured here: the rates are those of latent attention, which is an assumption.
+"""
+
+import numpy as np
+
+from capplan.numbers import Number
+from capplan.operators.attention_demand import attended_pairs
+from capplan.operators.latent_attention import (
+    LatentAttentionRates,
+    indexer_time_s,
+    mla_attention_decode_time_s,
+    mla_prefill_time_s,
+)
+
+INDEX_KEY_BYTES = 1.0 + 4.0 / 128.0
+"""Index keys are kept in fp8 with an fp32 scale per 128 elements."""
+
+
+def visible_vectors(
+    context_tokens: Number, window_tokens: Number, entry_tokens: Number, top_entries: Number
+) -> Number:
+    """Return how many vectors a decoding query reads: its window and the entries that are left to it.
+
+        v = min(c, w) + min(c / r, k)
+
+    Parameters
+    ----------
+    context_tokens : [tokens]
+        c.
+    window_tokens : [tokens]
+        w.
+    entry_tokens : [tokens]
+        r, tokens that one entry stands for; infinity where there are no entries.
+    top_entries : [-]
+        k, entries that an indexer chooses; infinity without one.
+
+    Returns
+    -------
+    [-]
+        v.
+
+    Examples
+    --------
+    >>> float(visible_vectors(8192.0, 128.0, 4.0, 512.0)), float(visible_vectors(8192.0, 128.0, 128.0, np.inf))
+    (640.0, 192.0)
+
+    References
+    ----------
+    Hugging Face transformers 5.23, `DeepseekV4Attention`, models/deepseek_v4.
+    """
+    vectors: Number = np.minimum(context_tokens, window_tokens) + np.minimum(
+        context_tokens / entry_tokens, top_entries
+    )
+    return vectors
+
+
+def visible_pairs(
+    new_tokens: Number,
+    past_tokens: Number,
+    window_tokens: Number,
+    entry_tokens: Number,
+    top_entries: Number,
+) -> Number:
+    """Return the pairs of query and vector that prefill multiplies.
+
+        pairs = pairs(n, p, w) + pairs(n, p, r k) / r
+
+    Parameters
+    ----------
+    new_tokens : [tokens]
+        n.
+    past_tokens : [tokens]
+        p, cached before.
+    window_tokens : [tokens]
+        w.
+    entry_tokens : [tokens]
+        r; infinity where there are no entries.
+    top_entries : [-]
+        k; infinity without an indexer.
+
+    Returns
+    -------
+    [-]
+        pairs; a fraction of an entry counts as one.
+
+    Examples
+    --------
+    Two tokens after 100 see two tokens each, and about 25 entries of four:
+
+    >>> float(visible_pairs(2.0, 100.0, 2.0, 4.0, np.inf))
+    54.75
+
+    References
+    ----------
+    Hugging Face transformers 5.23, `DeepseekV4CSACompressor`, models/deepseek_v4.
+    """
+    of_window = attended_pairs(new_tokens, past_tokens, window_tokens)
+    return of_window + attended_pairs(new_tokens, past_tokens, entry_tokens * top_entries) / entry_tokens
+
+
+def compressed_decode_time_s(
+    sequences: Number,
+    context_tokens: Number,
+    query_heads: Number,
+    head_dim: Number,
+    window_tokens: Number,
+    entry_tokens: Number,
+    top_entries: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+    query_tokens: Number = 1.0,
+) -> Number:
+    """Return the time of decode attention of one layer, without the indexer.
+
+        t = absorbed latent attention over v = min(c, w) + min(c / r, k) vectors of d elements
+
+    Parameters
+    ----------
+    sequences : [-]
+        running sequences.
+    context_tokens : [tokens]
+        c, of each.
+    query_heads : [-]
+        on this rank.
+    head_dim : [elements]
+        d, one vector is key and value.
+    window_tokens : [tokens]
+        w.
+    entry_tokens : [tokens]
+        r; infinity where there are no entries.
+    top_entries : [-]
+        k; infinity without an indexer.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device reaches in latent attention
+    query_tokens : [-]
+        per sequence.
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    Ten vectors of two elements and two bytes at 1000 B/s, and queries of 8 bytes:
+
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> round(float(compressed_decode_time_s(1.0, 8.0, 1.0, 2.0, 8.0, 4.0, np.inf, 2.0, rates)), 6)
+    0.048
+
+    References
+    ----------
+    DeepSeek-AI 2025, FlashMLA, https://github.com/deepseek-ai/FlashMLA
+    """
+    vectors = visible_vectors(context_tokens, window_tokens, entry_tokens, top_entries)
+    return mla_attention_decode_time_s(
+        sequences, vectors, query_heads, head_dim, 0.0, kv_bytes_per_element, rates, np.inf, query_tokens
+    )
+
+
+def compressed_prefill_time_s(
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    head_dim: Number,
+    window_tokens: Number,
+    entry_tokens: Number,
+    top_entries: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+) -> Number:
+    """Return the time of prefill attention of one layer for one prompt, without the indexer.
+
+        t = prefill(h, w) + prefill(h / r, r k):  h heads over an entry per r tokens work as h / r over all tokens
+
+    Parameters
+    ----------
+    new_tokens : [tokens]
+        of the chunk.
+    past_tokens : [tokens]
+        cached before it.
+    query_heads : [-]
+        h, on this rank.
+    head_dim : [elements]
+        one vector is key and value.
+    window_tokens : [tokens]
+        w.
+    entry_tokens : [tokens]
+        r; infinity where there are no entries.
+    top_entries : [-]
+        k; infinity without an indexer.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device reaches in latent attention
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    Three tokens, six pairs of one head, two multiply-adds each: 24 FLOP at 1000 FLOP/s, and no entries:
+
+    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> seconds = compressed_prefill_time_s(3.0, 0.0, 1.0, 1.0, 128.0, np.inf, np.inf, 2.0, rates)
+    >>> 0.024 <= float(seconds) < 0.03
+    True
+
+    References
+    ----------
+    DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
+    """
+    own = (head_dim, 0.0, head_dim, head_dim, kv_bytes_per_element, rates)
+    near = np.minimum(past_tokens, window_tokens)
+    seconds = mla_prefill_time_s(1.0, new_tokens, near, query_heads, *own, window_tokens)
+    if np.all(np.isinf(entry_tokens)):
+        return seconds
+    reach = entry_tokens * top_entries
+    far = np.minimum(past_tokens, reach)
+    return seconds + mla_prefill_time_s(1.0, new_tokens, far, query_heads / entry_tokens, *own, reach)
+
+
+def entry_indexer_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    index_heads: Number,
+    index_head_dim: Number,
+    entry_tokens: Number,
+    rates: LatentAttentionRates,
+) -> Number:
+    """Return the time in which an indexer scores every visible entry of every query.
+
+        F = 2 s i d pairs / r,  Q = s (n + p) d b / r
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [tokens]
+        n, 1 in decode.
+    past_tokens : [tokens]
+        p.
+    index_heads : [-]
+        i, replicated on every rank.
+    index_head_dim : [elements]
+        d.
+    entry_tokens : [tokens]
+        r, tokens that one entry stands for.
+    rates : what the device reaches in latent attention
+
+    Returns
+    -------
+    [s]
+        without the projections of the indexer.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> round(float(entry_indexer_time_s(1.0, 1.0, 7.0, 1.0, 128.0, 4.0, rates)), 6)
+    0.264
+
+    References
+    ----------
+    Hugging Face transformers 5.23, `DeepseekV4Indexer`, models/deepseek_v4.
+    """
+    return indexer_time_s(
+        sequences, new_tokens, past_tokens, index_heads / entry_tokens, index_head_dim,
+        INDEX_KEY_BYTES / entry_tokens, rates,
+    )  # fmt: skip

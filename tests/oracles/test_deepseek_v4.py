@@ -1,0 +1,166 @@
+"""Is DeepSeek V4 the model of its reference implementation: parameters, cached elements, waiting tokens, formats?"""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.errors import InputError
+from capplan.inputs.model import read_model
+from capplan.inputs.model_config import read_network
+from capplan.inputs.quantization import quantised
+from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
+from capplan.model.parameters import active_parameters, parameters, weight_bytes
+from capplan.model.summary import summary
+from capplan.model.weight_format import stored_formats
+
+FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+with_facts = pytest.mark.skipif(
+    not (FACTS / "oracle_kv_table.csv").exists(), reason="the measured elements are not beside the repository"
+)
+
+TINY = {
+    "model_type": "deepseek_v4", "hidden_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 128, "q_lora_rank": 32,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "sliding_window": 32, "o_groups": 2,
+    "o_lora_rank": 8, "index_n_heads": 4, "index_head_dim": 8, "index_topk": 4, "hc_mult": 4,
+    "compress_ratios": [0, 128, 4, 4, 0], "num_hash_layers": 1, "qk_rope_head_dim": 8,
+}  # fmt: skip
+
+# Seen in a model of TINY in transformers 5.23 after 24, 48, 131, 192 and 259 tokens.
+TOKENS = np.array([24.0, 48.0, 131.0, 192.0, 259.0])
+KEYS = [384, 496, 496, 496, 496]
+"""Of the window, in every layer: 31 of 32 tokens stay between steps, the position itself is the 32nd."""
+HEAVY = [0, 0, 16, 16, 32]
+SPARSE = [144, 288, 768, 1152, 1536]
+"""Entries of 128 tokens, and of 4 tokens with their index keys."""
+HEAVY_WAITING = [768, 1536, 96, 2048, 96]
+SPARSE_WAITING = [192, 192, 480, 192, 480]
+"""Tokens that are no entry yet: value and gate, and those of the entry before where entries overlap."""
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return read_network(TINY, "tiny")
+
+
+def test_a_small_model_has_the_parameters_of_the_reference(tiny):
+    assert parameters(tiny) == 237_485
+
+
+def test_every_layer_caches_the_entries_that_were_seen(tiny):
+    own = kv_bytes_per_sequence(tiny, TOKENS, 1.0)
+    kept = [min(keys + 16 * (n >= 32), 512) for keys, n in zip(KEYS, TOKENS, strict=True)]
+    seen = [4 * k + h + 2 * s for k, h, s in zip(kept, HEAVY, SPARSE, strict=True)]
+    assert own.tolist() == seen
+
+
+def test_the_fixed_state_is_the_most_that_waits(tiny):
+    heavy, sparse = (float(state_bytes(tiny.layers[i].mixers[0])) / 4 for i in (1, 2))
+    assert float(state_bytes(tiny.layers[0].mixers[0])) == 0
+    assert heavy == 128 / 64 * HEAVY_WAITING[3]
+    # Three of four tokens wait in the fullest case seen: the fourth adds two series of value and gate.
+    assert sparse == SPARSE_WAITING[2] + 2 * 2 * (16 + 8)
+
+
+@with_facts
+def test_the_measured_table_says_the_same():
+    network = read_network(
+        TINY | {"index_head_dim": 16, "compress_ratios": [128, 128, 128, 4]}, "as measured"
+    )
+    tokens = np.array([24.0, 48.0, 96.0, 192.0])
+    with (FACTS / "oracle_kv_table.csv").open(encoding="utf-8") as file:
+        rows = {row["layer_class"]: row for row in csv.DictReader(file) if row["family"] == "deepseek_v4"}
+    for index, row, ratio, series in ((0, "DeepseekV4HCACache", 128, 1), (3, "DeepseekV4CSACache", 4, 2)):
+        elements = np.array([float(rows[row][f"elements_N{n:.0f}"]) for n in tokens])
+        waiting = (tokens % ratio) * 2 * 16 * series * (2 if series == 2 else 1)
+        before = 2 * ratio * 2 * 16 if series == 2 else 0
+        one = kv_bytes_per_sequence(_only(network, index), tokens, 1.0)
+        beyond = 16.0 * (tokens >= 32)
+        assert (elements - waiting - before).tolist() == (one - beyond).tolist()
+
+
+def _only(network, index):
+    from dataclasses import replace
+
+    return replace(network, layers=(network.layers[index],))
+
+
+def test_growth_is_the_mean_of_what_entries_add(tiny):
+    # One vector of 16 per 128 tokens, and in two layers 16 + 8 per 4; beyond the window nothing else grows.
+    assert kv_bytes_per_token(tiny, np.array([0.0, 100.0]), 2.0).tolist() == [
+        2 * (4 * 16 + 16 / 128 + 2 * 24 / 4),
+        2 * (16 / 128 + 2 * 24 / 4),
+    ]
+
+
+@pytest.mark.parametrize("tensor", [1.0, 8.0])
+def test_v4_pro_at_a_million_tokens_needs_nine_gibibytes_in_bf16_on_every_rank(tensor):
+    """30 layers x 262,144 entries x (512 + 128) + 31 x 8,192 x 512 + 61 windows of 128 x 512, two bytes each."""
+    network = read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True)
+    need = kv_bytes_per_sequence(network, 1048576.0, 2.0, tensor)
+    assert need == 2 * (30 * 262144 * 640 + 31 * 8192 * 512 + 61 * 128 * 512)
+    assert need / 2**30 == pytest.approx(9.62, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "total", "active", "mixers"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", 284_332_230_231, 13_799_622_231,
+         {"sliding_window": 2, "compressed_sparse": 21, "heavily_compressed": 20}),
+        ("deepseek-ai/DeepSeek-V4-Pro", 1_572_997_179_491, 49_779_058_787,
+         {"compressed_sparse": 30, "heavily_compressed": 31}),
+    ],
+)  # fmt: skip
+def test_counts_are_those_of_the_reference(model, total, active, mixers):
+    network = read_model(model, offline=True)
+    found = summary(network)
+    assert found.parameters == total
+    # The reference counts the last mixing of the streams too, which no layer holds.
+    assert active_parameters(network, embedding=True) == active - network.other_parameters
+    assert dict(found.mixers) == mixers
+    assert found.attention_layers == len(network.layers)
+    assert any("no measured kernel" in note for note in network.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "experts", "gigabytes"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", "mxfp4", 155.9),
+        ("deepseek-ai/DeepSeek-V4-Pro", "mxfp4", 850.6),
+        ("nvidia/DeepSeek-V4-Pro-NVFP4", "nvfp4", 898.9),
+        ("sgl-project/DeepSeek-V4-Pro-FP8", "fp8_block", 1576.3),
+    ],
+)
+def test_experts_are_in_their_own_format_and_compressors_in_16_bit(model, experts, gigabytes):
+    network = read_model(model, offline=True)
+    assert stored_formats(network)[0] == experts
+    layer = next(layer for layer in network.layers if layer.mixers[0].index_heads)
+    formats = {projection.name: projection.weight_format for projection in layer.projections}
+    assert {formats[name] for name in ("q_a", "kv_a", "q_b", "o_a", "o", "index_q", "shared_down")} == {
+        "fp8_block"
+    }
+    assert {formats[name] for name in ("compress", "index_compress", "mix_attention", "router")} == {"bf16"}
+    assert weight_bytes(network) / 1e9 == pytest.approx(gigabytes, abs=0.1)
+
+
+@with_facts
+@pytest.mark.parametrize("model", ["nvidia/DeepSeek-V4-Pro-NVFP4", "sgl-project/DeepSeek-V4-Pro-FP8"])
+def test_a_shipped_variant_is_its_published_config(model):
+    config = json.loads((FACTS / "configs" / f"{model.replace('/', '--')}.json").read_text(encoding="utf-8"))
+    published = quantised(read_network(config, model), config)
+    assert published.layers == read_model(model, offline=True).layers
+
+
+def test_layer_types_say_what_compress_ratios_say(tiny):
+    kinds = ["sliding_attention", "heavily_compressed_attention"] + ["compressed_sparse_attention"] * 2
+    named = {key: value for key, value in TINY.items() if key != "compress_ratios"} | {"layer_types": kinds}
+    assert read_network(named, "tiny").layers == tiny.layers
+
+
+@pytest.mark.parametrize("ratios", [[0, 128, 4, 8, 0], [0, 128, 4, "x"], [0, 128, 4, True], [0, 128]])
+def test_other_ratios_are_refused(ratios):
+    with pytest.raises(InputError, match="compress_ratios"):
+        read_network(TINY | {"compress_ratios": ratios}, "tiny")

@@ -1,0 +1,56 @@
+"""Does an engine ever set aside less than a sequence needs? Asked of every shipped model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from capplan.engine.lookup import profile
+from capplan.inputs.catalogue import FOLDER
+from capplan.inputs.data_folder import data_folder
+from capplan.inputs.model import read_model
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.kv_size import kv_sizes
+from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.sharding import Sharding
+
+FOLDERS = sorted(path.parent.name for path in data_folder(FOLDER).glob("*/source.yaml"))
+CONTEXTS = np.array([1.0, 100.0, 1000.0, 8192.0, 30001.0, 131072.0, 1048576.0])
+RANKS = np.array([[1.0], [2.0], [8.0], [16.0]])
+SMALLER_STATE = 0.48
+"""The reference keeps recurrent states in fp32, engines those of gated delta nets in 16 bit and one convolution
+column less: their share of the need may shrink to less than half, never the rest."""
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_engine_reserves_at_least_what_the_architecture_needs(folder, engine):
+    network = read_model(folder.replace("--", "/", 1), offline=True)
+    for element in (2.0, 1.0):
+        need = kv_bytes_per_sequence(network, CONTEXTS, element, RANKS, index_bytes_per_element(element))
+        need = need + SMALLER_STATE * state_bytes_per_sequence(network, RANKS)
+        reserved = engine_reserved_bytes_per_sequence(
+            network, Sharding(tensor=RANKS), profile(engine), CONTEXTS, element, 8192.0
+        )
+        short = np.argwhere(np.broadcast_to(reserved, need.shape) < need * (1 - 1e-9))
+        assert not short.size, [(RANKS[i, 0], CONTEXTS[j], element) for i, j in short[:3]]
+
+
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V4-Flash"])
+def test_that_index_keys_take_less_in_engines_than_in_the_reference_is_said(model):
+    network = read_model(model, offline=True)
+    wide, narrow = (kv_sizes(network, [65536], kv_dtype=dtype) for dtype in ("bf16", "fp8"))
+    said = [
+        any("index keys" in assumption.what for assumption in sizes.assumptions) for sizes in (wide, narrow)
+    ]
+    assert said == [True, False]
+    (row,) = narrow.rows
+    assert row.engine_reserved_bytes_per_sequence >= row.kv_bytes_per_sequence
+
+
+def test_the_index_keys_of_minimax_m3_are_reserved():
+    """57 of 60 layers hold one key of 128 elements per token beside four KV heads of 128 (config.json)."""
+    network = read_model("MiniMaxAI/MiniMax-M3", offline=True)
+    assert json.dumps(network.keys_used).count("sparse_index_dim")
+    (row,) = kv_sizes(network, [131072], kv_dtype="bf16").rows
+    assert row.engine_reserved_bytes_per_sequence >= row.kv_bytes_per_sequence == 131072 * (122880 + 57 * 256)
