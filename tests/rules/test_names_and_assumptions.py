@@ -1,0 +1,98 @@
+"""The pages on names and assumptions say what the code says."""
+
+import ast
+import re
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    p
+    for p in (ROOT / "capplan").rglob("*.py")
+    if not p.is_relative_to(ROOT / "capplan" / "calibrate") and p.name != "__init__.py"
+]
+
+
+def rows_of(page):
+    """Yield the cells of every table row of a page of docs/ whose first cell holds code."""
+    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+NAMES = [
+    (name, row[1])
+    for row in rows_of("nomenclature.md")
+    for name in re.findall(r"`(\w+)`", row[0].split("|")[0])
+]
+CONSTANTS = [
+    (row[0].strip("`| "), row[1].strip("`"))
+    for row in rows_of("assumptions.md")
+    if row[0].strip("`| ").startswith("capplan.")
+]
+UNITS = (
+    ("_usd_per_hour", "$/h"), ("usd_per_hour", "$/h"), ("_bytes_per_s", "B/s"), ("_flop_per_s", "FLOP/s"),
+    ("_tokens_per_s", "tokens/s"), ("requests_per_s", "req/s"), ("_per_s", "B/s"), ("_fraction", "-"),
+    ("_bytes", "B"), ("_tokens", "tokens"), ("_s", "s"), ("_w", "W"),
+)  # fmt: skip
+"""Last words of a name, longest first -> its unit."""
+MONEY = "usd_per_"
+
+
+def test_every_name_is_used_and_listed_once():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    assert len(NAMES) > 80
+    assert [name for name, _ in NAMES if not re.search(rf"\b{name}\b", text)] == []
+    listed = [name for name, _ in NAMES]
+    assert sorted({name for name in listed if listed.count(name) > 1}) == []
+
+
+@pytest.mark.parametrize(("name", "unit"), NAMES)
+def test_a_name_ends_in_its_unit(name, unit):
+    expected = next((of for end, of in UNITS if f"_{name}".endswith(end)), None)
+    if expected and MONEY not in name:
+        assert unit == expected
+
+
+def test_the_columns_of_a_plan_are_listed():
+    """What a fleet prints is explained, but for what is a count or a word by itself."""
+    tree = ast.parse((ROOT / "capplan" / "report" / "fleet_answer.py").read_text(encoding="utf-8"))
+    (row,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "plan_row")
+    keys = {
+        k.value
+        for n in ast.walk(row)
+        if isinstance(n, ast.Dict)
+        for k in n.keys
+        if isinstance(k, ast.Constant)
+    }
+    by_themselves = {
+        "hardware", "bottleneck", "watts", "checked", "concurrency_per_replica",
+    }  # fmt: skip
+    assert keys - {name for name, _ in NAMES} - by_themselves == set()
+
+
+@pytest.mark.parametrize(("path", "value"), CONSTANTS)
+def test_a_listed_constant_has_the_value_that_is_written(path, value):
+    module, _, name = path.rpartition(".")
+    assert getattr(import_module(module), name) == ast.literal_eval(value)
+
+
+def test_every_constant_that_calls_itself_an_assumption_is_listed():
+    listed = {path for path, _ in CONSTANTS}
+    assert len(listed) > 15
+    missing = []
+    for path in SOURCES:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for statement, after in pairwise(body):
+            said = (
+                isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and str(after.value.value)
+            )
+            if isinstance(statement, ast.Assign) and said and "(an assumption)" in said:
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                missing += [f"{module}.{t.id}" for t in statement.targets if f"{module}.{t.id}" not in listed]
+    assert missing == []
