@@ -5,6 +5,7 @@ what the examples print.
 """
 
 import io
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -37,6 +38,18 @@ EXAMPLES = {
         "0.19.0",
         "--kv-dtype",
         "bf16",
+    ),
+    "spec": (
+        "--draft-step-time",
+        "2 ms",
+        "--target-step-time",
+        "35 ms",
+        "--acceptance",
+        "0.8",
+        "--draft-tokens",
+        "3",
+        "--draft-tokens",
+        "5",
     ),
     "hardware": ("h100-sxm",),
 }
@@ -94,7 +107,7 @@ def _example(name: str) -> str:
     printed = io.StringIO()
     with redirect_stdout(printed):
         main([name, *EXAMPLES[name]])
-    return f"```console\n$ capplan {name} {' '.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
+    return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ SEEN = {
     "does-not-fit.txt": (
         "fit", "llama-3.1-70b-instruct", "--hardware", "h100-sxm", "--kv-dtype", "bf16", "--engine-version", "0.19.0",
     ),
+    "spec-of-stated-times.txt": (
+        "spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8",
+    ),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
 
