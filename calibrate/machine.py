@@ -140,12 +140,12 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
     if index >= torch.cuda.device_count():
         raise InputError(f"no device cuda:{index}: torch sees {torch.cuda.device_count()}")
     device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
     properties = torch.cuda.get_device_properties(device)
     uuid = str(getattr(properties, "uuid", properties.name))
     seen = _driver_report(uuid)
+    reason = busy_reason(uuid)  # before we have a context of our own, which the driver would list
+    torch.cuda.set_device(device)
     free, total = torch.cuda.mem_get_info(device)
-    reason = busy_reason(uuid, free, total)
     if reason and not force:
         raise InputError(
             f"cuda:{index} ({properties.name}) is in use: {reason}\n"
@@ -188,24 +188,23 @@ def _driver_report(uuid: str) -> dict[str, str]:
     return dict(zip(_QUERIES, (cell.strip() for cell in lines[0].split(",")), strict=False))
 
 
-def busy_reason(uuid: str, free_bytes: float, total_bytes: float) -> str:
-    """Return why a device counts as busy, in words; empty where it is idle.
+def busy_reason(uuid: str) -> str:
+    """Return why a device counts as busy, in words; empty where it is idle or nobody can tell.
 
     Examples
     --------
-    >>> busy_reason("none", free_bytes=40e9, total_bytes=80e9)
-    '40.0 of 80.0 GB are taken'
+    >>> busy_reason("no such device")
+    ''
     """
-    others = [
-        line for line in _smi("compute-apps=pid,used_memory", uuid) if line.split(",")[0] != str(os.getpid())
-    ]
+    others = _smi("compute-apps=pid,used_memory", uuid)
     if others:
         return f"{len(others)} other process(es), the first with pid {others[0].split(',')[0]}"
-    used = total_bytes - free_bytes
-    # our own context takes about half a gigabyte
-    if used - 0.6e9 > BUSY_MEMORY_FRACTION * total_bytes:
-        return f"{used / 1e9:.1f} of {total_bytes / 1e9:.1f} GB are taken"
-    load = _smi("gpu=utilization.gpu", uuid)
-    if load and load[0].isdigit() and float(load[0]) > BUSY_UTILISATION_PERCENT:
-        return f"utilisation is {load[0]} %"
+    figures = _smi("gpu=memory.used,memory.total,utilization.gpu", uuid)
+    cells = [cell.strip() for cell in figures[0].split(",")] if figures else []
+    if len(cells) == 3 and all(cell.isdigit() for cell in cells):
+        used, total, load = map(float, cells)
+        if used > BUSY_MEMORY_FRACTION * total:
+            return f"{used:.0f} of {total:.0f} MiB are taken"
+        if load > BUSY_UTILISATION_PERCENT:
+            return f"utilisation is {load:.0f} %"
     return ""

@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,8 +21,9 @@ from capplan.inputs.calibration import same_device
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device, device_names
 
-QUICK_BUDGET_S = 60.0
-FULL_BUDGET_S = 600.0
+QUICK_BUDGET_S = {"cpu": 60.0, "cuda": 130.0}
+FULL_BUDGET_S = 700.0
+HOST_COPIES = ("host_to_device", "device_to_host")
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes beside inputs and outputs."""
 LEAST_POINTS = 8
@@ -58,7 +59,7 @@ def calibrated(
     ----------
     target : the device
     quick : fewer shapes and fewer repeats
-    minutes : time budget, where it is not the default of 1 (quick) or 10 [min]
+    minutes : time budget, where it is not the usual one [min]
     planned : the cases, where they are not the usual ones
     tell : takes lines for people (memory, what was skipped)
 
@@ -72,7 +73,8 @@ def calibrated(
     if group and not group.is_first:
         return None
     chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
-    budget_s = minutes * 60.0 if minutes else QUICK_BUDGET_S if quick else FULL_BUDGET_S
+    usual_s = QUICK_BUDGET_S[target.device.type] if quick else FULL_BUDGET_S
+    budget_s = minutes * 60.0 if minutes else usual_s
     peak = peak_bytes(chosen, target)
     tell(
         f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; takes up to {peak / 1e9:.2f} GB of "
@@ -149,6 +151,8 @@ def _measure_one(run: Run, case: Case, target: Target, effort: Effort, tell: Cal
 
 
 def _cold_bytes(case: Case, target: Target) -> float:
+    if case.operator in HOST_COPIES:
+        return 0.0  # the host link is far slower than any cache
     return min(target.cold_bytes, target.usable_bytes - case_bytes(case, 0.0))
 
 
@@ -202,7 +206,10 @@ def family_numbers(target: Target) -> Family:
     for name in device_names():
         known = device(name)
         if same_device(target.machine, known):
-            return {key: fit.numbers for key, fit in efficiency_for(known).fits.items() if "@" not in key}
+            numbers: dict[str, Mapping[str, float]] = {}
+            for key, fit in efficiency_for(known).fits.items():
+                numbers.setdefault(key.partition("@")[0], fit.numbers)
+            return numbers
     return {}
 
 
@@ -232,7 +239,7 @@ def _simple_fits(told: list[Measurement]) -> list[KernelFit]:
     """Return what needs no form (launches, copies), and write its fitted times into `told`."""
     launch = launch_fit(told)
     fits = [launch] if launch else []
-    for operator in ("copy", "read", "host_to_device", "device_to_host"):
+    for operator in ("copy", "read", *HOST_COPIES):
         found = copy_fit(told, operator)
         if found:
             fits.append(found[0])

@@ -37,8 +37,6 @@ class Grid:
     """(heads, latent, rope, nope, value) of latent attention."""
     copies: tuple[float, ...]
     """Bytes read or copied for the bandwidth."""
-    most_flop: float
-    """A larger case is left out."""
 
 
 def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
@@ -62,7 +60,6 @@ ACCELERATOR = Grid(
     expert_tokens=(1, 4, 16, 64, 128, 256, 512, 1024, 4096),
     latent=((16, 512, 64, 128, 128), (128, 512, 64, 128, 128)),
     copies=tuple(_MIB * 2**power for power in range(12)),
-    most_flop=4e13,
 )  # fmt: skip
 PROCESSOR = Grid(
     rows=_powers(0, 13),
@@ -99,11 +96,12 @@ PROCESSOR = Grid(
     expert_tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
     latent=((8, 512, 64, 128, 128), (16, 512, 64, 128, 128)),
     copies=tuple(_MIB * 2**power for power in range(-2, 9)),
-    most_flop=2e10,
 )
 MOST_ABSORBED_TOKENS = 128
 """Only decode absorbs the expansion of latents, so its products have few rows."""
-QUICK_MOST_FLOP = {"bf16": 1.8e10, "fp16": 2e9, "fp32": 2e9, "int8": 2e9, "fp8": 2e9}
+ACCELERATOR_MOST_FLOP = 4e13
+PROCESSOR_MOST_FLOP = {"bf16": 1.8e10, "fp16": 2e9, "fp32": 2e9, "int8": 2e9, "fp8": 2e8}
+"""Of one product; a larger case is left out."""
 QUICK_DTYPES = {"cuda": ("bf16", "fp8"), "cpu": ("bf16",)}
 
 
@@ -160,7 +158,7 @@ def _bandwidth(grid: Grid) -> Iterator[Case]:
 def _matmuls(grid: Grid, *, accelerator: bool, quick: bool) -> Iterator[Case]:
     dtypes = QUICK_DTYPES["cuda" if accelerator else "cpu"] if quick else grid.dtypes
     for dtype, (inputs, outputs), rows in product(dtypes, grid.matrices, grid.rows):
-        most = QUICK_MOST_FLOP[dtype] if quick and not accelerator else grid.most_flop
+        most = ACCELERATOR_MOST_FLOP if accelerator else PROCESSOR_MOST_FLOP[dtype]
         if 2.0 * rows * inputs * outputs > most:
             continue
         if dtype == "int8" and rows <= 16:

@@ -1,0 +1,65 @@
+"""The tutorial runs as it is written."""
+
+import re
+import shlex
+from pathlib import Path
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "calibrate-and-compare.md"
+
+
+def test_every_command_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
+    from capplan.cli.main import main
+
+    blocks = re.findall(r"^```bash\n(.*?)^```", TUTORIAL.read_text(), re.DOTALL | re.MULTILINE)
+    commands = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    assert [words[:2] for words in commands].count(["capplan", "calibrate"]) == 4
+    monkeypatch.chdir(tmp_path)
+    for words in commands:
+        short = ["--minutes", "0.15"] if "-o" in words else []
+        offline = ["--offline"] if "--compare" not in words else []
+        code = main([*words[1:], *short, *offline])
+        shown = capsys.readouterr()
+        assert code == 0, (words, shown.err)
+        assert shown.out
+    assert (tmp_path / "cpu.calibration.yaml").exists()
+
+
+def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, capplan):
+    """With every time of every kernel twice as long, the time per output token is twice as long."""
+    import json
+    from dataclasses import replace
+
+    from capplan.inputs.calibration_file import calibration_text, read_calibration
+
+    own = read_calibration(written)
+    halved = replace(
+        own,
+        peaks=replace(
+            own.peaks,
+            memory_bytes_per_s=own.peaks.memory_bytes_per_s / 2,
+            flop_per_s={dtype: rate / 2 for dtype, rate in own.peaks.flop_per_s.items()},
+        ),
+        fits=tuple(
+            replace(fit, numbers={n: replace(v, value=v.value * (2 if n.endswith("_s") else 1)) for n, v in fit.numbers.items()})
+            for fit in own.fits
+        ),
+    )  # fmt: skip
+    slow = tmp_path / "slow.calibration.yaml"
+    slow.write_text(calibration_text(halved))
+    tpots = []
+    for path in (written, slow):
+        words = (
+            "qwen3-0.6b",
+            "--hardware",
+            "cpu",
+            "--concurrency",
+            "1",
+            "--input-tokens",
+            "64",
+            "--output-tokens",
+            "8",
+        )
+        ran = capplan("estimate", *words, "--calibration", path, "--offline", "--format", "json")
+        assert ran.code == 0, ran.err
+        tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
+    assert 1.8 < tpots[1] / tpots[0] < 2.05
