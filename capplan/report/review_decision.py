@@ -1,6 +1,5 @@
 """The top of a review: what to buy, what it costs, which targets it meets and how surely."""
 
-from capplan.fleet.plan import FleetPlan
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
 from capplan.report.fleet_answer import layout_text, relaxation_text
@@ -18,11 +17,6 @@ def shown(name: str, value: float) -> str:
     """
     screen = screen_of(name, [value])
     return f"{shown_number(float(value), screen.factor)} {screen.unit}".rstrip()
-
-
-def plan_name(plan: FleetPlan) -> str:
-    """Return a plan in a few words."""
-    return f"{plan.gpus} x {plan.layout.device.name}, {plan.replicas} x {layout_text(plan)}"
 
 
 def decision_sentence(given: Findings) -> str:

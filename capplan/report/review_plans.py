@@ -9,7 +9,7 @@ from capplan.report.answer import Table
 from capplan.report.bars import Bar, Bars
 from capplan.report.fleet_answer import layout_text, plan_row
 from capplan.report.review import Findings, Section
-from capplan.report.review_decision import plan_name, shown
+from capplan.report.review_decision import shown
 from capplan.workload.request_class import RequestClass
 
 RUNNERS_UP = 7
@@ -189,7 +189,7 @@ def cost_section(given: Findings) -> Section:
     """Return cost per hour, month and million tokens; every row multiplies across."""
     rows = [_cost_row(plan) for plan in given.found.plans[: RUNNERS_UP + 1]]
     titles = {
-        "plan": "plan",
+        "plan": "each replica",
         "usd_per_gpu_hour": "GPU-hour ($/h)",
         "hours": "hours",
         "output_million_tokens_per_month": "answers (Mtok/month)",
@@ -216,7 +216,8 @@ def _cost_row(plan: FleetPlan) -> dict[str, Any]:
         return plan.usd_per_month / price
 
     return {
-        "plan": plan_name(plan),
+        "hardware": plan.layout.device.name,
+        "plan": layout_text(plan),
         "gpus": plan.gpus,
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
