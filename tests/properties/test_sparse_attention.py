@@ -1,0 +1,149 @@
+"""Laws of attention that reads part of its cache: compressed entries (DeepSeek V4), chosen blocks (MiniMax M3)."""
+
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.candidates import head_reason
+from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device
+from capplan.inputs.model import read_model
+from capplan.memory.packed_pool import (
+    PackedLayout,
+    SlidingGroup,
+    compressed_layers,
+    packed_capacity,
+    packed_layout,
+    summed_capacity,
+)
+from capplan.model.network import Attention, CompressedAttention
+from capplan.operators.compressed_attention import visible_pairs, visible_vectors
+from capplan.phases.mixer_work import decode_cost, prefill_cost
+from capplan.replica.rates import step_rates
+
+SPARSE = CompressedAttention(64, 512, 64, 128, 8, 4, True, 64, 128, 512)
+HEAVY = CompressedAttention(64, 512, 64, 128, 8, 128)
+WINDOW = CompressedAttention(64, 512, 64, 128, 8)
+BLOCKS = Attention(64, 4, 128, 128, index_heads=4, index_head_dim=128, index_top_tokens=2048)
+CONTEXTS = np.array([0.0, 1.0, 100.0, 128.0, 1000.0, 2048.0, 20000.0, 131072.0, 1048576.0])
+
+
+@cache
+def rates():
+    of = device("h200")
+    network = read_model("deepseek-ai/DeepSeek-V4-Flash", offline=True)
+    return step_rates(network, of, efficiency_for(of), engine="vllm", kv_format="fp8")
+
+
+def decode(mixer, contexts=CONTEXTS, sequences=8.0, ranks=1.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return decode_cost(mixer, sequences, contexts, ranks, 1.0, rates().rates)
+
+
+def prefill(mixer, new, past, ranks=1.0):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return prefill_cost(mixer, new, past, ranks, 1.0, rates().rates)
+
+
+def test_times_of_compressed_attention_are_labelled_as_assumed():
+    assert rates().label == "assumed"
+    assert any("compressed attention" in note for note in rates().assumptions)
+
+
+@pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
+def test_more_context_more_sequences_and_longer_prompts_never_take_less(mixer):
+    for cost in (decode(mixer), prefill(mixer, 512.0, CONTEXTS), prefill(mixer, CONTEXTS[1:], 1000.0)):
+        seconds = np.broadcast_to(cost.seconds, np.shape(cost.flop))
+        assert np.all(np.isfinite(seconds))
+        assert np.all(seconds > 0)
+        assert np.all(np.diff(seconds) >= -1e-9 * seconds[1:])
+    assert np.all(decode(mixer, sequences=64.0).seconds >= decode(mixer).seconds)
+
+
+@pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
+def test_ranks_share_the_heads(mixer):
+    assert decode(mixer, ranks=4.0).flop == pytest.approx(decode(mixer).flop / 4)
+    assert np.all(prefill(mixer, 4096.0, 8192.0, ranks=4.0).seconds < prefill(mixer, 4096.0, 8192.0).seconds)
+
+
+def test_a_query_reads_its_window_and_the_entries_left_to_it():
+    # 64 heads x 512 elements x (score and value) x 2: per vector, for eight sequences.
+    each = 8 * 64 * 512 * 4
+    far = CONTEXTS >= 20000
+    assert np.all(decode(WINDOW).flop[far] == 128 * each)
+    assert np.all(decode(SPARSE).flop[far] == (128 + 512) * each)
+    assert decode(HEAVY).flop[far] == pytest.approx((128 + CONTEXTS[far] / 128) * each)
+
+
+def test_chosen_blocks_bound_what_attention_reads_but_not_what_the_indexer_scores():
+    plain = replace(BLOCKS, index_heads=0, index_head_dim=0, index_top_tokens=0)
+    near, far = CONTEXTS <= 2048, CONTEXTS > 2048
+    assert np.all(decode(BLOCKS).flop[near] == decode(plain).flop[near])
+    assert np.all(decode(BLOCKS).flop[far] == decode(plain).flop[CONTEXTS == 2048])
+    assert np.all(np.diff(decode(BLOCKS).seconds[far]) > 0)
+    assert np.all(decode(BLOCKS).seconds[near] >= decode(plain).seconds[near])
+    assert decode(BLOCKS).seconds[-1] < decode(plain).seconds[-1]
+
+
+@given(
+    new=st.integers(1, 300),
+    past=st.integers(0, 3000),
+    window=st.integers(1, 200),
+    ratio=st.sampled_from([4, 128]),
+    top=st.integers(1, 600),
+)
+def test_pairs_are_those_of_every_query_up_to_one_entry_each(new, past, window, ratio, top):
+    seen = sum(min(n, window) + min(n // ratio, top) for n in range(past + 1, past + new + 1))
+    formula = float(visible_pairs(float(new), float(past), float(window), float(ratio), float(top)))
+    assert seen - 1e-6 * seen <= formula + new
+    assert formula <= seen + new + 1e-6 * seen
+    one = float(visible_vectors(past + 1.0, float(window), float(ratio), float(top)))
+    assert float(visible_pairs(1.0, float(past), float(window), float(ratio), float(top))) == pytest.approx(
+        one
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "legal"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", 8, True),
+        ("deepseek-ai/DeepSeek-V4-Flash", 16, False),
+        ("deepseek-ai/DeepSeek-V4-Pro", 16, True),
+        ("deepseek-ai/DeepSeek-V4-Pro", 32, False),
+        ("deepseek-ai/DeepSeek-V4-Pro", 3, False),
+    ],
+)
+def test_groups_of_heads_stay_whole(model, ranks, legal):
+    assert (head_reason(read_model(model, offline=True), ranks) is None) == legal
+
+
+@pytest.mark.parametrize("element", [1.0, 2.0])
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"])
+def test_pools_hold_no_more_than_their_bytes_and_no_less_with_more_of_them(model, element):
+    mixers = compressed_layers(read_model(model, offline=True))
+    sizes = np.array([0.0, 1e9, 1e10, 1e11, 1e12])
+    for context in (1.0, 5000.0, 1048576.0):
+        for tokens, sequences, each in (
+            packed_capacity(sizes, packed_layout(mixers, element), context, 8192.0),
+            summed_capacity(sizes, mixers, element, context, 8192.0, 16.0),
+        ):
+            assert np.all(sequences * each <= sizes)
+            assert np.all(np.diff(sequences) >= 0)
+            assert tokens[0] == sequences[0] == 0
+            assert tokens == pytest.approx(np.floor(sequences * context))
+
+
+def test_one_sequence_starts_where_it_and_the_chunk_in_flight_fit():
+    layout = PackedLayout(10.0, (SlidingGroup(128.0, 64.0, 2), SlidingGroup(8.0, 4.0, 1)))
+    # 4 blocks of 256 tokens, windows of ceil((127 + 512) / 64) + 1 twice, waiting tokens of ceil((7 + 512) / 4) + 1.
+    most = 4 + 2 * 11 + 131
+    (_, fits, _), (_, short, _) = (packed_capacity(10.0 * n, layout, 1024.0, 512.0) for n in (most, most - 1))
+    assert fits == 1.0
+    assert short < 1.0
