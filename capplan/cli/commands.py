@@ -14,6 +14,7 @@ COMMANDS = {
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected.",
     "report": "Write the page for the planning review of a scenario: the decision first, then everything it rests on.",
     "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
+    "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the last good load.",
     "workload": "Read a trace, a request log or Prometheus text, and write it as a workload for scenarios.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",

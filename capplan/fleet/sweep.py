@@ -1,0 +1,251 @@
+"""Throughput against latency over a range of loads: one simulation per plan and load, the knee, the last good rate."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from capplan import __version__
+from capplan.fleet.demand import Demand, sampled_requests
+from capplan.fleet.price import usd_per_million_tokens
+from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.numbers import Number
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.tables import with_front_end
+from capplan.serving.outcome import Outcome
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
+from capplan.serving.step_clock import StepClock
+from capplan.workload.slo import Slo
+
+WARM_SHARE = 0.15
+SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+REFINEMENTS = 4
+"""Rates tried between the last one that holds the targets and the first one that does not."""
+SAMPLED_REQUESTS = 2000
+"""At every rate the same requests, only closer together, so that loads differ by nothing but the load."""
+LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
+"""In a closed loop: eight times those in flight, within these."""
+
+Row = dict[str, Any]
+Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One plan that is swept."""
+
+    name: str
+    spec: ReplicaSpec
+    usd_per_hour: float | None = None
+    """Of one replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan at one load: all that a worker needs, and nothing that differs between runs."""
+
+    contender: Contender
+    demand: Demand
+    slo: Slo
+    seed: int
+    request_rate: float | None = None
+    """Open loop, requests per second of one replica."""
+    concurrency: int | None = None
+    """Closed loop, requests in the replica at any time."""
+
+    @property
+    def key(self) -> str:
+        """Return what tells this point from every other one, in another process and on another day."""
+        return sha256(f"{__version__} {self!r}".encode()).hexdigest()[:24]
+
+
+def knee(requests_per_s: Number, response_s: Number) -> int:
+    """Return the place of the load at which throughput over response time is largest.
+
+        i = argmax X / R
+
+    Parameters
+    ----------
+    requests_per_s : [1/s]
+        X, by load
+    response_s : [s]
+        R, mean from arrival to the last token
+
+    Returns
+    -------
+    [-]
+        i
+
+    Examples
+    --------
+    >>> knee(np.array([1.0, 2.0, 2.1]), np.array([1.0, 1.5, 4.0]))
+    1
+
+    References
+    ----------
+    Kleinrock 1979, "Power and deterministic rules of thumb for probabilistic problems in computer communications",
+    Proc. ICC 79, 43.1.1-43.1.10: the knee is where power, throughput over delay, is largest.
+    """
+    return int(np.argmax(np.asarray(requests_per_s) / np.asarray(response_s)))
+
+
+def capacity_per_s(replica: Replica, requests: Requests) -> float:
+    """Return the requests per second of one replica that is never idle: the middle half of what is offered at once."""
+    offered = replace(requests.part(0, MOST_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
+    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks)
+    return middle_rate(outcome)
+
+
+def middle_rate(outcome: Outcome) -> float:
+    """Return finished requests per second between a quarter and three quarters of them."""
+    ends = np.sort((outcome.arrival_s + outcome.e2e_s)[outcome.finished])
+    low, high = ends.size // 4, max(3 * ends.size // 4, ends.size // 4 + 1)
+    if ends.size < 4 or ends[high] <= ends[low]:
+        return outcome.requests_per_s
+    return float((high - low) / (ends[high] - ends[low]))
+
+
+@lru_cache(maxsize=8)
+def _built(key: str) -> list[tuple[Replica, StepClock]]:
+    """Return the place where one replica is kept between the points of a worker."""
+    del key
+    return []
+
+
+def _replica(point: Point) -> tuple[Replica, StepClock]:
+    place = _built(sha256(repr(point.contender.spec).encode()).hexdigest())
+    if not place:
+        replica = replica_of(point.contender.spec)
+        host = point.contender.spec.profile.host
+        table = with_front_end(replica.table, host, float(point.demand.lengths.input_tokens))
+        place.append((replica, StepClock(table)))
+    return place[0]
+
+
+def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
+    """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
+    replica = replica_of(contender.spec)
+    sample = sampled_requests(demand, 1.0, 1500, seed, served_context_tokens(contender.spec))
+    most = capacity_per_s(replica, sample)
+    return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
+
+
+def swept_point(point: Point) -> Row:
+    """Return what one replica of a plan does at one load; runs in any process."""
+    replica, clock = _replica(point)
+    longest = served_context_tokens(point.contender.spec)
+    count = SAMPLED_REQUESTS
+    if point.concurrency is not None:
+        count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
+    requests = sampled_requests(point.demand, point.request_rate or 1.0, count, point.seed, longest)
+    stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
+    outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
+    rate = middle_rate(outcome.parts[0])
+    mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
+    hourly = point.contender.usd_per_hour
+    tokens_per_s = rate * mean_output
+    return {
+        "plan": point.contender.name,
+        "gpus": point.contender.spec.devices,
+        "request_rate": point.request_rate,
+        "concurrency": point.concurrency,
+        "requests_per_s": rate,
+        "output_tokens_per_s": tokens_per_s,
+        "output_tokens_per_s_per_gpu": tokens_per_s / point.contender.spec.devices,
+        "ttft_s": _known(asdict(outcome.all.ttft_s)),
+        "tpot_s": _known(asdict(outcome.all.tpot_s)),
+        "e2e_s": _known(asdict(outcome.all.e2e_s)),
+        "goodput_requests_per_s": outcome.all.slo_met_fraction * rate,
+        "slo_met_fraction": outcome.all.slo_met_fraction,
+        "holds": not outcome.missed(point.slo),
+        "usd_per_million_output_tokens": (
+            float(usd_per_million_tokens(hourly, tokens_per_s)) if hourly and tokens_per_s else None
+        ),
+        "preemptions": outcome.preemptions,
+    }
+
+
+def _known(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {key: value if isfinite(value) else None for key, value in values.items()}
+
+
+def load_of(row: Row) -> float:
+    """Return the load of a point: its rate, or its concurrency."""
+    return float(row["request_rate"] if row["request_rate"] is not None else row["concurrency"])
+
+
+def between(rows: Sequence[Row], *, whole: bool) -> float | None:
+    """Return a load between the last one that holds the targets and the first one that does not; None where there is none."""
+    ordered = sorted(rows, key=load_of)
+    held = [load_of(row) for row in ordered if row["holds"]]
+    missed = [load_of(row) for row in ordered if not row["holds"] and (not held or load_of(row) > held[-1])]
+    if not held or not missed:
+        return None
+    middle = (held[-1] + missed[0]) / 2.0
+    if whole:
+        middle = float(int(middle))
+    return middle if held[-1] * 1.01 < middle < missed[0] else None
+
+
+def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[Row]:
+    """Return the rows of all points, then of rates closer and closer to where the targets are missed."""
+    rows: dict[str, list[Row]] = {}
+    last: dict[str, Point] = {}
+
+    def take(found: Iterable[tuple[Point, Row]]) -> None:
+        for point, row in found:
+            rows.setdefault(point.contender.name, []).append(row)
+            last[point.contender.name] = point
+
+    take(run(points))
+    for _ in range(REFINEMENTS if refine else 0):
+        more = []
+        for name, point in last.items():
+            load = between(rows[name], whole=point.concurrency is not None)
+            if load is not None and point.concurrency is not None:
+                more.append(replace(point, concurrency=int(load)))
+            elif load is not None:
+                more.append(replace(point, request_rate=float(f"{load:.4g}")))
+        if not more:
+            break
+        take(run(more))
+    order = {point.contender.name: place for place, point in enumerate(points)}
+    return sorted(
+        (row for found in rows.values() for row in found), key=lambda r: (order[r["plan"]], load_of(r))
+    )
+
+
+def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
+    """Return per plan the knee, and the largest load at which the targets hold."""
+    result = []
+    for name in dict.fromkeys(row["plan"] for row in rows):
+        own = [row for row in rows if row["plan"] == name]
+        best = own[
+            knee(np.array([r["requests_per_s"] for r in own]), np.array([r["e2e_s"]["mean"] for r in own]))
+        ]
+        held = [row for row in own if row["holds"]] if slo.targets else []
+        top = max(held, key=lambda row: float(row["requests_per_s"]), default=None)
+        result.append(
+            {
+                "plan": name,
+                "gpus": own[0]["gpus"],
+                "knee_requests_per_s": best["requests_per_s"],
+                "knee_e2e_s": best["e2e_s"]["mean"],
+                "knee_load": load_of(best),
+                "largest_load_that_holds": load_of(top) if top else None,
+                "largest_goodput_requests_per_s": top["goodput_requests_per_s"] if top else None,
+                "output_tokens_per_s_per_gpu": top["output_tokens_per_s_per_gpu"]
+                if top
+                else best["output_tokens_per_s_per_gpu"],
+                "usd_per_million_output_tokens": (top or best)["usd_per_million_output_tokens"],
+                "most_requests_per_s": max(float(row["requests_per_s"]) for row in own),
+            }
+        )
+    return result
