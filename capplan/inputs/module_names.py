@@ -34,7 +34,8 @@ _LINEAR = {"minimax": "self_attn", "kimi_linear": "self_attn", "kimi_k3": "self_
 
 _SPELLINGS = {
     "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
-    "o": ("o_proj", "out_proj"),
+    "o": ("o_proj", "out_proj", "wo_b"),
+    "o_a": ("o_a_proj", "wo_a"),
     "q": ("q_proj",),
     "q_a": ("q_a_proj", "wq_a"),
     "q_b": ("q_b_proj", "wq_b"),

@@ -13,6 +13,7 @@ from capplan.inputs.calibration import efficiency_from_calibration, named_device
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.model import read_model
 from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.packed_pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
@@ -101,7 +102,9 @@ def asked_replica(
     )
     stated = tuple(assumption_of(s) for s in (*format_assumptions, *rules.assumptions))
     return Asked(
-        spec, (*assumptions, *stated, *_memory_assumptions(target)), _warnings(network, max_model_len)
+        spec,
+        (*assumptions, *layout_assumptions(served, rules.memory), *stated, *_memory_assumptions(target)),
+        _warnings(network, max_model_len),
     )
 
 

@@ -11,6 +11,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.memory.budget import memory_plan
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.cache_parts import index_bytes_per_element, keeps_own_index_keys
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import Network
@@ -102,7 +103,8 @@ def kv_sizes(
     step_tokens = max_num_batched_tokens
     if step_tokens is None:
         step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens
-        if any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0)):
+        windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
+        if windows and not compressed_layers(network):
             what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
             assumptions = (*assumptions, Assumption(what, "--max-num-batched-tokens"))
     rows = _rows(
@@ -118,7 +120,8 @@ def kv_sizes(
         what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype"))
     stated = tuple(assumption_of(sentence) for sentence in rules.assumptions)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *stated))
+    laid_out = layout_assumptions(network, rules.memory)
+    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *stated))
 
 
 def _usual_contexts(network: Network) -> list[int]:

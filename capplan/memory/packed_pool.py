@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capplan.assumption import Assumption
+from capplan.engine.memory_rules import MemoryRules
 from capplan.memory.layer_groups import index_key_bytes, vector_bytes, waiting_bytes
 from capplan.model.network import CompressedAttention, Network
 from capplan.numbers import Number
@@ -242,3 +244,30 @@ def summed_capacity(
             )
     sequences: Number = np.maximum(available_bytes - flying, 0.0) / size
     return np.floor(sequences * context_tokens), sequences, size
+
+
+def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption, ...]:
+    """Return what is assumed about the layout of compressed attention in an engine.
+
+    Parameters
+    ----------
+    network : the model
+    rules : of the engine
+
+    Returns
+    -------
+    one assumption where the engine's own layout is not modelled, none for all other models
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((CompressedAttention(1, 16, 8, 128, 1),), ()),), head, True, 80)
+    >>> [len(layout_assumptions(network, profile(name).memory)) for name in ("vllm", "sglang")]
+    [0, 1]
+    """
+    if rules.budget == "utilisation" or not compressed_layers(network):
+        return ()
+    what = "the cache of compressed attention holds its vectors alone; what this engine pads is not modelled"
+    return (Assumption(what, "--engine vllm"),)
