@@ -303,10 +303,10 @@ def experts_time_s(
         (intermediate_size_on_rank, inputs),
     )
     for width_in, width_out in widths:
-        weight_bytes = hit * width_in * width_out * weight_bytes_per_element
-        token_bytes = routed * (width_in * activation_bytes_per_element + 2.0 * width_out)
+        column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
+        row_bytes = routed * width_in * activation_bytes_per_element
         total_s = total_s + tiled_time_s(
-            row_tiles, width_in, width_out, weight_bytes + token_bytes, 0.0, EXPERT_TILES, (1.0,),
+            row_tiles, width_in, width_out, hit, row_bytes, column_bytes, 0.0, EXPERT_TILES, (1.0,),
             rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
             rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
             rates.starved_exponent, 0.0, rates.sharpness,

@@ -164,7 +164,9 @@ def tiled_time_s(
     row_tiles: tuple[Number, ...],
     inputs: Number,
     outputs: Number,
-    moved_bytes: Number,
+    groups: Number,
+    row_bytes: Number,
+    column_bytes: Number,
     partial_bytes: Number,
     tiles: tuple[tuple[float, float], ...],
     splits: tuple[float, ...],
@@ -181,7 +183,7 @@ def tiled_time_s(
     """Return the time of a tiled matrix product, with the best tile and split as a library would choose.
 
         b = r ceil(n / t_n) s;  t_c = w(b) 2 t_m t_n (k / s + k_0) S / P (1 + h (1 / t_m + 1 / t_n))
-        t_m = Q / (B min(1, b / S)^z);  t = softmax(t_c (1 + d t_c / (t_c + 0.5 ms)), t_m)
+        t_m = (Q_r + Q_c / min(1, g n s / (128 S))^z) / B;  t = softmax(t_c (1 + d t_c / (t_c + 0.5 ms)), t_m)
 
     Parameters
     ----------
@@ -191,8 +193,12 @@ def tiled_time_s(
         k, what is summed over.
     outputs : [-]
         n.
-    moved_bytes : [B]
-        Q, each operand once.
+    groups : [-]
+        g, matrices that are multiplied together: 1, or the experts hit.
+    row_bytes : [B]
+        Q_r, inputs, once.
+    column_bytes : [B]
+        Q_c, weights and outputs, once.
     partial_bytes : [B]
         of one split that is written and summed again.
     tiles : [-]
@@ -212,7 +218,7 @@ def tiled_time_s(
     wave_fraction : [-]
         of `waves`.
     starved_exponent : [-]
-        z, bandwidth that idle multiprocessors leave unused: 0 none, 1 all of theirs.
+        z, bandwidth that multiprocessors without a column of 128 outputs leave unused: 0 none, 1 all of theirs.
     sustained_loss : [-]
         d, slow-down of long products by lower clocks.
     sharpness : [-]
@@ -227,7 +233,7 @@ def tiled_time_s(
     --------
     One full wave of 100 tiles, each 2 x 128 x 128 x 1000 FLOP at 1 GFLOP/s per multiprocessor:
 
-    >>> round(float(tiled_time_s((10.0,), 1000.0, 1280.0, 1.0, 0.0, ((128.0, 128.0),), (1.0,), 1e11, 1e9,
+    >>> round(float(tiled_time_s((10.0,), 1000.0, 1280.0, 1.0, 1.0, 0.0, 0.0, ((128.0, 128.0),), (1.0,), 1e11, 1e9,
     ...                          100.0, 0.0, 0.0, 1.0, 0.0, 0.0, 8.0)), 6)
     0.032768
 
@@ -248,7 +254,7 @@ def tiled_time_s(
             if split > 1.0:
                 compute_s = compute_s + split * partial_bytes / bytes_per_s
             throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
-            starved = np.minimum(1.0, blocks / multiprocessors) ** starved_exponent
-            memory_s = moved_bytes / (bytes_per_s * starved)
+            busy = np.minimum(1.0, groups * outputs * split / (128.0 * multiprocessors))
+            memory_s = (row_bytes + column_bytes / busy**starved_exponent) / bytes_per_s
             best_s = np.minimum(best_s, soft_maximum(throttled_s, memory_s, sharpness))
     return best_s

@@ -1,0 +1,109 @@
+"""Kernel times against published timings: a few carried over as facts, all of them where the tables are at hand.
+
+The facts are rows of AIConfigurator 0.12.0's kernel tables (Apache-2.0,
+https://github.com/ai-dynamo/aiconfigurator, aic-core/src/aiconfigurator_core/systems/data), in microseconds.
+"""
+
+import csv
+import gzip
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+
+from capplan.accuracy.kernel_rows import DEVICES, kernel_case
+from capplan.accuracy.kernels import predicted_latency
+from capplan.inputs.efficiency import efficiency_for, shipped_efficiencies
+from capplan.inputs.hardware import device
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+needs_tables = pytest.mark.skipif(not DATA.is_dir(), reason="the kernel tables are not beside the repository")
+
+GEMM = {"family": "gemm", "backend": "vllm"}
+FACTS = [
+    ({**GEMM, "gpu": "h100_sxm", "dtype": "bfloat16", "m": 1, "n": 12288, "k": 4096}, 35.592),
+    ({**GEMM, "gpu": "h100_sxm", "dtype": "bfloat16", "m": 4096, "n": 8192, "k": 8192}, 697.748),
+    ({**GEMM, "gpu": "b200_sxm", "dtype": "bfloat16", "m": 64, "n": 8192, "k": 8192}, 23.252),
+    ({**GEMM, "gpu": "b200_sxm", "dtype": "fp8", "m": 2048, "n": 8192, "k": 8192}, 122.321),
+    ({**GEMM, "gpu": "l40s", "dtype": "bfloat16", "m": 512, "n": 8192, "k": 8192}, 297.557),
+    ({"family": "attention_decode", "backend": "vllm", "kernel": "vllm_flash_attn_fa3", "gpu": "h100_sxm",
+      "dtype": "bfloat16", "kv_dtype": "bfloat16", "batch": 64, "seq": 4096, "num_heads": 32, "num_kv_heads": 8,
+      "head_dim": 128}, 353.573),
+    ({"family": "attention_context", "backend": "vllm", "kernel": "vllm_flash_attn_fa3", "gpu": "h100_sxm",
+      "dtype": "bfloat16", "kv_dtype": "bfloat16", "batch": 1, "seq": 16384, "num_heads": 32, "num_kv_heads": 8,
+      "head_dim": 128}, 3310.384),
+    ({"family": "comm", "op": "custom_all_reduce", "backend": "vllm", "kernel": "vLLM_custom_graph",
+      "gpu": "h100_sxm", "dtype": "bfloat16", "num_gpus": 8, "message_bytes": 2097152}, 19.4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "measured"), FACTS, ids=[f"{row['gpu']}-{row['family']}-{us}us" for row, us in FACTS]
+)
+def test_a_published_timing_is_predicted_within_a_fifth(row, measured):
+    """20 %: the errors of these groups are 5 to 10 % on average, and these rows were not chosen by their error."""
+    entry = device(DEVICES[row["gpu"]])
+    predicted, reason = predicted_latency(row, entry, efficiency_for(entry))
+    assert reason == ""
+    assert predicted == pytest.approx(measured, rel=0.2)
+
+
+def test_a_row_of_an_unknown_device_or_family_is_refused_with_a_reason():
+    assert "v100" in str(kernel_case({**GEMM, "gpu": "v100", "dtype": "bfloat16"}))
+    assert "convolution" in str(kernel_case({"gpu": "h100_sxm", "family": "convolution"}))
+
+
+def test_every_shipped_fit_was_measured_or_says_where_it_comes_from():
+    for efficiency, names in shipped_efficiencies().values():
+        assert names
+        for key, fit in efficiency.fits.items():
+            assert fit.fitted_on, key
+            assert fit.rows >= 4 or fit.label == "assumed", key
+
+
+def _errors(name, group):
+    opener = gzip.open if name.endswith("gz") else open
+    with opener(DATA / name, "rt", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if group(row)]
+    entries = {gpu: device(DEVICES[gpu]) for gpu in {row["gpu"] for row in rows}}
+    errors = []
+    for row in rows:
+        predicted, reason = predicted_latency(row, entries[row["gpu"]], efficiency_for(entries[row["gpu"]]))
+        assert predicted is not None, reason
+        errors.append(abs(predicted / float(row["latency_us"]) - 1.0))
+    return errors
+
+
+MEAN_ERRORS = {
+    "bf16 matmul": (lambda r: r["family"] == "gemm" and r["dtype"] == "bfloat16", 0.068),
+    "fp8 matmul": (lambda r: r["family"] == "gemm" and r["dtype"] == "fp8", 0.10),
+    "prefill attention": (lambda r: r["family"] == "attention_context", 0.065),
+    "decode attention": (lambda r: r["family"] == "attention_decode", 0.07),
+    "collectives": (lambda r: r["family"] == "comm" and float(r["message_bytes"]) >= 65536, 0.15),
+}
+
+
+@needs_tables
+@pytest.mark.parametrize("group", MEAN_ERRORS)
+def test_the_mean_error_on_the_table_of_dense_models_is_small(group):
+    """Bounds are the scores of docs/kernels.md with a little room for refits."""
+    chosen, bound = MEAN_ERRORS[group]
+    assert fmean(_errors("kernels_measured.csv", chosen)) < bound
+
+
+MEDIAN_ERRORS = {
+    "matmul": (lambda r: r["family"] == "gemm", 0.08),
+    "attention": (lambda r: r["family"] in {"context_attention", "generation_attention"}, 0.085),
+    "experts": (lambda r: r["family"] == "moe", 0.12),
+    "MLA": (lambda r: r["family"] in {"mla", "mla_bmm"}, 0.12),
+    "linear attention": (lambda r: r["family"] == "linear_attention", 0.15),
+    "collectives": (lambda r: r["family"] == "comm" and r["op_name"] != "moe_a2a", 0.15),
+}
+
+
+@needs_tables
+@pytest.mark.parametrize("group", MEDIAN_ERRORS)
+def test_the_median_error_on_the_table_of_all_kernels_is_small(group):
+    """Bounds are the scores of docs/kernels.md with a little room for refits."""
+    chosen, bound = MEDIAN_ERRORS[group]
+    assert median(_errors("kernels_more.csv.gz", chosen)) < bound
