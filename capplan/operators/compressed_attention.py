@@ -176,7 +176,7 @@ def compressed_prefill_time_s(
 ) -> Number:
     """Return the time of prefill attention of one layer for one prompt, without the indexer.
 
-        t = prefill(h, w) + prefill(h / r, r k):  h heads over an entry per r tokens work as h / r over all tokens
+        t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over an entry per r tokens work as h / r over all
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def compressed_prefill_time_s(
         k; infinity without an indexer.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches in latent attention
+    rates : what the device reaches in latent attention; t_0 is its floor, paid once by the one kernel that reads both
 
     Returns
     -------
@@ -224,7 +224,8 @@ def compressed_prefill_time_s(
         return seconds
     reach = entry_tokens * top_entries
     far = np.minimum(past_tokens, reach)
-    return seconds + mla_prefill_time_s(1.0, new_tokens, far, query_heads / entry_tokens, *own, reach)
+    beyond = mla_prefill_time_s(1.0, new_tokens, far, query_heads / entry_tokens, *own, reach)
+    return seconds + beyond - rates.prefill_floor_s
 
 
 def entry_indexer_time_s(
