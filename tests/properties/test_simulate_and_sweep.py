@@ -1,0 +1,268 @@
+"""Laws of `simulate` and `sweep`: same seed same bytes, nothing is lost, more load is never faster, reruns go on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.cli.main import main
+from capplan.errors import InputError
+from capplan.fleet.executor import PointFile, executor, finished_points, runner
+from capplan.fleet.simulation import Stream, dealt_round_robin, fleet_outcome, simulated_fleet
+from capplan.fleet.sweep import knee, load_of, summaries, swept
+from capplan.inputs.replica import asked_replica
+from capplan.inputs.sweep import Loads, loads_of, model_sweep, slo_of
+from capplan.replica.replica import replica_of
+from capplan.serving.requests import Requests
+
+TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
+    f"{i * 0.2:.3f},{200 + i % 7},{20 + i % 5}\n" for i in range(200)
+)
+SCENARIO = """name: small
+model: llama-3.1-8b
+traffic:
+  - {name: chat, request_rate: 4 req/s, input_tokens: {mean: 500, p95: 1200}, output_tokens: {mean: 100, p95: 250}}
+  - {name: search, request_rate: 2 req/s, input_tokens: 900, output_tokens: 20}
+slo: {ttft_p95: 2 s, tpot_p95: 60 ms}
+fleet: {hardware: [h100-sxm]}
+"""
+NAMED = ("--hardware", "h100-sxm", "-tp", "1", "--replicas", "2", "--offline")
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+def said(capsys, *words, code=0):
+    assert main([*words, "--format", "json"]) == code
+    return capsys.readouterr().out
+
+
+def test_same_seed_same_bytes_and_another_seed_others(scenario, capsys):
+    one, two, other = (said(capsys, "simulate", scenario, *NAMED, "--seed", seed) for seed in ("1", "1", "2"))
+    assert one == two
+    assert json.loads(one)["result"]["ttft_s"] != json.loads(other)["result"]["ttft_s"]
+
+
+def test_every_request_of_every_class_ends_somewhere(scenario, capsys):
+    whole = json.loads(said(capsys, "simulate", scenario, *NAMED, "--until", "60 s"))["result"]
+    assert whole["requests"] == whole["finished"] + whole["shed"] + whole["unfinished"]
+    assert set(whole["classes"]) == {"chat", "search"}
+    for key in ("requests", "finished", "shed", "unfinished"):
+        assert whole[key] == sum(figures[key] for figures in whole["classes"].values())
+    assert whole["goodput_requests_per_s"] <= whole["requests_per_s"] * (1 + 1e-12)
+    assert whole["ttft_s"]["p50"] <= whole["ttft_s"]["p95"] <= whole["ttft_s"]["p99"]
+
+
+def test_a_trace_is_replayed_whole_and_rows_left_out_are_said(scenario, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(TRACE + "nonsense,1,2\n50,10,0\n")
+    assert main(["simulate", scenario, *NAMED, "--trace", str(tmp_path / "t.csv"), "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)["result"]
+    assert (result["requests"], result["finished"]) == (200, 200)
+    assert "1 row left out: is not a request (first in line 202)" in printed.err
+    assert "1 row left out: no output token" in printed.err
+
+
+def test_prompts_over_the_context_are_turned_away_and_counted(scenario, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text(TRACE + "41,500000,5\n42,130000,60000\n")
+    assert main(["simulate", scenario, *NAMED, "--trace", str(tmp_path / "t.csv"), "--format", "json"]) in (
+        0,
+        4,
+    )
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["result"]["requests"] == 201
+    assert "1 prompts reach the context of 131,072 tokens" in printed.err
+    assert "1 answers are cut" in printed.err
+
+
+def test_shared_blocks_are_found_in_the_cache(scenario, tmp_path, capsys):
+    rows = [
+        {"timestamp": 1000 * i, "input_length": 1024, "output_length": 8, "hash_ids": [0, i % 3 + 1]}
+        for i in range(60)
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = json.loads(
+        said(capsys, "simulate", scenario, *NAMED[:5], "1", "--offline", "--trace", str(tmp_path / "t.jsonl"))
+    )
+    assert result["result"]["prefix_hit_fraction"] > 0.8
+
+
+def test_a_queue_limit_and_a_deadline_shed(tmp_path, capsys):
+    scenario = str(tmp_path / "busy.yaml")
+    Path(scenario).write_text(SCENARIO.replace("4 req/s", "60 req/s"))
+    busy = ("--hardware", "l40s", "-tp", "1", "--replicas", "1", "--offline", "--until", "30 s")
+    free = json.loads(said(capsys, "simulate", scenario, *busy, code=4))["result"]
+    late = json.loads(said(capsys, "simulate", scenario, *busy, "--deadline", "1 s", code=4))["result"]
+    assert late["shed"] > 0
+    assert late["queue_s"]["p99"] <= 1.1
+    short = json.loads(said(capsys, "simulate", scenario, *busy, "--queue-limit", "0", code=4))["result"]
+    assert free["shed"] == 0
+    assert short["shed"] > 0
+
+
+@pytest.fixture(scope="module")
+def replica():
+    return replica_of(asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=8192, offline=True).spec)
+
+
+def requests(count, seed=3):
+    random = np.random.default_rng(seed)
+    return Requests(
+        random.integers(50, 900, count), random.integers(2, 90, count), np.cumsum(random.exponential(0.05, count)), None, random.integers(0, 2, count)
+    )  # fmt: skip
+
+
+def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
+    whole = requests(301)
+    dealt = dealt_round_robin(whole, 3)
+    assert [len(part) for part in dealt] == [101, 100, 100]
+    together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=slo_of(()))
+    alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=slo_of(())) for part in dealt]
+    assert together.all.finished == sum(one.all.finished for one in alone) == 301
+    again = fleet_outcome([one.parts[0] for one in alone], ("a", "b"), slo_of(()))
+    assert again.all == together.all
+
+
+def test_more_replicas_never_make_a_stream_slower_in_the_mean(replica):
+    means = [
+        simulated_fleet(replica, Stream(requests(400), ("a", "b")), replicas=n, slo=slo_of(())).all.e2e_s.mean
+        for n in (1, 2, 4)
+    ]
+    assert means == sorted(means, reverse=True)
+
+
+def asked(**loads):
+    return model_sweep(
+        "llama-3.1-8b", Loads(**loads), hardware=["h100-sxm"], tensor_parallel=[], input_tokens=500, output_tokens=60,
+        weight_dtype=None, kv_dtype=None, engine="vllm", slo=slo_of(["tpot_p95=12 ms"]), seed=1, offline=True,
+    )  # fmt: skip
+
+
+def test_more_in_flight_serves_more_and_takes_longer():
+    rows = swept(asked(concurrencies=(1, 4, 16, 64)).points, runner(None, PointFile(None)), refine=False)
+    assert [row["concurrency"] for row in rows] == [1, 4, 16, 64]
+    served = [row["requests_per_s"] for row in rows]
+    took = [row["e2e_s"]["mean"] for row in rows]
+    assert served == sorted(served)
+    assert took == sorted(took)
+    # Little's law: in flight = rate x time in the system, to the 8 % of a finite run
+    assert [
+        row["requests_per_s"] * row["e2e_s"]["mean"] / row["concurrency"] for row in rows
+    ] == pytest.approx([1.0] * 4, rel=0.08)
+
+
+def test_the_last_good_load_is_closed_in_on():
+    sweep = asked(concurrencies=(1, 256))
+    rows = swept(sweep.points, runner(None, PointFile(None)))
+    (summary,) = summaries(rows, sweep.slo)
+    missed = min(load_of(row) for row in rows if not row["holds"])
+    assert 1 < summary["largest_load_that_holds"] < missed <= summary["largest_load_that_holds"] + 16
+
+
+def test_the_knee_is_where_power_is_largest():
+    rate, time = np.array([1.0, 1.9, 2.6, 2.8]), np.array([1.0, 1.1, 1.6, 3.0])
+    assert knee(rate, time) == int(np.argmax(rate / time)) == 1
+
+
+def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
+    path = tmp_path / "points.jsonl"
+    points = asked(concurrencies=(1, 2, 4)).points
+    first = swept(points[:2], runner(None, PointFile(path)), refine=False)
+    kept = path.read_text()
+    path.write_text(kept + '{"key": "cut sho')
+    file = PointFile(path)
+    rows = swept(points, runner(None, file), refine=False)
+    assert file.reused == 2
+    assert rows[:2] == first
+    assert path.read_text().startswith(kept)
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
+    from capplan.fleet import executor as place
+
+    real = place.swept_point
+
+    def cut_short(point):
+        if point.concurrency == 4:
+            raise KeyboardInterrupt
+        return real(point)
+
+    monkeypatch.setattr(place, "swept_point", cut_short)
+    file = PointFile(tmp_path / "points.jsonl")
+    rows, interrupted = finished_points(
+        asked(concurrencies=(1, 2, 4, 8)).points, None, file, None, refine=False
+    )
+    assert interrupted
+    assert [row["concurrency"] for row in rows] == [1, 2]
+    assert len(PointFile(tmp_path / "points.jsonl").rows) == 2
+
+
+def test_processes_find_what_one_process_finds():
+    points = asked(concurrencies=(1, 8)).points
+    here = swept(points, runner(None, PointFile(None)), refine=False)
+    with executor(2, None) as pool:
+        there = swept(points, runner(pool, PointFile(None)), refine=False)
+    assert there == here
+
+
+def test_a_dask_cluster_finds_what_one_process_finds():
+    distributed = pytest.importorskip("distributed")
+    points = asked(concurrencies=(1, 8)).points
+    here = swept(points, runner(None, PointFile(None)), refine=False)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        executor(1, cluster.scheduler_address) as pool,
+    ):
+        assert swept(points, runner(pool, PointFile(None)), refine=False) == here
+
+
+def test_a_key_changes_with_all_that_changes_a_point():
+    (point,) = asked(concurrencies=(4,)).points
+    others = [
+        replace(point, seed=2),
+        replace(point, concurrency=5),
+        replace(
+            point, contender=replace(point.contender, spec=replace(point.contender.spec, max_num_seqs=7))
+        ),
+    ]
+    assert len({point.key, *(other.key for other in others)}) == 4
+    assert asked(concurrencies=(4,)).points[0].key == point.key
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--request-rate", "0,1"], "not above zero"),
+        (["--request-rate", "1", "--concurrency", "1"], "not both"),
+        (["--concurrency", "1,x"], "'x' is not a whole number"),
+        (["--slo", "ttft=1 s"], "unknown target"),
+        (["--slo", "ttft_p95=1"], "the unit is missing"),
+        ([], "no device is named"),
+    ],
+)
+def test_a_wrong_question_is_one_clear_line(words, says, capsys):
+    assert main(["sweep", "llama-3.1-8b", "--offline", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_points_file_of_something_else_is_left_alone(tmp_path):
+    path: Path = tmp_path / "notes.txt"
+    path.write_text("shopping\nlist\n")
+    with pytest.raises(InputError, match="line 1 is not a finished point"):
+        PointFile(path)
+    assert path.read_text() == "shopping\nlist\n"
+
+
+def test_rates_are_read_with_or_without_their_unit():
+    assert loads_of("1, 2, 4 req/s", None).request_rates == (1.0, 2.0, 4.0)
+    assert loads_of("60,120 req/min", None).request_rates == (1.0, 2.0)
+    assert loads_of(None, "8,1").concurrencies == (1, 8)
