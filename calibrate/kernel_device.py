@@ -21,11 +21,12 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 
 MODULES = frozenset({"prefill_module", "decode_module"})
-VARIANT_ORDER = (
-    "flash", "trtllm", "own", "trtllm_moe", "unquantizedfusedmoe_flashinfer_trtllm", "fused_moe_triton", "flashinfer",
-    "triton", "fa4",
+ATTENTION_ORDER = ("flash", "trtllm", "own", "flashinfer", "triton", "fa4")
+EXPERTS_ORDER = (
+    "gptoss", "monolithic", "flashinfer_trtllm", "moe_torch_flow_cutlass", "fused_moe_triton", "flashinfer_cutlass",
 )  # fmt: skip
-"""Which of several kernels an engine takes by itself, in the versions that were timed; others follow by rows."""
+"""Which of several kernels an engine takes by itself in the versions that were timed (parts of the names for
+experts); others follow by rows."""
 STARTS = {"link": 12, "linear_attention": 8}
 """Random starts of the solver where minima are many: algorithms that take over from each other."""
 SMALLEST = 4
@@ -65,9 +66,10 @@ def _borrowed(key: str, numbers: Mapping[str, dict[str, float]], name: str) -> f
 
 def _rank(key: str, rows: int) -> tuple[str, int, int]:
     variant = key.partition(":")[2]
-    order = next(
-        (i for i, start in enumerate(VARIANT_ORDER) if variant.startswith(start)), len(VARIANT_ORDER)
-    )
+    if key.startswith("experts/"):
+        order = next((i for i, name in enumerate(EXPERTS_ORDER) if name in variant), len(EXPERTS_ORDER))
+    else:
+        order = ATTENTION_ORDER.index(variant) if variant in ATTENTION_ORDER else len(ATTENTION_ORDER)
     return key.partition(":")[0], order, -rows
 
 
