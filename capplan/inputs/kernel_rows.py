@@ -1,0 +1,104 @@
+"""Timed kernels -> predictions: device and efficiency looked up by name."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import TypeAlias
+
+from capplan.accuracy.intervals import Intervals, interval_of
+from capplan.accuracy.kernel_rows import DEVICES
+from capplan.accuracy.kernels import predicted_latency
+from capplan.accuracy.score import Prediction
+from capplan.errors import CapplanError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.benchmark_spec import row_efficiency
+from capplan.inputs.hardware import device
+
+_Supply: TypeAlias = Callable[[str], tuple[Device, Efficiency]]
+
+METRIC = "latency_us"
+_WORDS = frozenset({"id", "gpu", "family", "op", "op_name", "file", "dtype", "kv_dtype", "gemm_type", "backend", "version",
+                    "kernel", "distribution", "phase", "source"})  # fmt: skip
+"""Columns of a kernel table that hold no number."""
+
+
+def kernel_groups(row: Mapping[str, str]) -> dict[str, str]:
+    """Return the groups that a timing is reported under.
+
+    Small and large messages are apart: below 64 KiB a collective is all latency.
+
+    Examples
+    --------
+    >>> kernel_groups({"family": "gemm", "gpu": "h100_sxm", "dtype": "fp8", "backend": "vllm"})["family"]
+    'gemm fp8'
+    """
+    family = row.get("family") or "unknown"
+    if family == "gemm":
+        family = f"gemm {row.get('dtype') or ''}".strip()
+    elif row.get("message_bytes"):
+        family += " >= 64 KiB" if (_number(row, "message_bytes") or 0.0) >= 65536.0 else " < 64 KiB"
+    return {
+        "family": family,
+        "gpu": row.get("gpu") or "unknown",
+        "dtype": row.get("dtype") or "unknown",
+        "backend": row.get("backend") or "unknown",
+    }
+
+
+def _number(row: Mapping[str, str], key: str) -> float | None:
+    try:
+        value = float(row.get(key) or "nan")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+def kernel_row_predictions(
+    rows: Sequence[Mapping[str, str]], calibration: Path | None, intervals: Intervals
+) -> Iterator[list[Prediction]]:
+    """Return the prediction of each timed kernel, in order; a refusal is one without a value.
+
+    Parameters
+    ----------
+    rows : of a kernel table, text by column name
+    calibration : fitted numbers for the rows of the device that it was measured on
+    intervals : by regime; kernels have none of their own in the shipped table
+    """
+
+    @lru_cache(maxsize=64)
+    def supply(name: str) -> tuple[Device, Efficiency]:
+        own = device(DEVICES.get(name, name))
+        return own, row_efficiency(own, calibration)
+
+    for number, row in enumerate(rows):
+        name, groups = row.get("id") or str(number), kernel_groups(row)
+        measured = _number(row, METRIC)
+        if measured is None or measured <= 0.0:
+            yield []
+            continue
+        predicted, reason = _predicted(row, supply)
+        found = Prediction(name, METRIC, measured, predicted, reason=reason, groups=groups)
+        yield [_bounded(found, intervals)]
+
+
+def _bounded(found: Prediction, intervals: Intervals) -> Prediction:
+    bounds = interval_of(intervals, ("kernel",))
+    if found.predicted is None or bounds is None:
+        return found
+    return replace(found, low=found.predicted * bounds.low_ratio, high=found.predicted * bounds.high_ratio)
+
+
+def _predicted(row: Mapping[str, str], supply: _Supply) -> tuple[float | None, str]:
+    try:
+        value, reason = predicted_latency(row, *supply(row.get("gpu") or ""))
+    except CapplanError as error:
+        return None, str(error).partition("\n")[0]
+    except ValueError:
+        bad = [key for key, text in row.items() if key not in _WORDS and text and _number(row, key) is None]
+        return None, f"{bad[0] if bad else 'shape'}: not a number"
+    if value is None or not isfinite(value) or value <= 0.0:
+        return None, reason or "the shape lacks a column that this kernel needs"
+    return value, ""
