@@ -1,5 +1,6 @@
 """A plan looked at closely: its targets with margins, its sizing step by step, its memory, its operators."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +14,9 @@ from capplan.fleet.probability import within_probability
 from capplan.fleet.search import Question
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
-from capplan.replica.replica import replica_of
+from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.slo import Target
 
 
@@ -64,6 +66,8 @@ class PlanDetail:
     memory: Fit
     breakdown: tuple[OperatorRow, ...]
     load: Load
+    phase_s: Mapping[str, float]
+    """One prompt's prefill and one decode step as the engine runs them, host and overlap included."""
 
 
 def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
@@ -131,5 +135,18 @@ def plan_detail(plan: FleetPlan, question: Question) -> PlanDetail:
         request_rate=plan.request_rate_per_replica,
         prefix_hit_fraction=float(np.clip(float(lengths.cached_tokens) / inputs, 0.0, 1.0)),
     )
-    rows = breakdown_of(replica_of(spec), load, plan.concurrency_per_replica)
-    return PlanDetail(spec, fit(spec), rows, load)
+    replica = replica_of(spec)
+    rows = breakdown_of(replica, load, plan.concurrency_per_replica)
+    return PlanDetail(spec, fit(spec), rows, load, phase_times(replica, load, plan.concurrency_per_replica))
+
+
+def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, float]:
+    """Return the time of one prompt's chunks and of one decode step on the step table of a replica [s]."""
+    past = load.input_tokens * load.prefix_hit_fraction
+    new = max(1.0, load.input_tokens - past)
+    chunk = min(new, float(replica.scheduling.max_num_batched_tokens))
+    middle = past + (new - chunk) / 2.0
+    prefill = new / chunk * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
+    context = load.input_tokens + load.output_tokens / 2.0
+    decode = float(decode_step_s(replica.table, max(1.0, sequences), context))
+    return {"prefill": prefill, "decode": decode}

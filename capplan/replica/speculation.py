@@ -10,7 +10,7 @@ from capplan.memory.capacity import engine_reserved_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
-from capplan.phases.cost import total_s
+from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 from capplan.phases.step import decode_step_costs
 from capplan.replica.rates import step_rates
@@ -101,17 +101,20 @@ def _split(sharding: Sharding, batch: Array) -> Array:
 
 
 def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_tokens: Array) -> Number:
-    """Return the device time of one step in which every sequence computes `query_tokens` tokens."""
+    """Return the device time of one step in which every sequence computes `query_tokens` tokens, in a CUDA graph.
+
+    Tokens of one sequence share the read of its cache; what a graph saves of the kernels is as in `with_host`.
+    """
     rates = step_rates(
         spec.network, spec.device, spec.efficiency, engine=spec.profile.engine, kv_format=spec.kv_format
     )
     sequences = _split(spec.sharding, batch)
     kv_bytes = kv_bytes_per_element(spec.kv_format)
-    return total_s(
-        decode_step_costs(
-            spec.network, sequences, context_tokens, spec.sharding, kv_bytes, rates.rates, query_tokens
-        )
+    costs = decode_step_costs(
+        spec.network, sequences, context_tokens, spec.sharding, kv_bytes, rates.rates, query_tokens
     )
+    unsaved = unsaved_s(costs)
+    return unsaved + spec.profile.host.decode_excess_ratio * (total_s(costs) - unsaved)
 
 
 def step_times(
@@ -170,7 +173,7 @@ def speculation(
     both = memory_of_both(target, draft, context_tokens) if isinstance(target, Replica) else None
     lengths = np.array(sorted(set(draft_tokens)), dtype=np.float64)
     asked = sorted(set(batches))
-    every = _looked_at(asked, target)
+    every = _looked_at(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
     times = step_times(spec, draft, grid, drafts, context_tokens)
     expected = expected_tokens_per_round(acceptance_fraction, drafts)
@@ -206,11 +209,12 @@ def speculation(
     )
 
 
-def _looked_at(asked: Sequence[int], target: Replica | float) -> Array:
-    """Return the batches that are worked out: the asked ones, and all that the scheduler admits."""
-    if isinstance(target, float):
+def _looked_at(asked: Sequence[int], target: Replica | float, both: BothInMemory | None) -> Array:
+    """Return the batches that are worked out: the asked ones, and all that scheduler and memory admit."""
+    if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
-    admitted = np.arange(1, target.scheduling.max_num_seqs + 1)
+    most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
+    admitted = np.arange(1, max(1, int(most)) + 1)
     found: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
     return found
 

@@ -43,11 +43,28 @@ def decision_sentence(given: Findings) -> str:
 def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
     if not margins:
         return "no target is set, so it is sized for throughput alone"
-    parts = [
-        f"{m.target.key} {shown('s', m.predicted_s)} of {shown('s', m.target.limit_s)} ({shown('probability', m.met_probability)} sure)"
-        for m in margins
-    ]
-    return "predicted at peak are " + ", ".join(parts)
+    return "predicted at peak are " + ", ".join(_target_text(margin) for margin in margins)
+
+
+def _target_text(margin: TargetMargin) -> str:
+    screen = screen_of("s", [margin.predicted_s, margin.target.limit_s])
+    predicted, limit = (
+        shown_number(value, screen.factor) for value in (margin.predicted_s, margin.target.limit_s)
+    )
+    return f"{margin.target.key} {predicted} of {limit} {screen.unit} ({sure(margin.met_probability)} sure)"
+
+
+def sure(probability: float) -> str:
+    """Return a probability as it is said: no prediction is certain.
+
+    Examples
+    --------
+    >>> sure(0.616), sure(0.9999), sure(0.0001)
+    ('62 %', 'over 99 %', 'under 1 %')
+    """
+    if probability > 0.99:
+        return "over 99 %"
+    return "under 1 %" if probability < 0.01 else f"{100.0 * probability:.0f} %"
 
 
 def decision_section(given: Findings) -> Section:
@@ -73,7 +90,7 @@ def decision_section(given: Findings) -> Section:
         text=(
             "Low and high bound what will be measured in 80 % of the cases; the margin is what is left of the limit. "
             "All targets hold together with "
-            f"{shown('probability', given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
+            f"{sure(given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
         ),
         tables=(Table(rows, titles={"met_probability": "met with probability"}),),
     )

@@ -83,12 +83,13 @@ def latency_section(given: Findings) -> Section:
     text = (
         f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) alone, and one decode step of the "
         f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica holds at peak, on one device. "
-        "Time x rate = amount; waiting comes on top and is in the targets above.",
+        "Time x rate = amount. Kernels are timed one by one; the engine lets some of them overlap and adds its host. Waiting "
+        "comes on top and is in the targets above.",
     )
     tables = tuple(
         Table(
             [{k: v for k, v in row.items() if k != "phase"} for row in rows if row["phase"] == phase],
-            title=f"{phase}: {_phase_name(phase, totals[phase])}",
+            title=_phase_title(phase, totals[phase], detail.phase_s.get(phase)),
             titles={"flop": "work", "bytes": "traffic", "flop_per_s": "rate", "bytes_per_s": "traffic rate"},
         )
         for phase in totals
@@ -96,9 +97,10 @@ def latency_section(given: Findings) -> Section:
     return Section("Where the time goes", text=text, tables=tables, pictures=_phase_pictures(detail, totals))
 
 
-def _phase_name(phase: str, total_s: float) -> str:
+def _phase_title(phase: str, kernels_s: float, engine_s: float | None) -> str:
     what = "one prompt" if phase == "prefill" else "one step"
-    return f"{what}, {total_s * 1e3:.3g} ms"
+    text = f"{phase}: {what}, kernels one by one {shown('s', kernels_s)}"
+    return text if engine_s is None else f"{text}, as the engine runs them {shown('s', engine_s)}"
 
 
 def _phase_pictures(detail: PlanDetail, totals: dict[str, float]) -> tuple[Bars, ...]:

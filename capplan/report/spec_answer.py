@@ -89,7 +89,7 @@ def _closing(found: Speculation, *, stated: bool) -> str:
         where = (
             "at any batch, as stated times do not depend on it"
             if stated
-            else f"up to batch {found.largest_batch}"
+            else f"at every batch that fits, up to {found.largest_batch}"
         )
         return f"it pays {where}"
     if found.breakeven_batch == found.rows[0].batch and stated:

@@ -80,7 +80,9 @@ def given(asked):
     return Findings(
         asked, found, COMMAND, Source("model", "made up", url="https://example.org/config.json"),
         tuple(target_margins(item, asked.question) for item in plans),
-        PlanDetail(spec, fit(spec), rows, Load(1000, 200, request_rate=8.0)), sizing_of(plans[0], 0.2),
+        PlanDetail(
+            spec, fit(spec), rows, Load(1000, 200, request_rate=8.0), {"prefill": 0.007, "decode": 0.0035}
+        ), sizing_of(plans[0], 0.2),
     )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     review = review_of(given)
     assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
     assert "$7,300 a month" in review.decision
-    assert "ttft_p95 500 ms of 1,000 ms (90.0 % sure)" in review.decision
+    assert "ttft_p95 500 of 1,000 ms (90 % sure)" in review.decision
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])

@@ -11,6 +11,7 @@ from capplan.inputs.speculation import asked_speculation
 from capplan.phases.speculation import expected_tokens_per_round
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation
+from capplan.serving.step_table import decode_step_s
 
 ACCEPTANCE = st.floats(0.0, 1.0)
 DRAFTS = st.integers(1, 64)
@@ -71,6 +72,18 @@ def test_a_verification_takes_longer_than_a_step_and_shorter_than_as_many_steps(
     target, draft = pair
     for row in speculation(target, draft, 0.7, draft_tokens=(1, 4), batches=(1, 16, 128)).rows:
         assert row.target_step_s <= row.verify_s <= (row.draft_tokens + 1) * row.target_step_s
+
+
+def test_a_plain_step_is_that_of_every_other_prediction(pair):
+    """At knots of the step table that estimate, fleet and simulation read; between knots the table is linear."""
+    target, draft = pair
+    context = float(target.table.context_knots[3])
+    batches = [int(target.table.sequence_knots[i]) for i in (0, 3, 9)]
+    found = speculation(target, draft, 0.7, draft_tokens=(2,), batches=batches, context_tokens=context)
+    for row in found.rows:
+        assert row.target_step_s == pytest.approx(
+            float(decode_step_s(target.table, float(row.batch), context))
+        )
 
 
 def test_a_draft_step_of_a_small_model_is_shorter_than_a_step_of_the_target(pair):
