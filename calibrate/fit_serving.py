@@ -54,7 +54,7 @@ WORST = 0.7
 """Logarithmic errors count up to this: a row that is wrong for another reason must not steer the host."""
 
 FOLDS = 4
-MOST_ROWS = 60
+MOST_ROWS = 48
 """Rows per era that steer the fit, drawn evenly over the groups."""
 
 
@@ -99,9 +99,9 @@ def era_of(item: Item) -> tuple[str, str]:
 
 def predicted_columns(item: Item, host: HostOverhead) -> dict[str, float]:
     """Return the columns of a row with some host times."""
-    table = table_of_plan(with_host(item.replica.device_tables, host, item.layers), 0)
-    spec = replace(item.replica.spec, profile=replace(item.replica.spec.profile, host=host))
-    replica = replace(item.replica, spec=spec, table=table)
+    offline = item.replica.spec.offline
+    table = table_of_plan(with_host(item.replica.device_tables, host, item.layers, offline=offline), 0)
+    replica = replace(item.replica, table=table)
     try:
         return metrics_of(outcome_of(item.benchmark, replica), replica.spec.devices)
     except CapplanError:

@@ -9,11 +9,9 @@ from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
 from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
-from capplan.replica.tables import with_front_end
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 
 OFFLINE_REQUESTS = 1500
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
@@ -47,13 +45,6 @@ def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
     return times
 
 
-def replay_table(benchmark: Benchmark, replica: Replica) -> StepTable:
-    """Return the step times of the run: with the HTTP front end where it went through a server."""
-    if benchmark.kind not in SERVER_KINDS:
-        return replica.table
-    return with_front_end(replica.table, replica.spec.profile.host, benchmark.input_tokens)
-
-
 def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     """Return what the replica does with the benchmark's requests."""
     count = requests_of(benchmark)
@@ -65,7 +56,7 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     )
     return simulate(
         requests,
-        replay_table(benchmark, replica),
+        replica.table,
         scheduling_for(benchmark, replica.scheduling, int(inputs.max())),
         replica.kv_blocks,
         concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,

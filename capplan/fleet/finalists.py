@@ -18,7 +18,6 @@ from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION, bottleneck_of, br
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import with_front_end
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
@@ -173,8 +172,7 @@ def confirmed_plan(
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
     replica = replica_of(spec_of(found, question))
-    mean_input = float(question.demand.lengths.input_tokens)
-    clock = StepClock(with_front_end(replica.table, question.profile.host, mean_input))
+    clock = StepClock(replica.table)
     limit = confirmed_rate(replica, clock, question, found.request_rate_limit)
     if limit <= 0:
         return None

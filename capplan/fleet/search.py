@@ -21,7 +21,6 @@ from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import Settings, plan_limits, plans_cache_tokens, plans_memory, plans_tables
-from capplan.replica.tables import front_end_s
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
@@ -164,7 +163,7 @@ class _Part:
                 np.maximum(most, 1.0)[:, None],
                 limits.max_num_batched_tokens[:, None],
                 prefill_first=q.profile.policy == "prefill_first",
-                request_s=front_end_s(q.profile.host, q.demand.lengths.input_tokens),
+                request_s=q.profile.host.request_s,
             ),
             grid,
         )

@@ -12,7 +12,6 @@ from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
 from capplan.replica.spec import served_context_tokens
-from capplan.replica.tables import with_front_end
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
@@ -125,7 +124,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     requests, warm = requests_for(load)
     outcome = simulate(
         requests,
-        with_front_end(replica.table, replica.spec.profile.host, load.input_tokens),
+        replica.table,
         replica.scheduling,
         replica.kv_blocks,
         concurrency=load.concurrency,

@@ -76,7 +76,8 @@ def device_tables_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -
 
 def step_table_of(device: DeviceTables, spec: ReplicaSpec) -> StepTable:
     """Return the step times of the replica."""
-    return table_of_plan(with_host(device, spec.profile.host, len(spec.network.layers)), 0)
+    layers = len(spec.network.layers)
+    return table_of_plan(with_host(device, spec.profile.host, layers, offline=spec.offline), 0)
 
 
 def cache_tokens(spec: ReplicaSpec, memory: MemoryPlan) -> float:

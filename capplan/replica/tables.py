@@ -149,14 +149,14 @@ def device_tables(
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s))
 
 
-def with_host(device: DeviceTables, host: HostOverhead, layers: int) -> StepTable:
+def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
     """Return step tables with what the engine saves of the kernels and what its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
+        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step + T t_token
 
     with k the kernels timed one by one, f their floors, u what cannot overlap. A decode step runs under CUDA
     graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
-    launched, layer by layer.
+    launched, layer by layer. Offline there is no server that takes requests in: no t_request, no t_token.
     """
     kernels = device.kernels
 
@@ -176,40 +176,8 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int) -> StepTabl
         decode_attention_s=remaining("decode_attention_s", *decode),
         mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + host.step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
+        request_s=0.0 if offline else host.request_s,
     )
-
-
-def front_end_s(host: HostOverhead, input_tokens: Number) -> Number:
-    """Return the time of a request before it reaches the scheduler: HTTP, tokenisation, streaming of the first token.
-
-        t = t_request + n t_token
-
-    Parameters
-    ----------
-    host : fitted times of the engine
-    input_tokens : [tokens]
-        n, of the prompt
-
-    Returns
-    -------
-    [s]
-        t; requests pass the front end side by side
-
-    Examples
-    --------
-    >>> front_end_s(HostOverhead(request_s=0.01, prefill_token_s=1e-6), 1000.0)
-    0.011
-
-    References
-    ----------
-    vLLM, `AsyncLLM` and `InputProcessor`: tokenisation runs outside the engine core, https://docs.vllm.ai/
-    """
-    return host.request_s + input_tokens * host.prefill_token_s
-
-
-def with_front_end(table: StepTable, host: HostOverhead, input_tokens: float) -> StepTable:
-    """Return the tables of a replica behind an HTTP server, for prompts of this mean length."""
-    return replace(table, request_s=float(front_end_s(host, input_tokens)))
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
