@@ -13,7 +13,9 @@ Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAM
 def command(scenario: Scenario, offline: Offline = False, form: Form = None, output: Output = None) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
     from capplan.fleet.cheapest import cheapest_fleet
+    from capplan.fleet.over_time import fleet_over_time
     from capplan.inputs.question import asked_fleet
+    from capplan.inputs.rate_line import rate_line
     from capplan.inputs.scenario import read_scenario
     from capplan.report.fleet_answer import fleet_answer
     from capplan.report.progress import row_progress
@@ -30,4 +32,11 @@ def command(scenario: Scenario, offline: Offline = False, form: Form = None, out
             max_devices=limits.max_devices,
             progress=progress,
         )
-    return show(fleet_answer(asked, found), form, output)
+    line = rate_line(asked.scenario) if found.chosen else None
+    over_time = None
+    if found.chosen and line:
+        over_time = fleet_over_time(
+            found.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
+            burst_ratio=limits.burst_ratio,
+        )  # fmt: skip
+    return show(fleet_answer(asked, found, over_time), form, output)

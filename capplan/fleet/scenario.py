@@ -18,6 +18,10 @@ class FleetLimits:
     """Share of what a replica can deliver that stays unused at peak."""
     spare_replicas: int = 1
     """Replicas beyond those that carry the peak, so that one may fail."""
+    start_up_s: float = 300.0
+    """From the decision to start a replica to the first request that it serves."""
+    burst_ratio: float = 1.5
+    """Rate of a burst over the busiest minute of a trace."""
     tensor_parallel: tuple[int, ...] | None = None
     """None: every legal one."""
     pipeline_parallel: tuple[int, ...] | None = None

@@ -85,9 +85,11 @@ def _of_trace(reading: _Reading, name: str, path: str, index: int) -> tuple[floa
 def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
     at: KeyPath = ("traffic", index)
     how = _frequency(reading, item, at)
+    trace_path = None
     if item.trace is not None and is_workload(item.trace):
-        item = with_workload(item, reading.resolved(item.trace))
-    cv, rate, trace_path = item.arrival_cv, item.request_rate, None
+        trace_path = reading.resolved(item.trace)
+        item = with_workload(item, trace_path)
+    cv, rate = item.arrival_cv, item.request_rate
     found: dict[str, Lengths] = {}
     if item.trace is not None:
         trace_path = reading.resolved(item.trace)
@@ -188,6 +190,8 @@ def _limits(reading: _Reading, fleet: Fleet) -> FleetLimits:
         hardware=_devices(reading, fleet.hardware),
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
         spare_replicas=defaults.spare_replicas if fleet.spare_replicas is None else fleet.spare_replicas,
+        start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
+        burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
         tensor_parallel=counts(fleet.tensor_parallel),
         pipeline_parallel=counts(fleet.pipeline_parallel),
         expert_parallel=counts(fleet.expert_parallel),

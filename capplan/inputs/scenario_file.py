@@ -102,6 +102,10 @@ class Fleet(Record):
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    start_up: SecondsOrZero | None = None
+    """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
+    burst: Annotated[float, Field(ge=1, le=100)] | None = None
+    """A burst to be ready for, as a multiple of the busiest minute of a trace."""
     tensor_parallel: Counts | None = None
     pipeline_parallel: Counts | None = None
     expert_parallel: Counts | None = None

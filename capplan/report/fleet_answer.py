@@ -3,9 +3,11 @@
 from dataclasses import asdict
 from typing import Any
 
+from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
 from capplan.inputs.question import AskedFleet
 from capplan.report.answer import Answer, Table
+from capplan.report.over_time_answer import over_time_assumptions, over_time_result, over_time_tables
 
 _SHOWN = (
     "hardware", "gpus", "replicas", "plan", "request_rate_per_replica", "concurrency_per_replica", "ttft_s.p95",
@@ -80,7 +82,7 @@ def relaxation_text(relaxation: Relaxation) -> str:
     )
 
 
-def fleet_answer(asked: AskedFleet, answer: FleetAnswer) -> Answer:
+def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     rows = [plan_row(plan) for plan in answer.plans]
     shown = [{**row, "plan": layout_text(plan)} for row, plan in zip(rows, answer.plans, strict=True)]
@@ -101,6 +103,7 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer) -> Answer:
             "rejected": rejected,
             "evaluated": answer.evaluated,
             "chosen": chosen,
+            "over_time": over_time_result(over_time) if over_time else None,
             "relaxations": [
                 {
                     "target": r.target,
@@ -111,10 +114,10 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer) -> Answer:
                 for r in answer.relaxations
             ],
         },
-        tables=tuple(tables),
+        tables=(*tables, *(over_time_tables(over_time) if over_time else ())),
         headline=decision(asked, answer),
         closing=tuple(relaxation_text(item) for item in answer.relaxations),
-        assumptions=asked.assumptions,
+        assumptions=(*asked.assumptions, *(over_time_assumptions(over_time) if over_time else ())),
         warnings=(*asked.warnings, *sorted(unsure)),
         exit_code=0 if answer.plans else 4,
     )

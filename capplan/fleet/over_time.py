@@ -1,0 +1,231 @@
+"""Replicas over the time of a trace: what autoscaling would run, what a static fleet needs, and what is kept spare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from capplan.fleet.plan import FleetPlan
+from capplan.numbers import Array
+
+Counts = NDArray[np.int64]
+
+HOLD_S = 300.0
+"""An autoscaler keeps what it has for this long after it was needed last: Kubernetes' default stabilisation window."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLine:
+    """Requests per second in successive windows."""
+
+    rates_per_s: Array
+    window_s: float
+
+    @property
+    def mean_per_s(self) -> float:
+        """Return the mean rate."""
+        return float(self.rates_per_s.mean())
+
+    @property
+    def peak_to_mean_ratio(self) -> float:
+        """Return the busiest window over the mean."""
+        return float(self.rates_per_s.max()) / self.mean_per_s if self.mean_per_s else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpareRow:
+    """What a static fleet keeps for a number of failures, without and with a burst above the peak."""
+
+    failed_replicas: int
+    replicas: int
+    gpus: int
+    burst_replicas: int
+    burst_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """A plan over the time of a trace; spares are only in `spares`."""
+
+    window_s: float
+    start_up_s: float
+    burst_ratio: float
+    gpus_per_replica: int
+    rates_per_s: Array
+    needed: Counts
+    """Replicas that each window needs, headroom included."""
+    autoscaled: Counts
+    """Replicas that run when an autoscaler follows what it saw."""
+    foreseen: Counts
+    """Replicas that run when they are started in time for every window."""
+    short_fraction: float
+    """Share of the requests that come while fewer replicas run than are needed."""
+    peak_to_mean_ratio: float
+    static_replicas: int
+    spares: tuple[SpareRow, ...]
+
+    def gpu_hours(self, replicas: Counts) -> float:
+        """Return the GPU-hours of so many replicas in each window."""
+        return float(replicas.sum()) * self.gpus_per_replica * self.window_s / 3600.0
+
+    @property
+    def static_gpu_hours(self) -> float:
+        """Return the GPU-hours of the static minimum over the whole time."""
+        return self.static_replicas * self.gpus_per_replica * self.needed.size * self.window_s / 3600.0
+
+
+def replicas_over_time(rates_per_s: Array, limit_per_s: float, headroom_fraction: float) -> Counts:
+    """Return the replicas that each window needs.
+
+        n_i = max(1, ceil(r_i / (l (1 - h))))
+
+    Parameters
+    ----------
+    rates_per_s : [1/s]
+        r, by window
+    limit_per_s : [1/s]
+        l, largest rate at which one replica holds the targets
+    headroom_fraction : [-]
+        h
+
+    Returns
+    -------
+    [-]
+        n
+
+    Examples
+    --------
+    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 5.0, 0.2)
+    array([1, 1, 3])
+
+    References
+    ----------
+    Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
+    """
+    needed = np.ceil(rates_per_s / (limit_per_s * (1.0 - headroom_fraction)) - 1e-9)
+    return np.maximum(needed, 1.0).astype(np.int64)
+
+
+def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
+    """Return the replicas that run when they follow what was needed, late by the start-up and slow to leave.
+
+        a_j = max(n_i : j - g - d <= i <= j - g)
+
+    Parameters
+    ----------
+    needed : [-]
+        n, by window
+    lag : [windows]
+        g, from the window in which a need is seen to the one in which the replica serves
+    hold : [windows]
+        d, that a replica stays after it was needed last
+
+    Returns
+    -------
+    [-]
+        a; before the first need was seen, the replicas of the first window
+
+    Examples
+    --------
+    >>> autoscaled_replicas(np.array([1, 3, 1, 1, 1]), lag=1, hold=1)
+    array([1, 1, 3, 3, 1])
+
+    References
+    ----------
+    Kubernetes documentation, Horizontal Pod Autoscaling, "Stabilization window":
+    https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/
+    """
+    before = np.full(lag + hold, needed[0])
+    seen = np.concatenate((before, needed))[: needed.size + hold]
+    result: Counts = sliding_window_view(seen, hold + 1).max(axis=1)
+    return result
+
+
+def foreseen_replicas(needed: Counts, lag: int) -> Counts:
+    """Return the replicas that run when each is started so early that it serves when it is needed.
+
+        f_j = max(n_i : j <= i <= j + g)
+
+    Parameters
+    ----------
+    needed : [-]
+        n, by window
+    lag : [windows]
+        g, start-up
+
+    Returns
+    -------
+    [-]
+        f, never below n; what is started costs from its start
+
+    Examples
+    --------
+    >>> foreseen_replicas(np.array([1, 1, 3, 1]), lag=1)
+    array([1, 3, 3, 1])
+
+    References
+    ----------
+    Kubernetes documentation, Horizontal Pod Autoscaling, as above; the bound for a perfect forecast.
+    """
+    padded = np.concatenate((needed, np.full(lag, needed[-1])))
+    result: Counts = sliding_window_view(padded, lag + 1).max(axis=1)
+    return result
+
+
+def fleet_over_time(
+    plan: FleetPlan,
+    line: RateLine,
+    *,
+    headroom_fraction: float,
+    start_up_s: float,
+    burst_ratio: float,
+    failures: Sequence[int] = (0, 1, 2),
+) -> OverTime:
+    """Return what a plan's replicas do over the time of a trace.
+
+    Parameters
+    ----------
+    plan : whose replica and largest rate count
+    line : rates by window
+    headroom_fraction : [-]
+    start_up_s : [s]
+        from the decision to the first request served
+    burst_ratio : [-]
+        rate of a burst over the peak of the trace
+    failures : [-]
+        replicas that may be down at the same time
+
+    Returns
+    -------
+    replicas by window and GPU-hours
+    """
+    limit = plan.request_rate_limit_per_replica
+    needed = replicas_over_time(line.rates_per_s, limit, headroom_fraction)
+    start = ceil(start_up_s / line.window_s)
+    auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))
+    total = float(line.rates_per_s.sum())
+    late = float(line.rates_per_s[auto < needed].sum())
+    devices = plan.layout.devices
+    peak = int(needed.max())
+    (burst,) = replicas_over_time(
+        np.array([line.rates_per_s.max() * burst_ratio]), limit, headroom_fraction
+    ).tolist()
+    return OverTime(
+        window_s=line.window_s,
+        start_up_s=start_up_s,
+        burst_ratio=burst_ratio,
+        gpus_per_replica=devices,
+        rates_per_s=line.rates_per_s,
+        needed=needed,
+        autoscaled=auto,
+        foreseen=foreseen_replicas(needed, start),
+        short_fraction=late / total if total else 0.0,
+        peak_to_mean_ratio=line.peak_to_mean_ratio,
+        static_replicas=peak,
+        spares=tuple(
+            SpareRow(k, peak + k, (peak + k) * devices, burst + k, (burst + k) * devices) for k in failures
+        ),
+    )
