@@ -92,6 +92,8 @@ class Speculation:
     largest_batch: int
     memory: BothInMemory | None = None
     label: str = "assumed"
+    assumptions: tuple[str, ...] = ()
+    """Behind the step times of the models."""
 
 
 def _split(sharding: Sharding, batch: Array) -> Array:
@@ -206,6 +208,7 @@ def speculation(
         largest_batch=int(every[-1]),
         memory=both,
         label="assumed" if isinstance(target, float) else target.label,
+        assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )
 
 

@@ -85,6 +85,9 @@ def decision_section(given: Findings) -> Section:
     ]
     if not rows:
         return Section("Decision")
+    predicted = ("predicted_s", "low_s", "high_s", "margin_fraction", "met_probability")
+    unmeasured = given.chosen.label == "assumed"
+    assumed = frozenset((i, name) for i in range(len(rows)) for name in predicted if unmeasured)
     return Section(
         "Decision",
         text=(
@@ -92,5 +95,5 @@ def decision_section(given: Findings) -> Section:
             "All targets hold together with "
             f"{sure(given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
         ),
-        tables=(Table(rows, titles={"met_probability": "met with probability"}),),
+        tables=(Table(rows, titles={"met_probability": "met with probability"}, assumed=assumed),),
     )

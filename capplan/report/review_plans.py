@@ -112,15 +112,25 @@ def plans_section(given: Findings) -> Section:
     left = len(given.found.plans) - len(rows)
     text = [
         "The first line is chosen. A margin is the share of the limit that the prediction leaves; kernels are measured "
-        "where their efficiency was fitted on that device, assumed where it was taken from another one."
+        "where their efficiency was fitted on that device, assumed (*) where it was taken from another one."
     ]
     if left > 0:
         text.append(f"{left} dearer plans are in the CSV and JSON of this report.")
     return Section(
         "Chosen plan and runners-up",
         text=tuple(text),
-        tables=(Table(rows, shown=shown_names, titles=titles),),
+        tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
         pictures=_plan_pictures(given),
+    )
+
+
+def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
+    """Return the cells that rest on the kernels of another device."""
+    predicted = [
+        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
+    ]
+    return frozenset(
+        (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
     )
 
 

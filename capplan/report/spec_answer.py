@@ -13,6 +13,7 @@ _INDEPENDENT = Assumption(
     "a draft token is accepted with the same chance at every place, independently of the others",
     "--acceptance as measured by the engine",
 )
+_MEASURE = "capplan calibrate, then --calibration FILE"
 _SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
@@ -62,7 +63,7 @@ def spec_answer(
         tables=tuple(tables),
         headline=_headline(found, target, draft),
         closing=(_closing(found, stated=isinstance(target, float)),),
-        assumptions=(_INDEPENDENT, *assumptions),
+        assumptions=(_INDEPENDENT, *assumptions, *(Assumption(text, _MEASURE) for text in found.assumptions)),
         warnings=tuple(warnings),
     )
 

@@ -175,6 +175,15 @@ def test_no_price_leaves_cells_empty_and_no_number_behind(given):
     page_of(review_html(review))
 
 
+def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
+    unsure = replace(given.found.plans[0], label="assumed")
+    review = review_of(replace(given, found=replace(given.found, plans=(unsure, given.found.plans[1]))))
+    markdown = " ".join(review_markdown(review).split())
+    assert r"| assumed\* |" in markdown
+    assert r"| 500\* |" in markdown
+    assert "kernels on h100-sxm reach what they reach on a related device" in markdown
+
+
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
     layout = given.found.plans[0].layout
     found = FleetAnswer((), given.found.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
