@@ -1,0 +1,169 @@
+"""Choose the measured serving points that come with the package.
+
+    python -m capplan.calibrate.choose_points FOLDER
+
+FOLDER holds serving_measured.csv.gz. Writes capplan/accuracy/data/measured_points.csv: POINTS core rows, spread over
+sources, engines, devices, model classes and kinds of load, drawn with the seed SEED. No prediction is made here, so no
+point can be chosen for its error; rows that are refused stay in.
+"""
+
+import csv
+import io
+import random
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from pathlib import Path
+
+from capplan.accuracy.benchmark import benchmark_of
+from capplan.errors import CapplanError
+from capplan.inputs.measured import measured_rows
+from capplan.inputs.validation import BUILT_IN_POINTS, is_core
+
+POINTS = 200
+SEED = 20261121
+
+KEPT = (
+    "id", "source", "source_url", "date", "engine", "engine_version", "model_hf_id", "weights_dtype", "kv_dtype",
+    "gpu", "num_gpus", "tp", "pp", "ep", "dp", "isl", "osl", "length_distribution", "concurrency", "request_rate",
+    "output_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "kind",
+    "batch_static", "notes", "core", "weight", "group",
+)  # fmt: skip
+"""Columns of the file: what names the run, what was measured, and where it was published."""
+
+CELL = ("engine", "gpu", "arch_class", "kind")
+"""Points of one source are spread over the combinations of these columns that occur."""
+
+Row = Mapping[str, str]
+
+
+def shares(counts: Mapping[str, int], points: int) -> dict[str, int]:
+    """Return how many points each source gets: in proportion to the square root of its rows, at least one.
+
+    Parameters
+    ----------
+    counts : rows by source
+    points : to be shared
+
+    Returns
+    -------
+    points by source
+
+    Examples
+    --------
+    >>> shares({"large": 400, "small": 100}, 30)
+    {'large': 20, 'small': 10}
+    """
+    whole = sum(sqrt(count) for count in counts.values())
+    out = {
+        name: min(counts[name], max(1, int(points * sqrt(counts[name]) / whole))) for name in sorted(counts)
+    }
+    while sum(out.values()) < min(points, sum(counts.values())):
+        short = max(
+            out,
+            key=lambda name: points * sqrt(counts[name]) / whole
+            - out[name]
+            - 1e9 * (out[name] >= counts[name]),
+        )
+        out[short] += 1
+    return out
+
+
+def chosen_rows(rows: Sequence[Row], points: int, seed: int) -> list[Row]:
+    """Return rows of every source, spread over its cells.
+
+    Parameters
+    ----------
+    rows : core rows of the large file
+    points : how many to return
+    seed : of the order within a cell
+
+    Returns
+    -------
+    rows in the order of their names
+    """
+    order = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+    sources: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["id"]):
+        sources.setdefault(row["source_family"], []).append(row)
+    counts = shares({name: len(members) for name, members in sources.items()}, points)
+    out = [row for name in sorted(sources) for row in _spread(sources[name], counts[name], order)]
+    return sorted(out, key=lambda row: row["id"])
+
+
+def _spread(rows: Sequence[Row], points: int, order: random.Random) -> list[Row]:
+    """Return one row of every cell in turn, each as unlike those before it as the cell allows."""
+    cells: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        cells.setdefault(tuple(row[name] for name in CELL), []).append(row)
+    for members in cells.values():
+        order.shuffle(members)
+    names = sorted(cells)
+    order.shuffle(names)
+    out: list[Row] = []
+    while len(out) < points and any(cells.values()):
+        # after the first turn the largest cells come first, so that dense regions get more points
+        for name in sorted(names, key=lambda name: -len(cells[name]) if out else 0):
+            if cells[name] and len(out) < points:
+                found = min(cells[name], key=lambda row: _alike(row, out))
+                cells[name].remove(found)
+                out.append(found)
+    return out
+
+
+def _alike(row: Row, taken: Sequence[Row]) -> int:
+    """Return how often the model, the load, the lengths and the parallelism of a row were taken before."""
+    return sum(
+        row[name] == other[name]
+        for other in taken
+        for name in ("model_hf_id", "concurrency", "request_rate", "batch_static", "isl", "osl", "tp")
+    )
+
+
+def point_of(row: Row) -> dict[str, str]:
+    """Return a row in the columns of the shipped file, its notes cut down to what a replay reads."""
+    point = {name: _plain(row.get(name, "")) for name in KEPT}
+    known = row["length_distribution"]
+    uniform = re.search(r"uniform\[[\d.]+,\s*[\d.]+\]", known)
+    words = ("sharegpt", "shared_prefix", "random", "fixed")
+    point["length_distribution"] = (
+        uniform.group(0) if uniform else next((w for w in words if w in known), known)
+    )
+    facts = []
+    try:
+        benchmark = benchmark_of(row)
+        facts = [f"n_requests={benchmark.requests}"] if benchmark.requests else []
+        facts += [f"{name}={value}" for name, value in sorted(benchmark.limits.items())]
+    except CapplanError:
+        pass  # a run that is not replayed needs no notes
+    point["notes"] = "; ".join(facts)
+    point["weight"] = "1"  # spread over cells already, so no point stands for many
+    return point
+
+
+def _plain(text: str) -> str:
+    """Return a whole number without its `.0`."""
+    return re.sub(r"^(\d+)\.0$", r"\1", text)
+
+
+def points_text(rows: Sequence[Row]) -> str:
+    """Return the shipped file."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, KEPT, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(point_of(row) for row in rows)
+    return out.getvalue()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Choose and write."""
+    rows = [row for row in measured_rows(Path(arguments[0]) / "serving_measured.csv.gz") if is_core(row)]
+    chosen = chosen_rows(rows, POINTS, SEED)
+    BUILT_IN_POINTS.write_text(points_text(chosen), encoding="utf-8")
+    sys.stderr.write(f"{len(chosen)} of {len(rows)} core rows\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
