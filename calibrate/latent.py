@@ -9,11 +9,8 @@ from capplan.calibrate.kernels import attention
 def expanded_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return causal attention whose values are narrower than its keys.
 
-    Flash kernels want one width, so values are padded to it on an accelerator; the extra work is part of
-    what such an engine pays.
+    Flash kernels want one width, so values are padded to it; the extra work is part of what such an engine pays.
     """
-    if not query.is_cuda:
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
     missing = key.shape[-1] - value.shape[-1]
     padded = functional.pad(value, (0, missing))
     return attention(query, key, padded, causal=True)[..., : value.shape[-1]]

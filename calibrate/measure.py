@@ -21,7 +21,7 @@ from capplan.inputs.calibration import same_device
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device, device_names
 
-QUICK_BUDGET_S = {"cpu": 60.0, "cuda": 130.0}
+QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
 HOST_COPIES = ("host_to_device", "device_to_host")
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}

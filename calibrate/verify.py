@@ -87,7 +87,9 @@ def verified(
             tell(f"left out: {title}: {why}")
             continue
         fitting = fitted_to_memory(layer, target, tell)
-        rates = step_rates(_of(plain, fitting), device, efficiency, engine="vllm", kv_format="bf16").rates
+        rates = evenly_routed(
+            step_rates(_of(plain, fitting), device, efficiency, engine="vllm", kv_format="bf16").rates
+        )
         trial = _Trial(plain, fitting, title, count, target, rates, QUICK if quick else FULL)
         proofs += trial.rows(decodes, prefills, tell)
     if not proofs:
@@ -119,6 +121,13 @@ def in_bf16(network: Network) -> Network:
         for layer in network.layers
     )
     return replace(network, layers=layers, lm_head=replace(network.lm_head, weight_format="bf16"))
+
+
+def evenly_routed(rates: StepRates) -> StepRates:
+    """Return the rates for a router whose random weights spread tokens evenly, as those of the built layers do."""
+    return replace(
+        rates, experts={name: replace(own, router_skew=0.0) for name, own in rates.experts.items()}
+    )
 
 
 def _of(network: Network, layer: Layer) -> Network:
