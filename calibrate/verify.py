@@ -214,7 +214,5 @@ class _Trial:
             if decode:
                 costs.append(decode_cost(mixer, float(sequences), float(tokens), 1.0, 2.0, self.rates))
             else:
-                costs.append(
-                    prefill_cost(mixer, float(tokens), 0.0, 1.0, 2.0, self.rates).times(float(sequences))
-                )
+                costs.append(prefill_cost(mixer, float(sequences), float(tokens), 0.0, 1.0, 2.0, self.rates))
         return float(total_s(costs))

@@ -71,17 +71,23 @@ def _attention_decode(
 
 
 def _attention_prefill(
-    mixer: Attention, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number, rates: StepRates
+    mixer: Attention,
+    prompts: Number,
+    new: Number,
+    past: Number,
+    tensor_parallel: Number,
+    kv_bytes: Number,
+    rates: StepRates,
 ) -> OperatorCost:
     own = rates.attention
     query_heads, kv_heads = _heads(mixer, tensor_parallel)
     _, window = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
-    flop = attention.prefill_attention_flop(1.0, new, past, query_heads, *dims)
-    shape = (1.0, new, past, query_heads, kv_heads, *dims, kv_bytes)
+    flop = attention.prefill_attention_flop(prompts, new, past, query_heads, *dims)
+    shape = (prompts, new, past, query_heads, kv_heads, *dims, kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
     seconds = attention.prefill_attention_time_s(*shape, own)
-    seconds = seconds + _choosing_s(mixer, 1.0, new, past, kv_bytes, rates)
+    seconds = seconds + _choosing_s(mixer, prompts, new, past, kv_bytes, rates)
     return OperatorCost(
         "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
     )
@@ -116,25 +122,25 @@ def _latent_decode(
 
 
 def _latent_prefill(
-    mixer: LatentAttention, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number,
+    mixer: LatentAttention, prompts: Number, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number,
     rates: StepRates, expansion_format: str,
 ) -> OperatorCost:  # fmt: skip
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
     own = rates.latent_attention
     query_heads, top = mixer.query_heads / tensor_parallel, _top_tokens(mixer)
     dims = (float(mixer.rope_head_dim), float(mixer.nope_head_dim), float(mixer.value_head_dim))
-    flop = latent_attention.mla_prefill_flop(1.0, new, past, query_heads, *dims, top)
-    moved = latent_attention.mla_prefill_bytes(1.0, new, past, query_heads, *dims)
+    flop = latent_attention.mla_prefill_flop(prompts, new, past, query_heads, *dims, top)
+    moved = latent_attention.mla_prefill_bytes(prompts, new, past, query_heads, *dims)
     seconds = latent_attention.mla_prefill_time_s(
-        1.0, new, past, query_heads, float(mixer.kv_lora_rank), *dims, kv_bytes, own, top
+        prompts, new, past, query_heads, float(mixer.kv_lora_rank), *dims, kv_bytes, own, top
     )
     if mixer.index_heads:
         seconds = seconds + latent_attention.indexer_time_s(
-            1.0, new, past, float(mixer.index_heads), float(mixer.index_head_dim), 1.0, own
+            prompts, new, past, float(mixer.index_heads), float(mixer.index_head_dim), 1.0, own
         )
     outputs = query_heads * (mixer.nope_head_dim + mixer.value_head_dim)
     again = matmul_time_s(
-        np.maximum(past, 1.0), float(mixer.kv_lora_rank), outputs,
+        np.maximum(past * prompts, 1.0), float(mixer.kv_lora_rank), outputs,
         named_weight_format(expansion_format).bytes_per_element, 2.0, rates.matmul[expansion_format],
     )  # fmt: skip
     seconds = seconds + np.where(np.asarray(past) > 0, again, 0.0)
@@ -268,16 +274,20 @@ def decode_cost(
 
 
 def prefill_cost(
-    mixer: Mixer, new_tokens: Number, past_tokens: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, expansion_format: str = "bf16",
+    mixer: Mixer, prompts: Number, new_tokens: Number, past_tokens: Number, tensor_parallel: Number,
+    kv_bytes: Number, rates: StepRates, expansion_format: str = "bf16",
 ) -> OperatorCost:  # fmt: skip
-    """Return the cost of one mixer for one chunk of `new_tokens` after `past_tokens` already cached."""
+    """Return the cost of one mixer for chunks of `new_tokens` of so many prompts, after `past_tokens` cached of each.
+
+    All prompts of a step share one launch, so many short ones cost less than one after the other.
+    """
     if isinstance(mixer, Attention):
-        return _attention_prefill(mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
+        return _attention_prefill(mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
     if isinstance(mixer, LatentAttention):
         return _latent_prefill(
-            mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format
+            mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format
         )
     if isinstance(mixer, CompressedAttention):
-        return _compressed_prefill(mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
-    return _state_cost(mixer, 1.0, new_tokens, tensor_parallel, rates, decode=False)
+        one = _compressed_prefill(mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
+        return one.times(prompts)
+    return _state_cost(mixer, prompts, new_tokens, tensor_parallel, rates, decode=False)

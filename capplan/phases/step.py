@@ -44,17 +44,17 @@ def _expansion_format(layer: Layer) -> str:
 
 
 def prefill_attention_costs(
-    network: Network, new_tokens: Number, past_tokens: Number, sharding: Sharding, kv_bytes: Number,
+    network: Network, prompts: Number, new_tokens: Number, past_tokens: Number, sharding: Sharding, kv_bytes: Number,
     rates: StepRates,
 ) -> list[OperatorCost]:  # fmt: skip
-    """Return the work of all mixers for one prefill chunk, shared evenly by the attention groups.
+    """Return the work of all mixers for one chunk of each of `prompts` prompts, dealt out to the attention groups.
 
-    Groups of an attention-data-parallel replica prefill different prompts at once, so one prompt
+    Groups of an attention-data-parallel replica prefill different prompts at once, so a prompt
     occupies 1 / data of the replica's time.
     """
     costs = summed(
         prefill_cost(
-            mixer, new_tokens, past_tokens, sharding.tensor, kv_bytes, rates,
+            mixer, prompts, new_tokens, past_tokens, sharding.tensor, kv_bytes, rates,
             _expansion_format(layer) if isinstance(mixer, LatentAttention) else "bf16",
         ).times(count)
         for layer, count in layer_counts(network)
@@ -85,11 +85,11 @@ def prefill_step_costs(
     kv_bytes: Number, rates: StepRates,
 ) -> list[OperatorCost]:  # fmt: skip
     """Return every operator of one step that prefills `prompts` prompts of equal length."""
-    chunk = prefill_attention_costs(network, new_tokens, past_tokens, sharding, kv_bytes, rates)
+    chunks = prefill_attention_costs(network, prompts, new_tokens, past_tokens, sharding, kv_bytes, rates)
     return summed(
         [
             *token_costs(network, prompts * new_tokens, sharding, rates, decode=False),
-            *(cost.times(prompts) for cost in chunk),
+            *chunks,
             *head_costs(network, prompts, sharding, rates),
         ]
     )

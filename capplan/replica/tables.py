@@ -19,6 +19,10 @@ from capplan.phases.step import decode_attention_costs, prefill_attention_costs,
 from capplan.phases.token_work import head_costs
 from capplan.serving.step_table import StepTable
 
+CROWD_TOKENS = 2048.0
+CROWD_PROMPTS = 16.0
+"""Short prompts share a step: attention over one of them is priced as one of so many that make up CROWD_TOKENS."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knots:
@@ -127,7 +131,8 @@ def device_tables(
     head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
     mixed = token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False)
-    prefill = prefill_attention_costs(network, new, past, sharding, kv_bytes, rates)
+    beside = np.clip(CROWD_TOKENS / new, 1.0, CROWD_PROMPTS)
+    prefill = prefill_attention_costs(network, beside, new, past, sharding, kv_bytes, rates)
     rows, columns = knots.sequences.size, knots.tokens.size
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
@@ -142,7 +147,7 @@ def device_tables(
             new_knots=knots.new,
             past_knots=knots.past,
             prefill_attention_s=_spread(
-                time_s(prefill) / stages * bubble, (plans, knots.new.size, knots.past.size)
+                time_s(prefill) / beside / stages * bubble, (plans, knots.new.size, knots.past.size)
             ),
         )
 

@@ -49,7 +49,7 @@ def decode(mixer, contexts=CONTEXTS, sequences=8.0, ranks=1.0):
 def prefill(mixer, new, past, ranks=1.0):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return prefill_cost(mixer, new, past, ranks, 1.0, rates().rates)
+        return prefill_cost(mixer, 1.0, new, past, ranks, 1.0, rates().rates)
 
 
 def test_times_of_compressed_attention_are_labelled_as_assumed():
