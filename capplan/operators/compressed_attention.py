@@ -173,8 +173,9 @@ def compressed_prefill_time_s(
     top_entries: Number,
     kv_bytes_per_element: Number,
     rates: LatentAttentionRates,
+    sequences: Number = 1.0,
 ) -> Number:
-    """Return the time of prefill attention of one layer for one prompt, without the indexer.
+    """Return the time of prefill attention of one layer, without the indexer.
 
         t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over an entry per r tokens work as h / r over all
 
@@ -197,6 +198,8 @@ def compressed_prefill_time_s(
     kv_bytes_per_element : [B]
         of the cache.
     rates : what the device reaches in latent attention; t_0 is its floor, paid once by the one kernel that reads both
+    sequences : [-]
+        prefilled together.
 
     Returns
     -------
@@ -219,12 +222,12 @@ def compressed_prefill_time_s(
     """
     own = (head_dim, 0.0, head_dim, head_dim, kv_bytes_per_element, rates)
     near = np.minimum(past_tokens, window_tokens)
-    seconds = mla_prefill_time_s(1.0, new_tokens, near, query_heads, *own, window_tokens)
+    seconds = mla_prefill_time_s(sequences, new_tokens, near, query_heads, *own, window_tokens)
     if np.all(np.isinf(entry_tokens)):
         return seconds
     reach = entry_tokens * top_entries
     far = np.minimum(past_tokens, reach)
-    beyond = mla_prefill_time_s(1.0, new_tokens, far, query_heads / entry_tokens, *own, reach)
+    beyond = mla_prefill_time_s(sequences, new_tokens, far, query_heads / entry_tokens, *own, reach)
     return seconds + beyond - rates.prefill_floor_s
 
 
