@@ -29,7 +29,13 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
     import matplotlib.pyplot as plt
 
     with mpl.rc_context(
-        {"svg.hashsalt": "capplan", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+        {
+            "svg.hashsalt": "capplan",
+            "svg.fonttype": "none",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
     ):
         width, height = _PANEL_INCHES
         figure, axes = plt.subplots(1, len(panels), figsize=(width * len(panels), height), squeeze=False)
