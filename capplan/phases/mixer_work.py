@@ -183,27 +183,22 @@ def _compressed_decode(
 
 
 def _compressed_prefill(
-    mixer: CompressedAttention, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates,
+    mixer: CompressedAttention, prompts: Number, new: Number, past: Number, tensor_parallel: Number,
+    kv_bytes: Number, rates: StepRates,
 ) -> OperatorCost:  # fmt: skip
     own = rates.latent_attention
     query_heads, width, reach = mixer.query_heads / tensor_parallel, float(mixer.head_dim), _entries(mixer)
-    flop = 4.0 * query_heads * width * compressed_attention.visible_pairs(new, past, *reach)
+    flop = 4.0 * prompts * query_heads * width * compressed_attention.visible_pairs(new, past, *reach)
     vectors = compressed_attention.visible_vectors(past, *reach)
-    moved = 4.0 * new * query_heads * width + (vectors + new) * width * kv_bytes
+    moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * kv_bytes)
     seconds = compressed_attention.compressed_prefill_time_s(
-        new, past, query_heads, width, *reach, kv_bytes, own
+        new, past, query_heads, width, *reach, kv_bytes, own, prompts
     )
     if mixer.index_heads:
         seconds = seconds + compressed_attention.entry_indexer_time_s(
-            1.0,
-            new,
-            past,
-            float(mixer.index_heads),
-            float(mixer.index_head_dim),
-            float(mixer.entry_tokens),
-            own,
-        )
+            prompts, new, past, float(mixer.index_heads), float(mixer.index_head_dim),
+            float(mixer.entry_tokens), own,
+        )  # fmt: skip
     return OperatorCost(
         "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
     )
@@ -288,6 +283,5 @@ def prefill_cost(
             mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format
         )
     if isinstance(mixer, CompressedAttention):
-        one = _compressed_prefill(mixer, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
-        return one.times(prompts)
+        return _compressed_prefill(mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
     return _state_cost(mixer, prompts, new_tokens, tensor_parallel, rates, decode=False)

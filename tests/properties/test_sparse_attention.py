@@ -46,10 +46,10 @@ def decode(mixer, contexts=CONTEXTS, sequences=8.0, ranks=1.0):
         return decode_cost(mixer, sequences, contexts, ranks, 1.0, rates().rates)
 
 
-def prefill(mixer, new, past, ranks=1.0):
+def prefill(mixer, new, past, ranks=1.0, prompts=1.0):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return prefill_cost(mixer, 1.0, new, past, ranks, 1.0, rates().rates)
+        return prefill_cost(mixer, prompts, new, past, ranks, 1.0, rates().rates)
 
 
 def test_times_of_compressed_attention_are_labelled_as_assumed():
@@ -71,6 +71,14 @@ def test_more_context_more_sequences_and_longer_prompts_never_take_less(mixer):
 def test_ranks_share_the_heads(mixer):
     assert decode(mixer, ranks=4.0).flop == pytest.approx(decode(mixer).flop / 4)
     assert np.all(prefill(mixer, 4096.0, 8192.0, ranks=4.0).seconds < prefill(mixer, 4096.0, 8192.0).seconds)
+
+
+@pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
+def test_prompts_of_one_step_cost_no_more_than_one_after_the_other(mixer):
+    one, four = prefill(mixer, 512.0, CONTEXTS), prefill(mixer, 512.0, CONTEXTS, prompts=4.0)
+    assert np.all(four.seconds <= 4 * one.seconds * (1 + 1e-9))
+    assert np.all(four.seconds >= one.seconds)
+    assert four.flop == pytest.approx(4 * one.flop)
 
 
 def test_a_query_reads_its_window_and_the_entries_left_to_it():
