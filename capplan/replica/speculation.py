@@ -88,8 +88,9 @@ class Speculation:
     best: tuple[SpeculationRow, ...]
     """The best draft length of every batch."""
     breakeven_batch: int | None
-    """Smallest batch from which on no draft length is faster than none; None up to `largest_batch`."""
+    """Smallest batch from which on no draft length is faster than none; None where the largest one still gains."""
     largest_batch: int
+    """That was looked at and fits in memory."""
     memory: BothInMemory | None = None
     label: str = "assumed"
     assumptions: tuple[str, ...] = ()
@@ -205,7 +206,7 @@ def speculation(
         best_draft_tokens=best[0].draft_tokens,
         best=best,
         breakeven_batch=breakeven_batch(every, speedup.max(axis=1)),
-        largest_batch=int(every[-1]),
+        largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both.max_sequences))),
         memory=both,
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
