@@ -88,65 +88,16 @@ def _headline(found: Speculation, target: ReplicaSpec | float, draft: DraftModel
 def _closing(found: Speculation, *, stated: bool) -> str:
     batch, most = found.breakeven_batch, found.largest_batch
     if stated:
-        return "it does not pay" if batch is not None else "it pays at any batch, as stated times do not depend on it"
+        return (
+            "it does not pay"
+            if batch is not None
+            else "it pays at any batch, as stated times do not depend on it"
+        )
     if batch is None:
         return f"it pays at every batch that fits, up to {most}"
     if batch > most:
         return f"it pays at every batch that fits, up to {most}; from {batch} on it would not"
     return f"from batch {batch} on it does not pay"
-
-
-_MEMORY_TITLES))
-    result: dict[str, Any] = {
-        "target": _name(target),
-        "draft": _name(draft),
-        "label": found.label,
-        "rows": rows,
-        "best_draft_tokens": found.best_draft_tokens,
-        "best": best,
-        "breakeven_batch": found.breakeven_batch,
-        "largest_batch": found.largest_batch,
-        "memory": memory,
-    }
-    return Answer(
-        command="spec",
-        result=result,
-        tables=tuple(tables),
-        headline=_headline(found, target, draft),
-        closing=(_closing(found, stated=isinstance(target, float)),),
-        assumptions=(_INDEPENDENT, *assumptions, *(Assumption(text, _MEASURE) for text in found.assumptions)),
-        warnings=tuple(warnings),
-    )
-
-
-def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
-    if isinstance(part, float):
-        return None
-    return part.spec.network.name if isinstance(part, DraftModel) else part.network.name
-
-
-def _headline(found: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
-    first = found.best[0]
-    what = f"{_name(draft) or 'a draft of stated cost'} drafting for {_name(target) or 'a target of stated cost'}"
-    place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
-    at = "" if isinstance(target, float) else f" at batch {first.batch}"
-    return (
-        f"{what}{place}: {first.speedup:.3g}x{at} with {first.draft_tokens} draft "
-        f"{'token' if first.draft_tokens == 1 else 'tokens'} per round"
-    )
-
-
-def _closing(found: Speculation, *, stated: bool) -> str:
-    if found.breakeven_batch is None:
-        where = (
-            "at any batch, as stated times do not depend on it"
-            if stated
-            else f"at every batch that fits, up to {found.largest_batch}"
-        )
-        return f"it pays {where}"
-    if found.breakeven_batch == found.rows[0].batch and stated:
-        return "it does not pay"
-    return f"from batch {found.breakeven_batch} on it does not pay"
 
 
 _MEMORY_TITLES = {
