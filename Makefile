@@ -6,11 +6,12 @@
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md anew from --help
+#   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs clean
+.PHONY: plan test lint check bench golden docs pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -34,6 +35,10 @@ golden: $(VENV)/.ready-test
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m capplan.cli.document
+
+pictures: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	$(BIN)/capplan sweep scenarios/support-chat.yaml --picture docs/pictures/support-chat-frontier.svg
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
