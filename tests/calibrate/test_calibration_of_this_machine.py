@@ -316,3 +316,20 @@ def test_two_ranks_measure_their_collectives(tmp_path):
     assert (back.peaks.ranks, back.peaks.node_ranks) == (2, 2)
     assert {"all_reduce", "all_gather"} <= set(back.fit_of("link/bf16").scores)
     assert device_from_calibration(path).link_bytes_per_s == pytest.approx(back.peaks.link_bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "hardware_specs" / "calibrations").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_a_shipped_calibration_is_whole_and_within_its_stated_error(path):
+    """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU."""
+    own = read_calibration(path)
+    assert not own.partial
+    most = 0.15 if own.machine.device == "cpu" else 0.06
+    held = {
+        name: s.held_out_median_ape
+        for fit in own.fits
+        for name, s in fit.scores.items()
+        if s.held_out_points >= 5
+    }
+    assert {name: error for name, error in held.items() if error > most} == {}
