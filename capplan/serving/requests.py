@@ -82,6 +82,7 @@ class InFlight:
         "index",
         "key",
         "last_token_s",
+        "load_s",
         "output_tokens",
         "prompt_tokens",
         "remaining_tokens",
@@ -109,6 +110,7 @@ class InFlight:
         self.blocks = 0
         self.commit_blocks = 0
         self.base = 0
+        self.load_s = 0.0
         self.end_step = -1
         self.serial = -1
         self.scheduled_s = nan

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf, isnan
 
+from capplan.serving.block_cache import BlockCache
 from capplan.serving.gauges import Gauges
 from capplan.serving.kv_blocks import KvBlocks
 from capplan.serving.outcome import Ledger
@@ -28,6 +29,7 @@ class Server:
     """A continuous-batching engine that takes requests from a feed and writes results into a ledger."""
 
     __slots__ = (
+        "_cache",
         "_cap",
         "_clock",
         "_committed",
@@ -41,6 +43,7 @@ class Server:
         "_kv",
         "_ledger",
         "_line",
+        "_loading_s",
         "_partial",
         "_serial",
         "_shared",
@@ -57,6 +60,8 @@ class Server:
         self._feed = line.feed
         self._ledger = ledger
         self._cap = terms.kv_blocks
+        self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
+        self._loading_s = 0.0
         self._gauges = Gauges(terms.kv_blocks)
         self.now_s = 0.0
         self._step = 0
@@ -139,9 +144,20 @@ class Server:
                 self._forget_gap()
             flight.serial = -1
             self._drop_stale()
-        self._committed -= flight.commit_blocks
+        self._release(flight)
         self._ledger.preemptions += 1
         self._line.push(flight)
+
+    def _release(self, flight: InFlight) -> None:
+        """Give up what a request has reserved and shared."""
+        self._committed -= flight.commit_blocks
+        if self._cache and flight.block_ids:
+            self._cap += self._cache.unpin(flight.block_ids) * self._terms.id_blocks
+
+    def _trim(self, private: int) -> None:
+        """Let go of cached blocks that the blocks of the running requests have overwritten."""
+        if self._cache:
+            self._cache.trim((self._cap - private) // self._terms.id_blocks)
 
     def _forget_gap(self) -> None:
         """Take one sequence, of those that joined last, out of the gaps to come: it is preempted."""
@@ -184,6 +200,8 @@ class Server:
         used = -1
         while line.count and running < terms.max_num_seqs and budget > 0:
             flight = line.head()
+            if self._cache and flight.block_ids:
+                self._look_up(flight)
             new = flight.prompt_tokens - flight.cached_tokens
             if new > budget:
                 if not terms.chunked and (chunks or new <= terms.max_num_batched_tokens):
@@ -192,15 +210,23 @@ class Server:
             if used < 0:
                 used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
             blocks, commit = terms.blocks_of(flight)
-            if used + blocks > self._cap or self._committed + commit > self._cap:
+            pinned = self._cache.to_pin(flight.block_ids) * terms.id_blocks if self._cache else 0
+            if used + blocks + pinned > self._cap or self._committed + commit > self._cap:
                 break
             line.pop()
             self._start(flight, blocks, commit)
             used += blocks
+            self._trim(used)
             budget -= new
             running += 1
             chunks.append((flight, new))
         return chunks
+
+    def _look_up(self, flight: InFlight) -> None:
+        """Find the leading blocks of a prompt in the cache; at least one token is always worked on."""
+        if self._cache:
+            found, flight.load_s = self._cache.match(flight.block_ids)
+            flight.cached_tokens = min(found * self._terms.id_tokens, flight.prompt_tokens - 1)
 
     def _start(self, flight: InFlight, blocks: int, commit: int) -> None:
         flight.blocks = blocks
@@ -209,6 +235,9 @@ class Server:
         self._held += blocks
         self._committed += commit
         self._ledger.cached_tokens += flight.cached_tokens
+        if self._cache and flight.block_ids:
+            self._cap -= self._cache.pin(flight.block_ids) * self._terms.id_blocks
+            self._loading_s += flight.load_s
         if isnan(flight.scheduled_s):
             flight.scheduled_s = self.now_s
 
@@ -216,11 +245,14 @@ class Server:
         """Run one step with prompts in it."""
         ledger, start = self._ledger, self.now_s
         decoding = len(self._decoding) if self._terms.mixed else 0
-        held = self._kv.blocks(self._counter) + self._held
+        held = self._kv.blocks(self._counter) + self._held + self._terms.kv_blocks - self._cap
         context = (self._kv.tokens + self._shared) / decoding + self._counter if decoding else 0.0
         seconds = self._clock.mixed_step_s(
             decoding, context, [(new, flight.done_tokens) for flight, new in chunks]
         )
+        if self._loading_s:
+            seconds += self._loading_s
+            self._loading_s = 0.0
         self._gauges.add(start, seconds, len(self._decoding) + len(chunks), held)
         self.now_s = start + seconds
         ledger.steps += 1
@@ -282,7 +314,9 @@ class Server:
         self._step += steps
         self._counter = int(self._step * terms.growth)
         after = kv.blocks(self._counter) + self._held
-        self._gauges.add(start, seconds, sequences, 0.5 * (before + after))
+        self._trim(after)
+        pinned = self._terms.kv_blocks - self._cap
+        self._gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
         self._ledger.steps += steps
         if self._gaps:
             for count, since in self._gaps:
@@ -308,6 +342,6 @@ class Server:
             heappop(ends)
 
     def _finish(self, flight: InFlight) -> None:
-        self._committed -= flight.commit_blocks
+        self._release(flight)
         self._ledger.finished(flight, self.now_s)
         self._feed.ended(self.now_s)

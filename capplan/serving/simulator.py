@@ -5,6 +5,7 @@ from math import inf
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.outcome import Ledger, Outcome
 from capplan.serving.requests import Admission, Feed, Requests, check_admission
 from capplan.serving.server import Server
@@ -29,6 +30,7 @@ def simulate(
     tokens_per_step: float = 1.0,
     reserved_output_fraction: float = 0.0,
     batch_timeout_s: float = inf,
+    caching: PrefixCaching | None = None,
 ) -> Outcome:
     """Return what one engine does with these requests.
 
@@ -55,6 +57,8 @@ def simulate(
         guaranteed no-evict, between them SGLang.
     batch_timeout_s : [s]
         static policy: how long the oldest request waits for the batch to fill; infinite: until it is full.
+    caching : requests with block ids find their leading blocks in a cache that lives in the free blocks of the engine
+        and in its offload tiers; loads are added to the step that starts the request. None: block ids are not used.
 
     Returns
     -------
@@ -82,6 +86,10 @@ def simulate(
         raise InputError(f"until_s is {until_s}; it must be positive")
     if not batch_timeout_s >= 0.0:
         raise InputError(f"batch_timeout_s is {batch_timeout_s}; it must be at least 0")
+    if caching is not None and scheduling.policy == "static":
+        raise InputError(
+            "a prefix cache by block ids is not modelled for static batches; give cached_tokens instead"
+        )
     check_admission(admission, closed_loop=concurrency is not None)
     clock = table if isinstance(table, StepClock) else StepClock(table)
     terms = engine_terms(
@@ -89,6 +97,7 @@ def simulate(
         kv_blocks,
         tokens_per_step=tokens_per_step,
         reserved_output_fraction=reserved_output_fraction,
+        caching=caching,
     )
     feed = Feed(requests, delay_s=clock.request_s, concurrency=concurrency, priority=admission.priority)
     ledger = Ledger()

@@ -5,6 +5,7 @@ from math import ceil
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
 
 
@@ -24,12 +25,27 @@ class EngineTerms:
     reserved_output_fraction: float = 0.0
     """Part of its output for which a request must find blocks before it is admitted: 0 (vLLM), 1 (never evict)."""
 
+    caching: PrefixCaching | None = None
+    """Prompts with block ids share their blocks; none: given cached tokens only."""
+
+    @property
+    def id_tokens(self) -> int:
+        """Return the tokens that a block id stands for."""
+        return self.caching.id_tokens if self.caching else self.block_tokens
+
+    @property
+    def id_blocks(self) -> int:
+        """Return the blocks of the engine that a block id stands for."""
+        return self.id_tokens // self.block_tokens
+
     def decode_steps(self, tokens: int) -> int:
         """Return the steps that produce this many tokens."""
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)
 
     def shared_tokens(self, flight: InFlight) -> int:
-        """Return the cached tokens in full blocks, which other requests hold already."""
+        """Return the tokens in full blocks that a request does not hold for itself alone."""
+        if self.caching and flight.block_ids:
+            return len(flight.block_ids) * self.caching.id_tokens
         return flight.cached_tokens // self.block_tokens * self.block_tokens
 
     def blocks_of(self, flight: InFlight) -> tuple[int, int]:
@@ -45,7 +61,8 @@ class EngineTerms:
         """Return whether a request could not run even alone."""
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
         overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
-        tokens = flight.prompt_tokens - self.shared_tokens(flight) + flight.output_tokens - 1 + overshoot
+        shared = 0 if flight.block_ids else self.shared_tokens(flight)
+        tokens = flight.prompt_tokens - shared + flight.output_tokens - 1 + overshoot
         if -(-tokens // self.block_tokens) > self.kv_blocks:
             return True
         return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
@@ -57,6 +74,7 @@ def engine_terms(
     *,
     tokens_per_step: float = 1.0,
     reserved_output_fraction: float = 0.0,
+    caching: PrefixCaching | None = None,
 ) -> EngineTerms:
     """Return checked terms.
 
@@ -79,6 +97,8 @@ def engine_terms(
         raise InputError(f"tokens_per_step is {tokens_per_step}; a step yields at least one token")
     if not 0.0 <= reserved_output_fraction <= 1.0:
         raise InputError(f"reserved_output_fraction is {reserved_output_fraction}; it must be from 0 to 1")
+    if caching is not None:
+        check_prefix_caching(caching, scheduling.block_tokens)
     return EngineTerms(
         mixed=scheduling.policy == "mixed",
         chunked=scheduling.chunked,
@@ -88,4 +108,5 @@ def engine_terms(
         kv_blocks=kv_blocks,
         growth=tokens_per_step,
         reserved_output_fraction=reserved_output_fraction,
+        caching=caching,
     )

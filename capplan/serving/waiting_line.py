@@ -94,6 +94,9 @@ class WaitingLine:
 
     def _enqueue(self, flight: InFlight) -> None:
         self._ledger.arrived(flight)
+        if flight.block_ids:
+            whole = flight.prompt_tokens // self._terms.id_tokens if self._terms.caching else 0
+            flight.block_ids = flight.block_ids[:whole]
         if self._terms.too_long(flight) or self.count >= self._limit:
             self._ledger.shed(flight)
             self.feed.ended(flight.enqueued_s)
