@@ -2,8 +2,9 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +132,34 @@ def goodput_requests_per_s(
     """Return requests per second that finished within all limits."""
     met = np.count_nonzero(slo_met(outcome, ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
     return float(met) / outcome.seconds if outcome.seconds else 0.0
+
+
+def of_class(outcome: Outcome, class_index: int) -> Outcome:
+    """Return the rows of one traffic class; totals of the engine (steps, gaps, occupancy, timeline) stay those of all.
+
+    Examples
+    --------
+    >>> from capplan.serving.requests import InFlight
+    >>> ledger = Ledger()
+    >>> ledger.arrived(InFlight(0, 0.0, 0.0, 10, 2))
+    >>> outcome = ledger.outcome(1.0, [Gauges(4)])
+    >>> len(of_class(outcome, 0).status), len(of_class(outcome, 1).status)
+    (1, 0)
+    """
+    chosen = outcome.class_index == class_index
+    rows = (
+        "status",
+        "arrival_s",
+        "queue_s",
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+        "input_tokens",
+        "output_tokens",
+        "class_index",
+    )
+    columns: dict[str, Any] = {name: getattr(outcome, name)[chosen] for name in rows}
+    return replace(outcome, **columns)
 
 
 class Ledger:
