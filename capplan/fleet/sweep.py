@@ -16,7 +16,6 @@ from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.tables import with_front_end
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
@@ -123,9 +122,7 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
     place = _built(sha256(repr(point.contender.spec).encode()).hexdigest())
     if not place:
         replica = replica_of(point.contender.spec)
-        host = point.contender.spec.profile.host
-        table = with_front_end(replica.table, host, float(point.demand.lengths.input_tokens))
-        place.append((replica, StepClock(table)))
+        place.append((replica, StepClock(replica.table)))
     return place[0]
 
 
