@@ -27,6 +27,9 @@ SHAREGPT_SPREAD = (1.1, 0.9)
 
 SEED = 20260101
 
+MOST_REQUESTS = 1_000_000
+"""Requests of one run that are replayed at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
@@ -63,7 +66,7 @@ def _number(row: Mapping[str, str], key: str) -> float | None:
 def _needed(row: Mapping[str, str], key: str) -> float:
     value = _number(row, key)
     if value is None or value <= 0:
-        raise InputError(f"{key}: missing or not positive ({row.get(key)!r})")
+        raise InputError(f"{key}: missing or not positive ({row.get(key) or ''!r})")
     return value
 
 
@@ -120,12 +123,17 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         for key in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
         if (found := re.search(rf"{key}=(\d+)", notes))
     }
-    engine = (row.get("engine") or "").strip()
+    engine, model = (row.get("engine") or "").strip(), (row.get("model_hf_id") or "").strip()
+    if not model:
+        raise InputError("model_hf_id: missing")
+    requests = _requests(row, int(concurrency) if concurrency else None, rate)
+    if requests and requests > MOST_REQUESTS:
+        raise InputError(f"notes: {requests} requests are over the {MOST_REQUESTS} that are replayed")
     return Benchmark(
         kind=kind,
         engine=engine,
         engine_version=(row.get("engine_version") or "").strip() or version_of(engine, row.get("date") or ""),
-        model=(row.get("model_hf_id") or "").strip(),
+        model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
         device=(row.get("gpu") or "").strip(),
@@ -135,7 +143,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         lengths=(row.get("length_distribution") or "fixed").strip(),
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
-        requests=_requests(row, int(concurrency) if concurrency else None, rate),
+        requests=requests,
         static_batch=int(static) if static else None,
         limits=limits,
     )

@@ -1,6 +1,7 @@
 """Predict the measured columns of one row of serving results."""
 
 from collections.abc import Callable, Mapping
+from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
@@ -49,7 +50,7 @@ def measured_columns(row: Mapping[str, str]) -> dict[str, float]:
             value = float(row.get(column) or "nan")
         except ValueError:
             continue
-        if value > 0:
+        if 0 < value < inf:
             values[column] = value
     return values
 
@@ -71,6 +72,30 @@ def row_groups(
     return groups
 
 
+def row_weight(row: Mapping[str, str]) -> float:
+    """Return the weight of a row, 1 where it has none that is a number.
+
+    Examples
+    --------
+    >>> row_weight({"weight": "0.25"}), row_weight({"weight": "many"})
+    (0.25, 1.0)
+    """
+    try:
+        weight = float(row.get("weight") or 1.0)
+    except ValueError:
+        return 1.0
+    return weight if isfinite(weight) and weight >= 0.0 else 1.0
+
+
+def refused_row(row: Mapping[str, str], number: int, reason: str) -> list[Prediction]:
+    """Return one refusal for each measured value of a row."""
+    name, weight, groups = row.get("id") or str(number), row_weight(row), row_groups(row, None, None)
+    return [
+        Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups)
+        for column, value in measured_columns(row).items()
+    ]
+
+
 def predict_row(
     row: Mapping[str, str],
     number: int,
@@ -78,7 +103,7 @@ def predict_row(
     intervals: Intervals,
 ) -> list[Prediction]:
     """Return one prediction for each measured value of a row; a refusal is a prediction without a value."""
-    name, weight = row.get("id") or str(number), float(row.get("weight") or 1.0)
+    name, weight = row.get("id") or str(number), row_weight(row)
     measured = measured_columns(row)
     replica: Replica | None = None
     benchmark: Benchmark | None = None

@@ -16,13 +16,11 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.benchmark_spec import row_efficiency
 from capplan.inputs.hardware import device
+from capplan.inputs.row_ranges import impossible_number
 
 _Supply: TypeAlias = Callable[[str], tuple[Device, Efficiency]]
 
 METRIC = "latency_us"
-_WORDS = frozenset({"id", "gpu", "family", "op", "op_name", "file", "dtype", "kv_dtype", "gemm_type", "backend", "version",
-                    "kernel", "distribution", "phase", "source"})  # fmt: skip
-"""Columns of a kernel table that hold no number."""
 
 
 def kernel_groups(row: Mapping[str, str]) -> dict[str, str]:
@@ -92,13 +90,13 @@ def _bounded(found: Prediction, intervals: Intervals) -> Prediction:
 
 
 def _predicted(row: Mapping[str, str], supply: _Supply) -> tuple[float | None, str]:
+    wrong = impossible_number(row, "kernel")
+    if wrong:
+        return None, wrong
     try:
         value, reason = predicted_latency(row, *supply(row.get("gpu") or ""))
     except CapplanError as error:
         return None, str(error).partition("\n")[0]
-    except ValueError:
-        bad = [key for key, text in row.items() if key not in _WORDS and text and _number(row, key) is None]
-        return None, f"{bad[0] if bad else 'shape'}: not a number"
     if value is None or not isfinite(value) or value <= 0.0:
         return None, reason or "the shape lacks a column that this kernel needs"
     return value, ""

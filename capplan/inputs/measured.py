@@ -29,15 +29,28 @@ def measured_rows(path: Path) -> list[dict[str, str]]:
         raise InputError(f"{path}: is a folder\n  give a CSV file of measured results") from None
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as CSV ({str(error)[:80]})") from None
-    rows = [
-        {key: value or "" for key, value in row.items() if key is not None and not isinstance(value, list)}
-        for row in csv.DictReader(io.StringIO(text))
-    ]
+    try:
+        rows = [
+            {
+                key: _cell(value)
+                for key, value in row.items()
+                if key is not None and not isinstance(value, list)
+            }
+            for row in csv.DictReader(io.StringIO(text, newline=""))
+        ]
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
     if not rows:
         raise InputError(
             f"{path}: no rows\n  the first line names the columns, each further line is a result"
         )
     return rows
+
+
+def _cell(text: str | None) -> str:
+    """Return a cell as text, empty where nothing is known."""
+    plain = (text or "").strip()
+    return "" if plain.lower() in {"nan", "na", "n/a", "null"} else plain
 
 
 def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> MeasuredKind:

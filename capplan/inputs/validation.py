@@ -8,9 +8,10 @@ from pathlib import Path
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
-from capplan.accuracy.serving import predict_row
+from capplan.accuracy.serving import predict_row, refused_row
 from capplan.inputs.benchmark_spec import benchmark_spec
 from capplan.inputs.measured import MeasuredKind, measured_kind, measured_rows
+from capplan.inputs.row_ranges import impossible_number
 from capplan.replica.replica import Replica, replica_of
 
 BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"
@@ -64,7 +65,8 @@ def serving_predictions(
         return replica_of(benchmark_spec(benchmark, calibration))
 
     for number, row in enumerate(rows):
-        yield predict_row(row, number, replica, intervals)
+        wrong = impossible_number(row, "serving")
+        yield refused_row(row, number, wrong) if wrong else predict_row(row, number, replica, intervals)
 
 
 def validation(
