@@ -103,6 +103,7 @@ def command(
         asked_stream,
         chosen_plan,
         sharding_of,
+        utilisation_of,
     )
     from capplan.replica.replica import replica_of
     from capplan.report.progress import row_progress
@@ -115,8 +116,10 @@ def command(
             asked, hardware=hardware, sharding=sharding_of(tensor_parallel, pipeline_parallel), replicas=replicas, progress=progress,
         )  # fmt: skip
     requests = asked_stream(chosen, trace, seed=seed, seconds=until)
+    replica = replica_of(requests.spec)
+    utilisation = utilisation_of(replica, requests, chosen.replicas)
     outcome = simulated_fleet(
-        replica_of(requests.spec), requests.stream, replicas=chosen.replicas, slo=asked.scenario.slo,
+        replica, requests.stream, replicas=chosen.replicas, slo=asked.scenario.slo,
         until_s=until or float("inf"), admission=admission_of(requests.stream, queue_limit, deadline),
     )  # fmt: skip
-    return show(simulate_answer(chosen, requests, outcome, seed), form, output)
+    return show(simulate_answer(chosen, requests, outcome, seed, utilisation), form, output)

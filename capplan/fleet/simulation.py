@@ -20,6 +20,8 @@ from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo, Target
 
 LIMITED = ("ttft", "tpot", "e2e")
+CAPACITY_REQUESTS = 2000
+"""Requests from which it is told how many a replica can serve at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,22 @@ class FleetOutcome:
     def missed(self, slo: Slo) -> tuple[Target, ...]:
         """Return the targets that were missed."""
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
+
+
+def capacity_per_s(replica: Replica, requests: Requests) -> float:
+    """Return the requests per second of one replica that is never idle: the middle half of what is offered at once."""
+    offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
+    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks)
+    return middle_rate(outcome)
+
+
+def middle_rate(outcome: Outcome) -> float:
+    """Return finished requests per second between a quarter and three quarters of them."""
+    ends = np.sort((outcome.arrival_s + outcome.e2e_s)[outcome.finished])
+    low, high = ends.size // 4, max(3 * ends.size // 4, ends.size // 4 + 1)
+    if ends.size < 4 or ends[high] <= ends[low]:
+        return outcome.requests_per_s
+    return float((high - low) / (ends[high] - ends[low]))
 
 
 def limits_of(slo: Slo) -> dict[str, float]:

@@ -12,13 +12,10 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.serving.outcome import Outcome
-from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo
 
@@ -93,22 +90,6 @@ def knee(requests_per_s: Number, response_s: Number) -> int:
     Proc. ICC 79, 43.1.1-43.1.10: the knee is where power, throughput over delay, is largest.
     """
     return int(np.argmax(np.asarray(requests_per_s) / np.asarray(response_s)))
-
-
-def capacity_per_s(replica: Replica, requests: Requests) -> float:
-    """Return the requests per second of one replica that is never idle: the middle half of what is offered at once."""
-    offered = replace(requests.part(0, MOST_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
-    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks)
-    return middle_rate(outcome)
-
-
-def middle_rate(outcome: Outcome) -> float:
-    """Return finished requests per second between a quarter and three quarters of them."""
-    ends = np.sort((outcome.arrival_s + outcome.e2e_s)[outcome.finished])
-    low, high = ends.size // 4, max(3 * ends.size // 4, ends.size // 4 + 1)
-    if ends.size < 4 or ends[high] <= ends[low]:
-        return outcome.requests_per_s
-    return float((high - low) / (ends[high] - ends[low]))
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,7 @@ from capplan.fleet.demand import sampled_requests
 from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
-from capplan.fleet.simulation import Stream, selected_requests
+from capplan.fleet.simulation import Stream, capacity_per_s, selected_requests
 from capplan.inputs.benchmark_spec import row_efficiency
 from capplan.inputs.hardware import device
 from capplan.inputs.question import AskedFleet, asked_fleet
@@ -23,6 +23,7 @@ from capplan.inputs.scenario import read_scenario
 from capplan.inputs.trace import Trace, read_trace
 from capplan.inputs.workload_file import is_workload
 from capplan.model.sharding import Sharding
+from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.requests import Admission, Requests
 
@@ -205,3 +206,9 @@ def admission_of(stream: Stream, queue_limit: int | None, deadline_s: float | No
     """Return who may wait in a replica's queue, the same for every class."""
     deadlines = () if deadline_s is None else (deadline_s,) * len(stream.class_names)
     return Admission(queue_limit=queue_limit, deadline_s=deadlines)
+
+
+def utilisation_of(replica: Replica, asked: AskedStream, replicas: int) -> float:
+    """Return the offered rate over what the replicas can serve at most."""
+    most = capacity_per_s(replica, asked.stream.requests) * replicas
+    return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -72,16 +72,18 @@ def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]
     ]
 
 
-def simulate_answer(chosen: Chosen, asked: AskedStream, outcome: FleetOutcome, seed: int) -> Answer:
+def simulate_answer(
+    chosen: Chosen, asked: AskedStream, outcome: FleetOutcome, seed: int, utilisation: float
+) -> Answer:
     """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
-    result = simulate_result(chosen, outcome, seed)
+    result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
     slo = chosen.asked.scenario.slo
     every = outcome.all
     targets = [
         {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
     ]  # fmt: skip
-    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "output_tokens_per_s", "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction")}  # fmt: skip
+    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "output_tokens_per_s", "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
     totals |= {
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
@@ -106,8 +108,11 @@ def simulate_answer(chosen: Chosen, asked: AskedStream, outcome: FleetOutcome, s
         else "no targets"
     )
     warnings = [*asked.warnings, *chosen.asked.warnings]
-    if outcome.busy_fraction > 0.995 and every.queue_s.p99 > every.e2e_s.p50 / 2.0:
-        warnings.append("the replicas never rest and the queue grows: this rate is more than they can serve")
+    if utilisation > 1.0:
+        warnings.append(
+            f"{asked.rate_per_s:.3g} req/s are {utilisation:.0%} of what {outcome.replicas} replicas can serve: "
+            "the queue grows as long as requests come"
+        )
     return Answer(
         command="simulate",
         result=result,
