@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal[
 SHAREGPT_SPREAD = (1.1, 0.9)
 """Log standard deviation of prompt and answer lengths of chat data, where only the mean is known."""
 
+SUITE_REQUESTS = {"A": 300, "B": 200, "C": 300, "D": 100, "F": 300, "G": 300}
+"""Requests of AccelMark's open-loop suites: rate x seconds at their lightest rates, where nothing queues."""
+
 SEED = 20260101
 
 MOST_REQUESTS = 1_000_000
@@ -52,6 +55,8 @@ class Benchmark:
     static_batch: int | None
     limits: Mapping[str, int]
     """Scheduler limits that the row states (max_num_seqs, max_num_batched_tokens, kv_blocks)."""
+    offered_rate_reported: bool = False
+    """The row's requests per second are those sent, not those finished."""
 
 
 def _number(row: Mapping[str, str], key: str) -> float | None:
@@ -96,6 +101,9 @@ def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | Non
     factor = re.search(r"num_prompts=(\d+)x conc", notes)
     if factor and concurrency:
         return int(factor.group(1)) * concurrency
+    suite = re.search(r"Poisson arrivals.*suite (\w)", notes)
+    if suite and suite.group(1) in SUITE_REQUESTS:
+        return SUITE_REQUESTS[suite.group(1)]
     seconds = re.search(r"short run \(([\d.]+) s\)", notes) or re.search(r"req/s for (\d+) s", notes)
     if seconds and rate:
         return max(1, round(float(seconds.group(1)) * rate))
@@ -146,6 +154,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         requests=requests,
         static_batch=int(static) if static else None,
         limits=limits,
+        offered_rate_reported="achieved_qps=offered rate" in notes,
     )
 
 

@@ -78,6 +78,14 @@ def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -
     return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 
+def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:
+    """Return the columns of the row that a benchmark is behind, as the replica would have filled them."""
+    columns = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
+    if benchmark.offered_rate_reported and benchmark.request_rate:
+        columns["req_s"] = benchmark.request_rate
+    return columns
+
+
 def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
     """Return the columns of a measured row, in the units of the row (ms, tokens/s)."""
     done = outcome.finished

@@ -5,7 +5,7 @@ from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
-from capplan.accuracy.replay import metrics_of, outcome_of
+from capplan.accuracy.replay import replayed_columns
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
 from capplan.model.network import LatentAttention, Network
@@ -110,7 +110,7 @@ def predict_row(
     try:
         benchmark = benchmark_of(row)
         replica = replica_of_benchmark(benchmark)
-        predicted = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
+        predicted = replayed_columns(benchmark, replica)
         reason = "the run ends without such a value"
     except CapplanError as error:
         predicted, reason = {}, str(error).partition("\n")[0]
