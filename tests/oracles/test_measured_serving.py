@@ -1,0 +1,135 @@
+"""Measured runs of vLLM, replayed request by request: `python tests/oracles/test_measured_serving.py` prints the figures.
+
+Logs of 300 ShareGPT requests at 10 per second on RTX PRO 6000 and RTX 4090 (casys-kaist/LLMServingSim, commit 5daddb2, bench/examples,
+vLLM 0.19.0), and the saturated stages of inference-perf on an H100-80GB (kubernetes-sigs/inference-perf, commit 7de5ef2,
+demos/kubecon-na-2025, Llama-3.1-8B-Instruct, at most 440 requests in flight).
+"""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.sweep import middle_rate
+from capplan.inputs.replica import asked_replica
+from capplan.inputs.trace import read_trace
+from capplan.replica.replica import replica_of
+from capplan.serving.requests import Requests
+from capplan.workload.slo import Slo
+
+TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+HERE = pytest.mark.skipif(not TRACES.is_dir(), reason="the measured runs are not beside the repository")
+
+LOGS = {
+    "RTXPRO6000_Llama-3.1-8B": ("llama-3.1-8b", "rtx-pro-6000-workstation"),
+    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": (
+        "Qwen/Qwen3-30B-A3B-Instruct-2507",
+        "rtx-pro-6000-workstation",
+    ),
+    "RTXPRO6000_Qwen3-32B": ("Qwen/Qwen3-32B", "rtx-pro-6000-workstation"),
+    "RTX4090_Llama-3.1-8B": ("llama-3.1-8b", "rtx-4090"),
+}
+IN_FLIGHT = 440
+STAGES = {
+    "vllm": (128, "0.11.0", 0),
+    "vllm_batch_size": (192, "0.11.0", 0),
+    "vllm_chunking_and_prefix_caching": (128, "0.11.0", 192),
+}
+"""Configuration -> max_num_seqs, version, prompt tokens in the cache. A hundred prompts are sent over and over, so all their
+whole blocks are found. Left out: the V0 engine, EAGLE (its acceptance was not measured), and a quantisation that the measured
+rate says was not switched on."""
+
+
+def replayed_log(name):
+    """Return measured and simulated mean TTFT and TPOT [s] of one log."""
+    model, hardware = LOGS[name]
+    path = TRACES / "llmservingsim_vllm" / f"{name}_requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ttft = np.mean([row["first_token_ts"] - row["queued_ts"] for row in rows])
+    tpot = np.mean(
+        [(row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1) for row in rows]
+    )
+    meta = json.loads((TRACES / "llmservingsim_vllm" / f"{name}_meta.json").read_text())
+    asked = meta["engine_kwargs"]
+    groups = asked["data_parallel_size"]
+    spec = asked_replica(
+        model,
+        hardware,
+        tensor_parallel=asked["tensor_parallel_size"],
+        data_parallel=groups,
+        expert_parallel=groups if asked["enable_expert_parallel"] else 1,
+        engine_version=meta["vllm_version"],
+        max_model_len=asked["max_model_len"],
+        max_num_seqs=asked["max_num_seqs"],
+        max_num_batched_tokens=asked["max_num_batched_tokens"],
+        offline=True,
+    ).spec
+    trace = read_trace(path)
+    found = simulated_fleet(replica_of(spec), Stream(trace.requests(), ("sharegpt",)), slo=Slo())
+    return ttft, found.all.ttft_s.mean, tpot, found.all.tpot_s.mean
+
+
+def saturated_rate(name):
+    """Return measured and simulated requests per second with as many in flight as the client allows."""
+    sequences, version, cached = STAGES[name]
+    with (TRACES / "inference_perf_h100_summary.csv").open() as file:
+        rates = [
+            float(row["req_per_s"])
+            for row in csv.DictReader(file)
+            if row["config"] == name and int(row["stage"]) >= 5
+        ]
+    spec = asked_replica(
+        "llama-3.1-8b-instruct", "h100-sxm", engine_version=version, max_model_len=512, max_num_seqs=sequences,
+        gpu_memory_utilization=0.9, offline=True,
+    ).spec  # fmt: skip
+    replica = replica_of(spec)
+    count = 6000
+    prompts, answers = np.full(count, 204), np.full(count, 62)
+    held = np.full(count, cached) if cached else None
+    stream = Stream(Requests(prompts, answers, cached_tokens=held), ("chat",), concurrency=IN_FLIGHT)
+    found = simulated_fleet(replica, stream, slo=Slo())
+    return float(np.mean(rates)), middle_rate(found.parts[0])
+
+
+BOUNDS = {
+    "RTXPRO6000_Llama-3.1-8B": (0.15, 0.30),
+    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": (0.35, None),
+    "RTXPRO6000_Qwen3-32B": (0.35, 0.60),
+    "RTX4090_Llama-3.1-8B": (0.30, 0.30),
+}
+"""Largest errors of mean TPOT and mean TTFT. The aim is 15 % and 30 %; where it is missed, no kernel and no link of the device
+was measured: both cards borrow the efficiencies of a relative, and two of them talk over PCIe. Where the queue is empty in the one
+and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation.md."""
+
+
+@HERE
+@pytest.mark.parametrize("name", LOGS)
+def test_a_measured_log_is_replayed(name):
+    ttft, simulated_ttft, tpot, simulated_tpot = replayed_log(name)
+    tpot_bound, ttft_bound = BOUNDS[name]
+    assert simulated_tpot == pytest.approx(tpot, rel=tpot_bound)
+    if ttft_bound is not None:
+        assert simulated_ttft == pytest.approx(ttft, rel=ttft_bound)
+
+
+@HERE
+def test_saturated_rates_on_an_h100_and_their_order():
+    """Each rate within 25 %, and the configurations in the measured order."""
+    found = {name: saturated_rate(name) for name in STAGES}
+    for measured, simulated in found.values():
+        assert simulated == pytest.approx(measured, rel=0.25)
+    assert sorted(found, key=lambda name: found[name][0]) == sorted(found, key=lambda name: found[name][1])
+
+
+if __name__ == "__main__":
+    for log in LOGS:
+        was_ttft, is_ttft, was_tpot, is_tpot = replayed_log(log)
+        print(
+            f"{log:40} TTFT {was_ttft:7.3f} s -> {is_ttft:7.3f} s ({is_ttft / was_ttft - 1:+.1%})  TPOT {was_tpot * 1e3:6.2f} ms -> {is_tpot * 1e3:6.2f} ms ({is_tpot / was_tpot - 1:+.1%})"
+        )
+    for stage in STAGES:
+        was, now = saturated_rate(stage)
+        print(f"{stage:40} {was:6.1f} req/s -> {now:6.1f} req/s ({now / was - 1:+.1%})")
