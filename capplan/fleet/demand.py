@@ -1,7 +1,7 @@
 """The traffic of a scenario as the search and the simulator want it: one mixture of requests."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,10 @@ from capplan.serving.requests import Requests
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.request_class import RequestClass
 
+FREE_SHARE = 0.5
+"""Of a cache, what running requests leave to prefixes of earlier ones; the simulation of a trace with block hashes finds the real one."""
+CACHED_SHARE = 0.9
+"""Of a prompt that finds its prefix, the part that it finds: the rest of the prompts then finds nothing."""
 SLICES = 64
 """Lengths of equal weight that stand for a distribution when its moments are taken."""
 
@@ -23,6 +27,26 @@ class Demand:
     lengths: Lengths
     longest_tokens: int
     """Prompt and answer of the largest request that is planned for (99.9 %)."""
+    hit_fractions: tuple[float, ...] = ()
+    """By class, the share of the prompt tokens that the prefix cache of one plan finds; empty before a plan is known."""
+
+    @property
+    def reuses(self) -> bool:
+        """Return whether the cached part of the prompts depends on the size of the cache."""
+        return any(item.reuse is not None for item in self.classes)
+
+    def with_cache(self, cache_tokens: float) -> "Demand":
+        """Return the demand as a replica with such a cache sees it, half of it free for prefixes (an assumption)."""
+        free = FREE_SHARE * cache_tokens
+        hits = tuple(
+            round(float(item.reuse.hit_fraction(free)), 2) if item.reuse else 0.0 for item in self.classes
+        )
+        weights = _weights(self.classes)
+        cached = sum(
+            w * (h * c.input_tokens.mean_tokens if c.reuse else c.cached_input_tokens)
+            for w, h, c in zip(weights, hits, self.classes, strict=True)
+        )
+        return replace(self, lengths=replace(self.lengths, cached_tokens=cached), hit_fractions=hits)
 
     def request_rate_per_s(self, response_time_s: Array) -> Array:
         """Return requests per second when an answer takes so long; users wait for it before they ask again."""
@@ -35,6 +59,11 @@ class Demand:
         return total
 
 
+def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
+    rates = np.array([item.request_rate_at() for item in classes])
+    return [float(w) for w in rates / rates.sum()]
+
+
 def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
     """Return mean and coefficient of variation of a mixture."""
     mean = sum(w * float(v.mean()) for v, w in zip(values, weights, strict=True))
@@ -44,8 +73,7 @@ def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
 
 def demand_of(scenario: Scenario) -> Demand:
     """Return the mixture of all classes, weighted by their rates."""
-    rates = np.array([item.request_rate_at() for item in scenario.classes])
-    weights = [float(w) for w in rates / rates.sum()]
+    weights = _weights(scenario.classes)
     inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in scenario.classes], weights)
     outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in scenario.classes], weights)
     cached = sum(w * c.cached_input_tokens for w, c in zip(weights, scenario.classes, strict=True))
@@ -70,8 +98,13 @@ def sampled_requests(demand: Demand, rate_per_s: float, count: int, seed: int, l
         own = np.flatnonzero(chosen == index)
         inputs[own] = np.minimum(item.input_tokens.sample(own.size, random), longest - 2)
         outputs[own] = np.minimum(item.output_tokens.sample(own.size, random), longest - 1 - inputs[own])
-        hit = random.random(own.size) < item.prefix_hit_fraction
-        shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
+        if item.reuse is not None:
+            share = demand.hit_fractions[index] / CACHED_SHARE if demand.hit_fractions else 0.0
+            hit = random.random(own.size) < share
+            shared = np.minimum((CACHED_SHARE * inputs[own]).astype(np.int64), inputs[own] - 1)
+        else:
+            hit = random.random(own.size) < item.prefix_hit_fraction
+            shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
         cached[own] = np.where(hit, shared, 0)
     shape = 1.0 / demand.classes[int(shares.argmax())].arrival_cv ** 2
     gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)

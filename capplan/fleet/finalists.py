@@ -1,7 +1,7 @@
 """The cheapest plans, confirmed by simulating the scenario's own traffic on them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isfinite, sqrt
 
 import numpy as np
@@ -171,6 +171,7 @@ def confirmed_plan(
     prices: Mapping[str, ChosenPrice | None],
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
+    question = replace(question, demand=found.demand)
     replica = replica_of(spec_of(found, question))
     clock = StepClock(replica.table)
     limit = confirmed_rate(replica, clock, question, found.request_rate_limit)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,8 @@ class Found:
     kv_cache_tokens: float
     label: str
     slo_met_probability: float
+    demand: Demand
+    """As the replica sees it: what its cache finds is not worked on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,22 @@ class _Part:
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[Found], list[Relaxation]]:
         """Return the layouts that hold the targets at some load, and how far the others are from it."""
+        if not self.question.demand.reuses or self.question.demand.hit_fractions:
+            return self._evaluated(kept, cache_tokens, rejected)
+        seen = [self.question.demand.with_cache(float(tokens)) for tokens in cache_tokens]
+        found: list[Found] = []
+        near: list[Relaxation] = []
+        for hits in sorted({demand.hit_fractions for demand in seen}):
+            rows = [row for row, demand in enumerate(seen) if demand.hit_fractions == hits]
+            own = replace(self, question=replace(self.question, demand=seen[rows[0]]))
+            more, closest = own._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
+            found += more
+            near += closest
+        return found, near
+
+    def _evaluated(
+        self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
+    ) -> tuple[list[Found], list[Relaxation]]:
         q = self.question
         devices, shardings = [item.device for item in kept], [item.sharding for item in kept]
         efficiencies = [q.efficiencies[device.name] for device in devices]
@@ -207,6 +225,7 @@ class _Part:
                     float(cache_tokens[row]),
                     labels[row],
                     self.met_probability(state, row, at, labels[row]),
+                    q.demand,
                 )
             )
         return found, near

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from math import inf
+from math import exp, inf
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo, Target
 
 LIMITED = ("ttft", "tpot", "e2e")
+FORGET_S = 60.0
+LARGEST_IMBALANCE_RATIO = 1.25
+"""A replica with more than this times the mean is passed over, though it has the prefix (an assumption)."""
 CAPACITY_REQUESTS = 2000
 """Requests from which it is told how many a replica can serve at most."""
 
@@ -116,6 +119,40 @@ def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     return [selected_requests(requests, rows) for rows in chosen]
 
 
+def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
+    """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
+
+    What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
+    replica would get nothing, requests are dealt out in turn.
+    """
+    if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
+        return dealt_round_robin(requests, replicas)
+    arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
+    pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
+    given = np.zeros(replicas)
+    home: dict[int, int] = {}
+    own: list[list[int]] = [[] for _ in range(replicas)]
+    now = 0.0
+    for index, (at, ids, tokens) in enumerate(
+        zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
+    ):
+        given *= exp(-(at - now) / FORGET_S)
+        now = at
+        blocks = ids.tolist()
+        chosen = int(given.argmin())
+        for block in blocks:
+            if block not in home:
+                break
+            if given[home[block]] <= LARGEST_IMBALANCE_RATIO * float(given.mean()) + tokens:
+                chosen = home[block]
+        home.update(dict.fromkeys(blocks, chosen))
+        given[chosen] += tokens
+        own[chosen].append(index)
+    if not all(own):
+        return dealt_round_robin(requests, replicas)
+    return [selected_requests(requests, np.array(rows)) for rows in own]
+
+
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
     """Return some of the requests, by their places."""
     columns: dict[str, Any] = {}
@@ -142,7 +179,7 @@ def simulated_fleet(
     clock: StepClock | None = None,
     warm_share: float = 0.0,
 ) -> FleetOutcome:
-    """Return what equal replicas behind a round-robin balancer do with a stream.
+    """Return what equal replicas do with a stream: dealt out in turn, or by prefix where the prompts have block ids.
 
     Parameters
     ----------
@@ -164,6 +201,7 @@ def simulated_fleet(
     caching = None
     if stream.block_tokens and stream.block_tokens % replica.scheduling.block_tokens == 0:
         caching = PrefixCaching(stream.block_tokens)
+    dealt = dealt_by_prefix if caching else dealt_round_robin
     shared_clock = clock or StepClock(replica.table)
     concurrency = stream.concurrency
     parts = [
@@ -178,7 +216,7 @@ def simulated_fleet(
             reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
             caching=caching,
         )
-        for own in dealt_round_robin(stream.requests, replicas)
+        for own in dealt(stream.requests, replicas)
     ]
     return fleet_outcome(parts, stream.class_names, slo, warm_share)
 

@@ -107,10 +107,18 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
     return place[0]
 
 
+def seen_demand(demand: Demand, replica: Replica) -> Demand:
+    """Return the demand as a replica sees it: what its cache finds depends on the size of the cache."""
+    tokens = replica.kv_blocks * replica.scheduling.block_tokens
+    return demand.with_cache(float(tokens)) if demand.reuses else demand
+
+
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
     """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
     replica = replica_of(contender.spec)
-    sample = sampled_requests(demand, 1.0, 1500, seed, served_context_tokens(contender.spec))
+    sample = sampled_requests(
+        seen_demand(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
+    )
     most = capacity_per_s(replica, sample)
     return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
 
@@ -122,7 +130,9 @@ def swept_point(point: Point) -> Row:
     count = SAMPLED_REQUESTS
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
-    requests = sampled_requests(point.demand, point.request_rate or 1.0, count, point.seed, longest)
+    requests = sampled_requests(
+        seen_demand(point.demand, replica), point.request_rate or 1.0, count, point.seed, longest
+    )
     stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
     outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
     rate = middle_rate(outcome.parts[0])

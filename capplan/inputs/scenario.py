@@ -16,16 +16,19 @@ from capplan.inputs.prices import price_records, read_prices
 from capplan.inputs.record import validated
 from capplan.inputs.scenario_file import Fleet, Prices, Promise, ScenarioFile, Traffic
 from capplan.inputs.trace import read_trace
-from capplan.inputs.workload_file import is_workload, with_workload
+from capplan.inputs.workload_file import is_workload, with_workload, workload_reuse
 from capplan.inputs.yaml_file import Document, KeyPath, read_yaml
 from capplan.model.weight_format import FORMATS, KV_FORMATS
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+from capplan.workload.summary import PrefixReuse
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
+
+ROUTED = "requests go to the replica that has their prefix, and half of its cache is free for prefixes"
 
 AS_PUBLISHED = "as-published"
 """Weight dtype: what the model's config says."""
@@ -66,7 +69,9 @@ def _frequency(reading: _Reading, item: Traffic, at: KeyPath) -> str:
     return given[0]
 
 
-def _of_trace(reading: _Reading, name: str, path: str, index: int) -> tuple[float, float, dict[str, Lengths]]:
+def _of_trace(
+    reading: _Reading, name: str, path: str, index: int
+) -> tuple[float, float, dict[str, Lengths], PrefixReuse | None]:
     """Return the peak rate, the variation of the times between arrivals, and the lengths of a trace."""
     trace = read_trace(path)
     for remark in trace.remarks:
@@ -79,7 +84,10 @@ def _of_trace(reading: _Reading, name: str, path: str, index: int) -> tuple[floa
         "input_tokens": empirical(trace.input_tokens),
         "output_tokens": empirical(trace.output_tokens),
     }
-    return trace.peak_request_rate_per_s, trace.arrival_cv, lengths_found
+    reuse = trace.reuse
+    if reuse is not None:
+        reading.assume(f"{name}: {ROUTED}", f"traffic[{index}].shared_prefix")
+    return trace.peak_request_rate_per_s, trace.arrival_cv, lengths_found, reuse
 
 
 def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
@@ -91,9 +99,10 @@ def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass
         item = with_workload(item, trace_path)
     cv, rate = item.arrival_cv, item.request_rate
     found: dict[str, Lengths] = {}
+    reuse = workload_reuse(trace_path) if trace_path else None
     if item.trace is not None:
         trace_path = reading.resolved(item.trace)
-        rate, trace_cv, found = _of_trace(reading, item.name, trace_path, index)
+        rate, trace_cv, found, reuse = _of_trace(reading, item.name, trace_path, index)
         cv = trace_cv if cv is None else cv
     for key in ("input_tokens", "output_tokens"):
         record = getattr(item, key)
@@ -133,6 +142,7 @@ def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass
         trace=trace_path,
         shared_prefix_tokens=prefix.tokens if prefix else 0.0,
         prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
+        reuse=None if prefix else reuse,
         arrival_cv=cv,
     )
 

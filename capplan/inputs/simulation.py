@@ -16,6 +16,7 @@ from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.simulation import Stream, capacity_per_s, selected_requests
+from capplan.fleet.sweep import seen_demand
 from capplan.inputs.benchmark_spec import row_efficiency
 from capplan.inputs.hardware import device
 from capplan.inputs.question import AskedFleet, asked_fleet
@@ -23,7 +24,7 @@ from capplan.inputs.scenario import read_scenario
 from capplan.inputs.trace import Trace, read_trace
 from capplan.inputs.workload_file import is_workload
 from capplan.model.sharding import Sharding
-from capplan.replica.replica import Replica
+from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.requests import Admission, Requests
 
@@ -142,6 +143,8 @@ def asked_stream(
 
 def _sampled(chosen: Chosen, seed: int, seconds: float | None, requests: int | None) -> AskedStream:
     demand = chosen.asked.question.demand
+    if demand.reuses:
+        demand = seen_demand(demand, replica_of(chosen.spec))
     response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
     rate = float(demand.request_rate_per_s(np.asarray(response)))
     span = SAMPLED_SECONDS if seconds is None else seconds

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.inputs.traces.read import TraceFile, trace_file
+from capplan.inputs.traces.read import TraceFile, prefix_reuse, trace_file
 from capplan.numbers import Array
+from capplan.serving.prefix_cache import hit_curve
 from capplan.serving.requests import Requests
 from capplan.workload.statistics import interarrival_cv
+from capplan.workload.summary import PrefixReuse
 from capplan.workload.trace import Counts, TracePart
 
 MAX_REQUESTS = 2_000_000
@@ -59,6 +61,16 @@ class Trace:
     def arrival_cv(self) -> float:
         """Coefficient of variation of the time between arrivals; 1 where it cannot be told."""
         return interarrival_cv(self.arrival_s)[0] or 1.0
+
+    @property
+    def reuse(self) -> PrefixReuse | None:
+        """Return how much of the prompts a prefix cache of which size finds; None where the file names no blocks."""
+        if not self.block_ids.size:
+            return None
+        tokens = self.input_tokens.astype(np.int64)
+        return prefix_reuse(
+            hit_curve(self.block_ids, self.block_counts, block_tokens=self.block_tokens, input_tokens=tokens)
+        )
 
     def requests(self) -> Requests:
         """Return the requests as the simulation wants them."""

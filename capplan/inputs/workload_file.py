@@ -11,7 +11,7 @@ from capplan.inputs.record import Record, validated
 from capplan.inputs.scenario_file import Traffic
 from capplan.inputs.yaml_file import read_yaml
 from capplan.workload.statistics import LengthSummary
-from capplan.workload.summary import WorkloadSummary
+from capplan.workload.summary import PrefixReuse, WorkloadSummary
 
 WITHOUT_RATE = "its source has no times, so it names no request_rate"
 FROM_WORKLOAD = ("request_rate", "arrival_cv", "input_tokens", "output_tokens", "shared_prefix")
@@ -72,6 +72,16 @@ def with_workload(item: Traffic, path: str) -> Traffic:
         update={key: getattr(own, key) for key in FROM_WORKLOAD if getattr(item, key) is None}
         | {"trace": None}
     )
+
+
+def workload_reuse(path: str) -> PrefixReuse | None:
+    """Return the prefix reuse that a workload YAML holds; None where its trace named no blocks."""
+    found = read_workload(path).prefix
+    if found is None:
+        return None
+    curve = tuple(sorted((point.blocks, point.hit_fraction) for point in found.curve))
+    most = max((share for _, share in curve), default=0.0)
+    return PrefixReuse(found.block_tokens, found.unlimited_hit_fraction, most, curve)
 
 
 def _lengths_text(found: LengthSummary, *, lognormal: bool) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
+from capplan.workload.summary import PrefixReuse
 
 
 def offered_request_rate_per_s(users: Number, think_time_s: Number, response_time_s: Number) -> Number:
@@ -58,6 +59,8 @@ class RequestClass:
     """Leading tokens that prompts of this class have in common, part of input_tokens."""
     prefix_hit_fraction: float = 0.0
     """Share of the requests that find the shared prefix in the cache."""
+    reuse: PrefixReuse | None = None
+    """How much of the prompts a prefix cache of which size finds, where a trace tells; instead of shared_prefix_tokens."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
 

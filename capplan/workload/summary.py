@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from capplan.numbers import Array, Number
 from capplan.workload.statistics import LengthSummary, RateSummary
 
 
@@ -15,6 +18,18 @@ class PrefixReuse:
     unlimited_token_hit_fraction: float
     curve: tuple[tuple[int, float], ...]
     """(blocks, share of the prompt tokens found)."""
+
+    def hit_fraction(self, cache_tokens: Number) -> Array:
+        """Return the share of the prompt tokens that a cache of so many tokens finds, linear between the points.
+
+        Examples
+        --------
+        >>> float(PrefixReuse(16, 0.5, 0.5, ((10, 0.2), (20, 0.4))).hit_fraction(16 * 15.0).round(9))
+        0.3
+        """
+        blocks = np.array([0.0, *(float(size) for size, _ in self.curve)])
+        shares = np.array([0.0, *(share for _, share in self.curve)])
+        return np.asarray(np.interp(np.asarray(cache_tokens) / self.block_tokens, blocks, shares))
 
 
 @dataclass(frozen=True, slots=True)

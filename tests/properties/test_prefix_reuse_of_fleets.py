@@ -1,0 +1,101 @@
+"""Prefix reuse as a function of the cache: in the demand, in the search, and behind a router that knows the prefixes."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.fleet.demand import demand_of, sampled_requests
+from capplan.fleet.simulation import Stream, dealt_by_prefix, dealt_round_robin, simulated_fleet
+from capplan.inputs.replica import asked_replica
+from capplan.inputs.scenario import read_scenario
+from capplan.inputs.trace import read_trace
+from capplan.inputs.traces.read import workload_of
+from capplan.inputs.workload_file import workload_text
+from capplan.replica.replica import replica_of
+from capplan.serving.requests import Requests
+from capplan.workload.slo import Slo
+
+
+def chats(path, people=40, turns=12):
+    """Write people who take turns, each prompt holding all that was said before, in blocks of 512 tokens."""
+    rows, block = [], 0
+    said = {person: [] for person in range(people)}
+    for turn in range(turns):
+        for person in range(people):
+            said[person] = [*said[person], block]
+            block += 1
+            rows.append({"timestamp": 1000 * (turn * people + person), "input_length": 512 * len(said[person]), "output_length": 20, "hash_ids": said[person]})  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    chats(tmp_path / "t.jsonl")
+    (tmp_path / "s.yaml").write_text(
+        "name: s\nmodel: llama-3.1-8b\ntraffic: [{trace: t.jsonl}]\nfleet: {hardware: [h100-sxm]}\n"
+    )
+    return tmp_path / "s.yaml"
+
+
+def test_a_larger_cache_leaves_less_to_work_on(scenario):
+    demand = demand_of(read_scenario(scenario))
+    assert demand.reuses
+    assert float(demand.lengths.cached_tokens) == 0.0
+    cached = [float(demand.with_cache(tokens).lengths.cached_tokens) for tokens in (0.0, 1e5, 3e5, 1e6, 1e9)]
+    assert cached == sorted(cached)
+    # all of a prompt but its newest block: (n - 1) n / 2 of n (n + 1) / 2 blocks
+    assert cached[-1] / float(demand.lengths.input_tokens) == pytest.approx(11 / 13, abs=0.01)
+
+
+def test_drawn_requests_find_what_the_curve_says(scenario):
+    demand = demand_of(read_scenario(scenario)).with_cache(1e9)
+    drawn = sampled_requests(demand, 5.0, 20_000, 1, 20_000)
+    share = float(drawn.cached_tokens.sum()) / float(drawn.input_tokens.sum())
+    assert share == pytest.approx(demand.hit_fractions[0], abs=0.01)
+
+
+def test_a_workload_yaml_keeps_the_curve(scenario, tmp_path):
+    (tmp_path / "w.yaml").write_text(workload_text(workload_of([tmp_path / "t.jsonl"])))
+    raw = read_scenario(scenario).classes[0].reuse
+    scenario.write_text(scenario.read_text().replace("t.jsonl", "w.yaml"))
+    again = read_scenario(scenario).classes[0].reuse
+    sizes = np.array([0.0, 5e4, 2e5, 1e6])
+    assert again.hit_fraction(sizes) == pytest.approx(raw.hit_fraction(sizes), abs=1e-5)
+
+
+def test_a_router_that_knows_the_prefixes_keeps_a_chat_together(tmp_path):
+    chats(tmp_path / "t.jsonl")
+
+    trace = read_trace(tmp_path / "t.jsonl")
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=16384, offline=True).spec)
+    stream = Stream(trace.requests(), ("chat",), trace.block_tokens)
+    together = simulated_fleet(replica, stream, replicas=4, slo=Slo())
+    apart = [
+        simulated_fleet(replica, Stream(part, ("chat",), trace.block_tokens), slo=Slo()).prefix_hit_fraction
+        for part in dealt_round_robin(trace.requests(), 3)
+    ]
+    assert together.all.finished == 480
+    assert together.prefix_hit_fraction > 0.75 > max(apart)
+
+
+requests = st.lists(
+    st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True), min_size=12, max_size=60
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(prompts=requests, replicas=st.integers(1, 4))
+def test_every_request_goes_to_one_replica(prompts, replicas):
+    counts = np.array([len(prompt) for prompt in prompts])
+    whole = Requests(
+        counts * 16, np.full(counts.size, 3), np.arange(counts.size) * 30.0,
+        block_ids=np.concatenate([np.array(prompt) for prompt in prompts]), block_counts=counts,
+    )  # fmt: skip
+    dealt = dealt_by_prefix(whole, replicas)
+    arrivals = np.sort(np.concatenate([part.arrival_s for part in dealt]))
+    assert arrivals.tolist() == whole.arrival_s.tolist()
+    assert sum(part.block_ids.size for part in dealt) == whole.block_ids.size
+    assert all((np.diff(part.arrival_s) >= 0).all() for part in dealt)
