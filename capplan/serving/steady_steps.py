@@ -193,17 +193,9 @@ def steps_of(
         together = np.maximum(prompts_per_step / np.maximum(share, 1e-12), 1.0)
     tokens = together * prompt if limits.prefill_first else np.minimum(together * prompt, room)
     first, second = _moments(lambda new: prefill_s(new, together), tokens, cv / np.sqrt(together))
-    if limits.prefill_first:
-        mean, variance = plain + share * first, share * second - np.square(share * first)
-        slot = (1.0 - share) * plain + share * first
-        square = (np.square(plain) + share * second) / (1.0 + share)
-        slot_mean = mean / (1.0 + share)
-        burden = share * first / mean
-    else:
-        mean = (1.0 - share) * plain + share * first
-        variance = (1.0 - share) * np.square(plain) + share * second - np.square(mean)
-        slot, slot_mean, square = mean, mean, variance + np.square(mean)
-        burden = share * np.maximum(first - plain, 0.0) / mean
+    mean, variance, slot, slot_mean, square, burden = _with_prompts(
+        plain, first, second, share, prefill_first=limits.prefill_first
+    )
     rho = np.clip(burden, 0.0, 0.95)
     if gap_s is None:
         others = prompts_per_step
@@ -230,6 +222,21 @@ def steps_of(
         prefill_fraction=rho,
         burst_s=grain * (1.0 + np.square(cv)),
     )
+
+
+def _with_prompts(
+    plain_s: Array, first_s: Array, second_s2: Array, share: Array, *, prefill_first: bool
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Return mean and variance between two tokens, a slot, its mean, its mean square, and the burden of prompts."""
+    if prefill_first:
+        mean, variance = plain_s + share * first_s, share * second_s2 - np.square(share * first_s)
+        slot = (1.0 - share) * plain_s + share * first_s
+        square = (np.square(plain_s) + share * second_s2) / (1.0 + share)
+        return mean, variance, slot, mean / (1.0 + share), square, share * first_s / mean
+    mean = (1.0 - share) * plain_s + share * first_s
+    variance = (1.0 - share) * np.square(plain_s) + share * second_s2 - np.square(mean)
+    burden = share * np.maximum(first_s - plain_s, 0.0) / mean
+    return mean, variance, mean, mean, variance + np.square(mean), burden
 
 
 def _moments(seconds: Callable[[Array], Array], tokens: Array, cv: Array) -> tuple[Array, Array]:
