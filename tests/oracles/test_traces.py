@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from capplan.errors import InputError
 from capplan.inputs.scenario import read_scenario
 from capplan.inputs.trace import read_trace
 from capplan.inputs.traces.read import format_of, workload_of
@@ -228,3 +229,47 @@ def test_a_written_workload_is_the_traffic_of_a_scenario(lognormal, tmp_path):
         )
         p95 = float(getattr(raw, lengths).quantile(0.95))
         assert float(getattr(again, lengths).quantile(0.95)) == pytest.approx(p95, rel=0.08)
+
+
+def test_clients_of_servegen_add_up(tmp_path):
+    """Two windows of ten minutes: 3 + 1 requests per second in the first, 2 in the second."""
+    (tmp_path / "mine_clients.csv").write_text(
+        "client,start_s,rate_rps,cv,pattern,arg1,arg2\n0,0,3,2.0,Gamma,1,1\n1,0,1,1.0,Gamma,1,1\n0,600,2,2.0,Gamma,1,1\n0,600,x,1,Gamma,1,1\n"
+    )
+    (tmp_path / "mine_length_hist.csv").write_text(
+        "field,value,prob\ninput_tokens,100,0.5\ninput_tokens,300,0.5\noutput_tokens,10,1\n"
+    )
+    found = workload_of([tmp_path / "mine_clients.csv"])
+    assert found.requests == 3600
+    assert (found.rate.mean, found.rate.peak_60s, found.rate.seconds) == (3.0, 4.0, 1200.0)
+    assert found.rate.cv == pytest.approx((3 * 2 + 1 * 1 + 2 * 2) / 6)
+    assert (found.input_tokens.mean, found.output_tokens.mean) == (200.0, 10.0)
+    assert found.omissions == ("1 row left out: is not the rate of a client (first in line 5)",)
+
+
+def test_lengths_without_times_make_a_workload_that_asks_for_its_rate(tmp_path):
+    (tmp_path / "v.csv").write_text("num_prefill_tokens,num_decode_tokens\n100,10\n300,30\n")
+    found = workload_of([tmp_path / "v.csv"])
+    assert (found.requests, found.rate.mean, found.input_tokens.mean) == (2, None, 200.0)
+    (tmp_path / "w.yaml").write_text(workload_text(found))
+    (tmp_path / "s.yaml").write_text("name: s\nmodel: m\ntraffic: [{trace: w.yaml}]\n")
+    with pytest.raises(InputError, match="names no request_rate"):
+        read_scenario(tmp_path / "s.yaml")
+    (tmp_path / "w.yaml").write_text(
+        workload_text(found).replace("traffic:\n  - name", "traffic:\n  - request_rate: 3 req/s\n    name")
+    )
+    assert read_scenario(tmp_path / "s.yaml").request_rate_per_s == 3.0
+
+
+def test_the_same_traffic_draws_the_same_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from capplan.report.picture import workload_picture
+
+    name, text = SMALL["Mooncake"]
+    (tmp_path / name).write_text(text)
+    found = workload_of([tmp_path / name])
+    for picture in ("a.svg", "b.svg"):
+        workload_picture(tmp_path / picture, found)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    with pytest.raises(InputError, match=r"'c.bmp' is not one of \.svg, \.png, \.pdf"):
+        workload_picture(tmp_path / "c.bmp", found)
