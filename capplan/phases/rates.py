@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import stacked
+from capplan.numbers import Number, stacked
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.elementwise import ElementwiseRates
@@ -27,9 +27,9 @@ class StepRates:
     linear_attention: LinearAttentionRates
     elementwise: ElementwiseRates
     link: LinkRates
-    activation_bytes: Mapping[str, float]
+    activation_bytes: Mapping[str, Number]
     """Bytes per element of the activations that a dense kernel reads, by weight format."""
-    expert_activation_bytes: Mapping[str, float]
+    expert_activation_bytes: Mapping[str, Number]
     """The same for expert kernels."""
 
 
@@ -47,6 +47,12 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         linear_attention=stacked([value.linear_attention for value in values], index),
         elementwise=stacked([value.elementwise for value in values], index),
         link=stacked([value.link for value in values], index),
-        activation_bytes=first.activation_bytes,
-        expert_activation_bytes=first.expert_activation_bytes,
+        # a device that cannot multiply in a narrow format widens the weights and reads wide activations
+        activation_bytes=_gathered([value.activation_bytes for value in values], index),
+        expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
     )
+
+
+def _gathered(values: Sequence[Mapping[str, Number]], index: NDArray[np.intp]) -> dict[str, Number]:
+    """Return every entry as an array over plans."""
+    return {key: np.array([value[key] for value in values], dtype=np.float64)[index] for key in values[0]}

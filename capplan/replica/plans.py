@@ -19,7 +19,7 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
 from capplan.phases.rates import stacked_rates
 from capplan.replica.rates import step_rates
-from capplan.replica.tables import device_tables, step_knots, with_host
+from capplan.replica.tables import context_bends, device_tables, step_knots, with_host
 from capplan.serving.step_table import StepTable
 
 
@@ -135,7 +135,10 @@ def plans_tables(
     index = np.array([place[device.name] for device in devices], dtype=np.intp).reshape(-1, 1, 1)
     limits = plan_limits(devices, shardings, settings)
     knots = step_knots(
-        float(limits.max_num_seqs.max()), float(limits.max_num_batched_tokens.max()), settings.max_model_len
+        float(limits.max_num_seqs.max()),
+        float(limits.max_num_batched_tokens.max()),
+        settings.max_model_len,
+        context_bends(network),
     )
     tables = device_tables(
         network,

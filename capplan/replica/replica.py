@@ -14,7 +14,14 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, scheduling_of, served_context_tokens
-from capplan.replica.tables import DeviceTables, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import (
+    DeviceTables,
+    context_bends,
+    device_tables,
+    step_knots,
+    table_of_plan,
+    with_host,
+)
 from capplan.serving.step_table import StepTable
 
 
@@ -69,7 +76,8 @@ def cubed(sharding: Sharding) -> Sharding:
 
 def device_tables_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -> DeviceTables:
     """Return the step times of the replica's device, without its host."""
-    knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, served_context_tokens(spec))
+    longest, bends = served_context_tokens(spec), context_bends(spec.network)
+    knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, longest, bends)
     kv_bytes = kv_bytes_per_element(spec.kv_format)
     return device_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots)
 

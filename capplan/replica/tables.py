@@ -4,7 +4,7 @@ One call of the step formulas over all plans and all knots; everything that asks
 (estimate, fleet, simulate, validate) reads these tables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,15 +42,32 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
     return knots
 
 
-def step_knots(max_sequences: float, max_tokens: float, max_context: float) -> Knots:
+def context_bends(network: Network) -> tuple[float, ...]:
+    """Return the contexts from which attention of some layer reads no more: windows and chosen tokens."""
+    found = {
+        float(bend)
+        for layer in set(network.layers)
+        for mixer in layer.mixers
+        for bend in (getattr(mixer, "window_tokens", None), getattr(mixer, "index_top_tokens", None))
+        if bend
+    }
+    return tuple(sorted(found))
+
+
+def step_knots(
+    max_sequences: float, max_tokens: float, max_context: float, bends: Sequence[float] = ()
+) -> Knots:
     """Return knots that reach the given sequences, tokens of one step and context.
 
     Four to the doubling for batches and tokens, where tiles and waves make steps; two for contexts,
-    in which attention is nearly linear.
+    in which attention is linear but for its bends: a chord across one would lie below the cache that is read.
     """
+    contexts = np.concatenate(
+        [[0.0], _geometric(max_context, 2, 64.0), [bend for bend in bends if bend < max_context]]
+    )
     return Knots(
         sequences=_geometric(max_sequences, 4),
-        contexts=np.concatenate([[0.0], _geometric(max_context, 2, 64.0)]),
+        contexts=np.unique(contexts),
         tokens=_geometric(max_tokens, 4),
         new=_geometric(max_tokens, 3),
         past=np.concatenate([[0.0], _geometric(max_context, 2, 256.0)]),

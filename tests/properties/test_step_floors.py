@@ -29,7 +29,7 @@ from capplan.replica.plans import Settings, plan_limits, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import cubed, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, context_bends, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 
 MODELS = (
@@ -62,6 +62,11 @@ laws = settings(max_examples=120, deadline=None)
 def network_of(name, weights):
     network = read_model(name, offline=True)
     return network if weights == "auto" else in_weight_format(network, weights)
+
+
+def own_knots(network):
+    """Return knots as replicas have them; the longest context is no power of two, so that windows lie between."""
+    return step_knots(256.0, 8192.0, 11000.0, context_bends(network))
 
 
 def legal(network, gpu, sharding, engine):
@@ -118,7 +123,7 @@ def test_a_decode_step_is_never_below_its_memory_nor_its_arithmetic(
     network, gpu, own = network_of(name, weights), device(place), profile(*engine)
     sharding = Sharding(float(tensor), float(pipeline))
     assume(legal(network, gpu, sharding, own))
-    rates, table = tables_of(network, gpu, sharding, own)
+    rates, table = tables_of(network, gpu, sharding, own, knots=own_knots(network))
     found = float(decode_step_s(table, sequences, context))
     batch = max(sequences / pipeline, 1.0)
     read = weight_floor_bytes(network, batch, rates) + batch * read_floor_bytes(network, context, 2.0)
@@ -142,7 +147,7 @@ def test_a_step_with_prompts_is_never_below_its_memory_nor_its_arithmetic(
     network, gpu, own = network_of(name, weights), device(place), profile(*engine)
     sharding = Sharding(float(tensor))
     assume(legal(network, gpu, sharding, own))
-    rates, table = tables_of(network, gpu, sharding, own)
+    rates, table = tables_of(network, gpu, sharding, own, knots=own_knots(network))
     found = float(mixed_step_s(table, float(sequences), 1000.0, 1.0, float(new), 0.0))
     tokens = new + sequences
     read = weight_floor_bytes(network, tokens, rates) + sequences * read_floor_bytes(network, 1000.0, 2.0)
