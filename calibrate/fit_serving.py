@@ -19,7 +19,7 @@ from pathlib import Path
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.intervals import Interval, residual_intervals
-from capplan.accuracy.replay import replayed_columns
+from capplan.accuracy.replay import replayed_columns, requests_of
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import measured_columns, prediction_keys
 from capplan.engine.lookup import version_key
@@ -73,9 +73,12 @@ START = HostOverhead(
 FIRST_TOKEN_SHARE = 0.6
 """What an error of the time to first token counts: it repeats itself to 4 to 29 % only, time per token to 0.5 to 3.5 %."""
 
-FOLDS = 3
-MOST_ROWS = 48
+FOLDS = 2
+MOST_ROWS = 40
 """Rows per era that steer the fit, drawn evenly over the groups."""
+
+MOST_REQUESTS = 1000
+"""Longer runs do not steer the fit, for the sake of its time; all rows are scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +168,13 @@ def drawn(items: Sequence[Item], most: int) -> list[Item]:
     return out[:most]
 
 
-def fitted_host(items: Sequence[Item], start: HostOverhead) -> HostOverhead:
+def fitted_host(items: Sequence[Item], start: HostOverhead, rounds: int = 2) -> HostOverhead:
     """Return host times from a search along one number at a time: over the values of GRID, then in finer steps."""
-    chosen = drawn(items, MOST_ROWS)
+    chosen = drawn(
+        [item for item in items if requests_of(item.benchmark) <= MOST_REQUESTS] or items, MOST_ROWS
+    )
     best, score = start, loss(chosen, start)
-    for _ in range(2):
+    for _ in range(rounds):
         before = score
         for name, values in GRID.items():
             best, score = _along_grid(chosen, best, score, name, values)
@@ -229,7 +234,7 @@ def fit_era(
     for fold in range(FOLDS):
         held = set(groups[fold::FOLDS])
         rest = [item for item in members if item.group not in held]
-        own = fitted_host(rest, start) if rest and held else host
+        own = fitted_host(rest, start, rounds=1) if rest and held else host
         left_out += predictions_with([item for item in members if item.group in held], own)
     return host, left_out
 

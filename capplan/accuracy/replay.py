@@ -13,7 +13,7 @@ from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 
-OFFLINE_REQUESTS = 1500
+OFFLINE_REQUESTS = 1000
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
 
 ONLINE_REQUESTS_PER_CLIENT = 10
