@@ -22,6 +22,7 @@ from capplan.accuracy.intervals import Interval, residual_intervals
 from capplan.accuracy.replay import replayed_columns, requests_of
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import measured_columns, prediction_keys
+from capplan.calibrate.left_out import left_out_text
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
@@ -329,6 +330,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     path = package / "accuracy" / "data" / "intervals.yaml"
     path.write_text(intervals_text(residual_intervals(residuals)), encoding="utf-8")
+    (path.parent / "left_out.yaml").write_text(left_out_text(own, left_out), encoding="utf-8")
     return 0
 
 

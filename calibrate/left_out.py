@@ -1,0 +1,78 @@
+"""Scores of serving predictions with numbers that had seen a row beside scores with numbers that had not.
+
+`left_out_text(own, left_out)` is the file capplan/accuracy/data/left_out.yaml, which docs/accuracy.md is written from.
+Both arguments are what `fit_serving.predictions_with` returns.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from capplan.accuracy.score import Prediction, Score, scored
+from capplan.accuracy.serving import row_groups
+from capplan.replica.replica import Replica
+
+HEAD = (
+    "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
+    "# written by `python -m capplan.calibrate.fit_serving`.\n"
+    "# [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, left out\n"
+    "scores:\n"
+)
+COLUMNS = frozenset(
+    {"ttft_ms_mean", "ttft_ms_p50", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "output_tok_s"}
+)
+
+
+class Predicted(Protocol):
+    """What is needed of a row that was predicted."""
+
+    @property
+    def row(self) -> Mapping[str, str]:
+        """Columns of the row."""
+
+    @property
+    def replica(self) -> Replica:
+        """What ran it."""
+
+
+def _by_group(
+    pairs: Iterable[tuple[Predicted, Prediction]],
+) -> dict[tuple[str, str, str], list[Prediction]]:
+    out: dict[tuple[str, str, str], list[Prediction]] = {}
+    for item, prediction in pairs:
+        column = prediction.metric.partition(":")[2] or prediction.metric
+        if column not in COLUMNS:
+            continue
+        own = replace(prediction, metric=column)
+        for grouping, group in row_groups(item.row, item.replica, None).items():
+            if grouping != "ranks":
+                out.setdefault((grouping, group, column), []).append(own)
+    return out
+
+
+def _figures(score: Score) -> str:
+    values = (score.median_ape, score.within_20, score.bias)
+    return ", ".join("null" if value is None else f"{value:.4f}" for value in values)
+
+
+def left_out_text(
+    own: Sequence[tuple[Predicted, Prediction]], left_out: Sequence[tuple[Predicted, Prediction]]
+) -> str:
+    """Return the file of scores by load, source, device, engine and model class.
+
+    Parameters
+    ----------
+    own : rows and their predictions with numbers fitted on all rows
+    left_out : the same rows with numbers fitted without their group
+
+    Returns
+    -------
+    YAML
+    """
+    seen, unseen = _by_group(own), _by_group(left_out)
+    lines = []
+    for key in sorted(set(seen) & set(unseen)):
+        name = ", ".join(f'"{part}"' for part in key)
+        first, second = scored(seen[key]), scored(unseen[key])
+        lines.append(f"  - [{name}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
+    return HEAD + "".join(lines)

@@ -1,0 +1,73 @@
+"""What was promised of the predictions: one line for each figure that the page on accuracy judges."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Statistic: TypeAlias = Literal["median_ape", "mean_ape", "within_20"]
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyTarget:
+    """One promise: a statistic of some predictions, and the value it should reach."""
+
+    title: str
+    statistic: Statistic
+    limit: float
+    groups: tuple[str, ...]
+    """Of kernels: families; of serving: kinds of load."""
+    columns: tuple[str, ...] = ("latency_us",)
+
+    def met(self, value: float | None) -> bool:
+        """Return whether a value keeps the promise."""
+        if value is None:
+            return False
+        return value >= self.limit if self.statistic == "within_20" else value <= self.limit
+
+
+KERNELS = (
+    AccuracyTarget("matmul in bf16", "mean_ape", 0.06, ("gemm bfloat16",)),
+    AccuracyTarget("matmul in fp8", "mean_ape", 0.10, ("gemm fp8",)),
+    AccuracyTarget("matmul in fp8 with block scales", "mean_ape", 0.10, ("gemm fp8_block",)),
+    AccuracyTarget("prefill attention", "mean_ape", 0.06, ("attention_context",)),
+    AccuracyTarget("decode attention", "mean_ape", 0.07, ("attention_decode",)),
+    AccuracyTarget("collectives from 64 KiB", "mean_ape", 0.15, ("comm >= 64 KiB",)),
+)
+"""Timings in shapes of dense models."""
+
+MORE_KERNELS = (
+    AccuracyTarget("matmul, all formats", "median_ape", 0.07, ("gemm",)),
+    AccuracyTarget("attention", "median_ape", 0.08, ("context_attention", "generation_attention")),
+    AccuracyTarget("routed experts", "median_ape", 0.12, ("moe",)),
+    AccuracyTarget("MLA", "median_ape", 0.12, ("mla", "mla_bmm")),
+    AccuracyTarget("linear attention, Mamba-2", "median_ape", 0.15, ("linear_attention",)),
+    AccuracyTarget("collectives", "median_ape", 0.15, ("comm",)),
+)
+"""Timings of all kernels of three engines; a family stands for all its formats and sizes."""
+
+_TPOT, _TTFT, _OUTPUT = ("tpot_ms_mean", "tpot_ms_p50"), ("ttft_ms_mean", "ttft_ms_p50"), ("output_tok_s",)
+
+SERVING = (
+    AccuracyTarget("TPOT, closed loop", "median_ape", 0.06, ("online_conc",), _TPOT[:1]),
+    AccuracyTarget("TPOT, closed loop", "within_20", 0.90, ("online_conc",), _TPOT[:1]),
+    AccuracyTarget("TTFT, closed loop", "median_ape", 0.15, ("online_conc",), _TTFT[:1]),
+    AccuracyTarget("TTFT, closed loop", "within_20", 0.60, ("online_conc",), _TTFT[:1]),
+    AccuracyTarget("output tokens/s, offline maximum", "median_ape", 0.08, ("offline_max",), _OUTPUT),
+    AccuracyTarget("output tokens/s, offline maximum", "within_20", 0.85, ("offline_max",), _OUTPUT),
+    AccuracyTarget("output tokens/s, static batch", "median_ape", 0.12, ("static_batch",), _OUTPUT),
+    AccuracyTarget("TPOT, open loop", "median_ape", 0.12, ("online_rate",), _TPOT),
+    AccuracyTarget("TTFT, open loop", "median_ape", 0.25, ("online_rate",), _TTFT),
+)
+"""Columns of equal standing are tried in order: the mean where a row has one, else the median."""
+
+MEMORY = (
+    AccuracyTarget("weights", "median_ape", 0.005, (), ("weights_gib",)),
+    AccuracyTarget("memory for the cache", "median_ape", 0.02, (), ("available_kv_gib",)),
+    AccuracyTarget("cache tokens", "median_ape", 0.03, (), ("kv_cache_tokens",)),
+    AccuracyTarget("concurrency", "median_ape", 0.03, (), ("max_concurrency",)),
+)
+
+COVERAGE = 0.97
+"""Share of core rows that are predicted."""
+
+INTERVAL_COVERAGE = (0.75, 0.85)
+"""Share of measured values inside their 80 % interval."""
