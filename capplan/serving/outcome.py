@@ -219,8 +219,9 @@ class Ledger:
         self._status[flight.index] = FINISHED
         self.in_flight -= 1
 
-    def shed(self, flight: InFlight) -> None:
-        """Close the row of a request that is turned away."""
+    def shed(self, flight: InFlight, at_s: float) -> None:
+        """Close the row of a request that is turned away; rows do not say when."""
+        del at_s
         self._status[flight.index] = SHED
         self.in_flight -= 1
 

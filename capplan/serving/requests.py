@@ -85,6 +85,7 @@ class InFlight:
         "load_s",
         "output_tokens",
         "prompt_tokens",
+        "received",
         "remaining_tokens",
         "scheduled_s",
         "serial",
@@ -106,6 +107,7 @@ class InFlight:
         self.shared_tokens = 0
         self.class_index = 0
         self.block_ids: list[int] = []
+        self.received = False
         self.done_tokens = 0
         self.blocks = 0
         self.commit_blocks = 0

@@ -13,7 +13,7 @@ sequence. Each step goes as in the engines:
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import inf, isnan
+from math import ceil, inf, isnan
 
 from capplan.serving.block_cache import BlockCache
 from capplan.serving.gauges import Gauges
@@ -22,6 +22,7 @@ from capplan.serving.outcome import Ledger
 from capplan.serving.requests import InFlight
 from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineTerms
+from capplan.serving.token_gaps import TokenGaps
 from capplan.serving.waiting_line import WaitingLine
 
 
@@ -38,7 +39,6 @@ class Server:
         "_ends",
         "_feed",
         "_gaps",
-        "_gauges",
         "_held",
         "_kv",
         "_ledger",
@@ -49,6 +49,7 @@ class Server:
         "_shared",
         "_step",
         "_terms",
+        "gauges",
         "now_s",
     )
 
@@ -62,7 +63,7 @@ class Server:
         self._cap = terms.kv_blocks
         self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
         self._loading_s = 0.0
-        self._gauges = Gauges(terms.kv_blocks)
+        self.gauges = Gauges(terms.kv_blocks)
         self.now_s = 0.0
         self._step = 0
         self._counter = 0
@@ -74,17 +75,21 @@ class Server:
         self._decoding: dict[int, InFlight] = {}
         self._ends: list[tuple[int, int, InFlight]] = []
         self._serial = 0
-        self._gaps: list[tuple[int, float]] = []
-
-    @property
-    def gauges(self) -> Gauges:
-        """Return the measurements so far."""
-        return self._gauges
+        self._gaps = TokenGaps()
 
     @property
     def load(self) -> int:
         """Return the requests that are waiting or running."""
         return self._line.count + len(self._decoding) + (self._partial is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests in the queue."""
+        return self._line.count
+
+    def found_blocks(self, block_ids: Sequence[int]) -> int:
+        """Return how many leading blocks of a prompt the prefix cache holds."""
+        return self._cache.match(block_ids)[0] if self._cache else 0
 
     def advance(self, until_s: float = inf) -> None:
         """Run every step that starts before a time; a step that is under way is finished."""
@@ -103,6 +108,31 @@ class Server:
             else:
                 return
         line.receive(self.now_s)
+
+    def evacuate(self) -> list[InFlight]:
+        """Give up everything that is running or waiting, in order of urgency; generated tokens are kept."""
+        line = self._line
+        line.receive(self.now_s)
+        running = [*self._decoding.values(), *([self._partial] if self._partial else [])]
+        for flight in running:
+            self.cancel(flight)
+        while line.count:
+            running.append(line.head())
+            line.pop()
+        return sorted(running, key=lambda flight: flight.key)
+
+    def cancel(self, flight: InFlight) -> None:
+        """Give up one request, running or waiting, between two steps."""
+        if flight is self._partial:
+            self._give_up(flight)
+        elif flight.index in self._decoding:
+            place = list(self._decoding).index(flight.index)
+            since_s = self._gaps.since_s(place, self.now_s)
+            self._gaps.forget(place)
+            self._give_up(flight)
+            flight.last_token_s = since_s
+        else:
+            self._line.remove(flight)
 
     # --- blocks ---
 
@@ -129,6 +159,14 @@ class Server:
                 flight = last
         elif flight is None:
             flight = next(reversed(self._decoding.values()))
+        if self._gaps.groups and flight is not self._partial:
+            self._gaps.forget_last()
+        self._give_up(flight)
+        self._ledger.preemptions += 1
+        self._line.push(flight)
+
+    def _give_up(self, flight: InFlight) -> None:
+        """Take a running request out of the batch; what it has generated becomes part of its prompt."""
         if flight is self._partial:
             self._partial = None
             self._held -= flight.blocks
@@ -140,13 +178,10 @@ class Server:
             flight.prompt_tokens += 1 + produced
             flight.remaining_tokens -= produced
             flight.last_token_s = self.now_s
-            if self._gaps:
-                self._forget_gap()
+            flight.received = False
             flight.serial = -1
             self._drop_stale()
         self._release(flight)
-        self._ledger.preemptions += 1
-        self._line.push(flight)
 
     def _release(self, flight: InFlight) -> None:
         """Give up what a request has reserved and shared."""
@@ -158,12 +193,6 @@ class Server:
         """Let go of cached blocks that the blocks of the running requests have overwritten."""
         if self._cache:
             self._cache.trim((self._cap - private) // self._terms.id_blocks)
-
-    def _forget_gap(self) -> None:
-        """Take one sequence, of those that joined last, out of the gaps to come: it is preempted."""
-        count, since = self._gaps.pop()
-        if count > 1:
-            self._gaps.append((count - 1, since))
 
     def _join(self, flight: InFlight) -> None:
         flight.base = flight.prompt_tokens - flight.shared_tokens - self._counter
@@ -179,8 +208,6 @@ class Server:
         del self._decoding[flight.index]
         self._kv.leave(flight.base)
         self._shared -= flight.shared_tokens
-
-    # --- one step ---
 
     def _plan(self) -> list[tuple[InFlight, int]]:
         """Return the prompts of the next step, each with the tokens to work on; admit what fits."""
@@ -200,6 +227,12 @@ class Server:
         used = -1
         while line.count and running < terms.max_num_seqs and budget > 0:
             flight = line.head()
+            if flight.received:
+                if not self._take_over(flight):
+                    break
+                running += 1
+                used = -1
+                continue
             if self._cache and flight.block_ids:
                 self._look_up(flight)
             new = flight.prompt_tokens - flight.cached_tokens
@@ -221,6 +254,24 @@ class Server:
             running += 1
             chunks.append((flight, new))
         return chunks
+
+    def _take_over(self, flight: InFlight) -> bool:
+        """Let a request whose prompt was worked on elsewhere decode, if its blocks and its next token fit."""
+        terms = self._terms
+        own = flight.prompt_tokens - flight.shared_tokens
+        used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
+        blocks = -(-(own + ceil(terms.growth)) // terms.block_tokens)
+        commit = terms.blocks_of(flight)[1]
+        if used + blocks > self._cap or self._committed + commit > self._cap:
+            return False
+        self._line.pop()
+        flight.commit_blocks = commit
+        self._committed += commit
+        if not self._gaps.groups:
+            self._gaps.wait(len(self._decoding), self.now_s)
+        self._gaps.wait(1, flight.first_token_s)
+        self._join(flight)
+        return True
 
     def _look_up(self, flight: InFlight) -> None:
         """Find the leading blocks of a prompt in the cache; at least one token is always worked on."""
@@ -253,16 +304,19 @@ class Server:
         if self._loading_s:
             seconds += self._loading_s
             self._loading_s = 0.0
-        self._gauges.add(start, seconds, len(self._decoding) + len(chunks), held)
+        self.gauges.add(start, seconds, len(self._decoding) + len(chunks), held)
         self.now_s = start + seconds
         ledger.steps += 1
         if decoding:
-            ledger.itl.add(seconds, decoding)
+            if self._gaps.groups:
+                self._gaps.end(self.now_s, ledger.itl)
+            else:
+                ledger.itl.add(seconds, decoding)
             self._step += 1
             self._counter = int(self._step * self._terms.growth)
             self._complete()
-        elif self._decoding and not self._gaps:
-            self._gaps.append((len(self._decoding), start))
+        elif not self._gaps.groups:
+            self._gaps.wait(len(self._decoding), start)
         self._partial = None
         joined = len(self._decoding)
         for flight, new in chunks:
@@ -272,8 +326,8 @@ class Server:
                 self._partial = flight
             else:
                 self._first_token(flight)
-        if self._gaps and len(self._decoding) > joined:
-            self._gaps.append((len(self._decoding) - joined, self.now_s))
+        if self._gaps.groups:
+            self._gaps.wait(len(self._decoding) - joined, self.now_s)
 
     def _first_token(self, flight: InFlight) -> None:
         """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
@@ -307,7 +361,7 @@ class Server:
         before = kv.blocks(self._counter) + self._held
         context = (kv.tokens + self._shared) / sequences + self._counter
         row = self._clock.row(sequences)
-        if self._gaps:
+        if self._gaps.groups:
             steps = 1
         steps, seconds = row.run(context, steps, limit - start, terms.growth)
         self.now_s = start + seconds
@@ -316,12 +370,10 @@ class Server:
         after = kv.blocks(self._counter) + self._held
         self._trim(after)
         pinned = self._terms.kv_blocks - self._cap
-        self._gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
+        self.gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
         self._ledger.steps += steps
-        if self._gaps:
-            for count, since in self._gaps:
-                self._ledger.itl.add(self.now_s - since, count)
-            self._gaps.clear()
+        if self._gaps.groups:
+            self._gaps.end(self.now_s, self._ledger.itl)
         else:
             self._ledger.itl.add(seconds / steps, sequences * steps)
         self._complete()

@@ -62,9 +62,11 @@ class EngineTerms:
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
         overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
         shared = 0 if flight.block_ids else self.shared_tokens(flight)
-        tokens = flight.prompt_tokens - shared + flight.output_tokens - 1 + overshoot
+        tokens = flight.prompt_tokens - shared + flight.remaining_tokens - 1 + overshoot + flight.received
         if -(-tokens // self.block_tokens) > self.kv_blocks:
             return True
+        if flight.received:
+            return False
         return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
 
 

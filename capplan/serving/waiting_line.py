@@ -82,6 +82,12 @@ class WaitingLine:
         self.count += 1
         heappush(self._heap, (flight.key, flight))
 
+    def remove(self, flight: InFlight) -> None:
+        """Let a waiting request go."""
+        flight.end_step = -2
+        flight.scheduled_s = 0.0
+        self.count -= 1
+
     def next_expiry_s(self) -> float:
         """Return when the next request will have waited for too long; drop those that have started."""
         earliest = inf
@@ -98,14 +104,18 @@ class WaitingLine:
             whole = flight.prompt_tokens // self._terms.id_tokens if self._terms.caching else 0
             flight.block_ids = flight.block_ids[:whole]
         if self._terms.too_long(flight) or self.count >= self._limit:
-            self._ledger.shed(flight)
+            self._ledger.shed(flight, flight.enqueued_s)
             self.feed.ended(flight.enqueued_s)
             return
         flight.shared_tokens = self._terms.shared_tokens(flight)
         self.count += 1
         heappush(self._heap, (flight.key, flight))
-        if self.deadlines:
-            self._expiry[flight.class_index].append(flight)
+        if self.deadlines and isnan(flight.scheduled_s):
+            line = self._expiry[flight.class_index]
+            place = len(line)
+            while place and line[place - 1].enqueued_s > flight.enqueued_s:
+                place -= 1
+            line.insert(place, flight)
 
     def _expire(self, at_s: float) -> None:
         for limit_s, line in zip(self._limits_s, self._expiry, strict=True):
@@ -113,6 +123,6 @@ class WaitingLine:
                 flight = line.popleft()
                 flight.end_step = -2
                 self.count -= 1
-                self._ledger.shed(flight)
+                self._ledger.shed(flight, at_s)
                 self.feed.ended(at_s)
                 return
