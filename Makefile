@@ -5,7 +5,7 @@
 #   make check    lint, then test: what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands.md anew from --help
+#   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,10 +1,11 @@
-"""Write docs/commands.md from the commands themselves: `python -m capplan.cli.document`.
+"""Write what the documentation shows of the program: `python -m capplan.cli.document` (`make docs`).
 
-A test checks that the file is current, so what the documentation shows is what `--help` says and
-what the examples print.
+docs/commands.md is written from the commands themselves; in the other pages the marked console blocks
+are run anew. Tests check that both are current. It can be run any number of times.
 """
 
 import io
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import typer
 
 from capplan.cli.commands import COMMANDS
+from capplan.cli.console_blocks import with_output
 from capplan.cli.main import app, main
 
 EXAMPLES = {
@@ -110,7 +112,24 @@ def _example(name: str) -> str:
     return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
 
+def pages(root: Path) -> list[Path]:
+    """Return the pages whose marked blocks are run: all but the one that is written whole."""
+    return [
+        root / "README.md",
+        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name != "commands.md"),
+    ]
+
+
+def write(root: Path) -> None:
+    """Write docs/commands.md and the marked blocks of all other pages anew."""
+    os.chdir(root)  # commands of the pages are written as from the root of the repository
+    texts = {root / "docs" / "commands.md": documentation()}
+    texts |= {page: with_output(page.read_text(encoding="utf-8"), main) for page in pages(root)}
+    for page, text in texts.items():
+        if text != page.read_text(encoding="utf-8"):
+            page.write_text(text, encoding="utf-8")
+            sys.stderr.write(f"wrote {page.relative_to(root)}\n")
+
+
 if __name__ == "__main__":
-    target = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
-    target.write_text(documentation(), encoding="utf-8")
-    sys.stderr.write(f"wrote {target}\n")
+    write(Path(__file__).resolve().parents[2])

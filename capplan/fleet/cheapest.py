@@ -72,7 +72,13 @@ def cheapest_fleet(
             plans.append(plan)
         if progress:
             progress(done + 1, len(waiting))
-    plans.sort(key=lambda plan: (plan.usd_per_hour if plan.usd_per_hour is not None else inf, plan.gpus))
+    plans.sort(
+        key=lambda plan: (
+            plan.usd_per_hour if plan.usd_per_hour is not None else inf,
+            plan.gpus,
+            -plan.slo_met_probability,
+        )
+    )
     rows = sorted(rejected.items(), key=lambda item: (item[0][0], -item[1]))
     relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)
     return FleetAnswer(

@@ -106,7 +106,9 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    stated = [assumption_of(text) for text in engine.assumptions]
+    # A flag of the command line is a key of a scenario.
+    flags = [assumption_of(text) for text in engine.assumptions]
+    stated = [Assumption(a.what, a.replace.removeprefix("--").replace("-", "_")) for a in flags]
     paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
     return AskedFleet(
         scenario,

@@ -1,8 +1,10 @@
 """What `capplan fleet` shows: the decision, the plans, and what was turned down."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
 from capplan.inputs.question import AskedFleet
@@ -10,10 +12,24 @@ from capplan.report.answer import Answer, Table
 from capplan.report.over_time_answer import over_time_assumptions, over_time_result, over_time_tables
 
 _SHOWN = (
-    "hardware", "gpus", "replicas", "plan", "request_rate_per_replica", "concurrency_per_replica", "ttft_s.p95",
-    "tpot_s.p95", "slo_met_probability", "usd_per_hour", "usd_per_month", "usd_per_million_output_tokens",
+    "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
+    "usd_per_million_output_tokens", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
 )  # fmt: skip
-_TITLES = {"request_rate_per_replica": "per replica", "concurrency_per_replica": "in flight", "plan": "each"}
+_TITLES = {
+    "plan": "each replica",
+    "gpus_per_replica": "GPUs each",
+    "usd_per_hour": "cost",
+    "usd_per_month": "cost",
+    "usd_per_million_output_tokens": "cost",
+    "slo_met_probability": "targets met",
+}
+_PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
+"""Columns that rest on what kernels reach; marked where that was taken from another device."""
+_READING = (
+    "replicas x GPUs each = GPUs; GPUs x price = cost per hour, spares included; cost per hour x 730 = cost per month",
+    "cost per Mtok out: a million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold",
+)
+"""How to read the plans."""
 
 
 def layout_text(plan: FleetPlan) -> str:
@@ -33,6 +49,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
     return {
         "hardware": plan.layout.device.name,
         "gpus": plan.gpus,
+        "gpus_per_replica": plan.layout.devices,
         "replicas": plan.replicas,
         "spare_replicas": plan.spare_replicas,
         "tensor_parallel": int(sharding.tensor),
@@ -48,6 +65,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
+        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
@@ -69,8 +87,22 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
     return (
         f"{asked.scenario.name}: {plan.gpus} x {plan.layout.device.name} ({plan.replicas} replicas of "
-        f"{plan.layout.devices}{spare}; {layout_text(plan)}), {cost}"
+        f"{plan.layout.devices}{spare}; {layout_text(plan)}), {cost}, "
+        f"{sure(plan.slo_met_probability)} sure to meet its targets"
     )
+
+
+def sure(probability: float) -> str:
+    """Return a probability as it is said: no prediction is certain.
+
+    Examples
+    --------
+    >>> sure(0.616), sure(0.9999), sure(0.0001)
+    ('62 %', 'over 99 %', 'under 1 %')
+    """
+    if probability > 0.99:
+        return "over 99 %"
+    return "under 1 %" if probability < 0.01 else f"{100.0 * probability:.0f} %"
 
 
 def relaxation_text(relaxation: Relaxation) -> str:
@@ -82,18 +114,36 @@ def relaxation_text(relaxation: Relaxation) -> str:
     )
 
 
+def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
+    """Return which devices of the plans borrow what their kernels reach from another one."""
+    names = dict.fromkeys(plan.layout.device.name for plan in plans if plan.label == "assumed")
+    return tuple(
+        Assumption(f"kernels on {name} reach what they reach on a related device", "capplan calibrate")
+        for name in names
+    )
+
+
+def _rejected_title(answer: FleetAnswer) -> str:
+    """Return how many candidates were turned down, and what became of the others, so that the counts add up."""
+    turned_down = sum(item.count for item in answer.rejected)
+    title = f"Rejected: {turned_down:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
+    left = answer.evaluated - turned_down
+    return (
+        f"{title}; the other {left:,} meet the targets, at a smaller load or a higher cost" if left else title
+    )
+
+
 def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     rows = [plan_row(plan) for plan in answer.plans]
     shown = [{**row, "plan": layout_text(plan)} for row, plan in zip(rows, answer.plans, strict=True)]
     rejected = [asdict(item) for item in answer.rejected]
-    tables = [Table(shown, title="Plans, cheapest first", shown=_SHOWN, titles=_TITLES)] if shown else []
-    tables.append(Table(rejected, title=f"Rejected, of {answer.evaluated} candidates"))
-    unsure = {
-        f"{plan.layout.device.name}: efficiencies of another device, nothing was measured on this one"
-        for plan in answer.plans
-        if plan.label == "assumed"
-    }
+    assumed = frozenset(
+        (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
+    )
+    tables = [Table(shown, title="Plans, cheapest first", shown=_SHOWN, titles=_TITLES, assumed=assumed)]
+    if rejected:
+        tables.append(Table(rejected, title=_rejected_title(answer), titles={"count": "candidates"}))
     chosen = plan_row(answer.chosen) if answer.chosen else None
     return Answer(
         command="fleet",
@@ -114,10 +164,17 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
                 for r in answer.relaxations
             ],
         },
-        tables=(*tables, *(over_time_tables(over_time) if over_time else ())),
+        tables=(
+            *(table for table in tables if table.rows),
+            *(over_time_tables(over_time) if over_time else ()),
+        ),
         headline=decision(asked, answer),
-        closing=tuple(relaxation_text(item) for item in answer.relaxations),
-        assumptions=(*asked.assumptions, *(over_time_assumptions(over_time) if over_time else ())),
-        warnings=(*asked.warnings, *sorted(unsure)),
+        closing=(*(_READING if rows else ()), *(relaxation_text(item) for item in answer.relaxations)),
+        assumptions=(
+            *asked.assumptions,
+            *kernel_assumptions(answer.plans),
+            *(over_time_assumptions(over_time) if over_time else ()),
+        ),
+        warnings=asked.warnings,
         exit_code=0 if answer.plans else 4,
     )

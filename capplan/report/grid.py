@@ -9,7 +9,9 @@ from typing import Any
 
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.json_text import plain
-from capplan.report.screen_units import is_number, screen_of, shown_number
+from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
+
+_STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,13 @@ def grid_of(table: Table) -> Grid:
     headings, right, columns = [], [], []
     for name in names:
         values = [row.get(name) for row in rows]
-        screen = screen_of(name, values, title=table.titles.get(name))
+        scaled_by = [_least_time(rows)] if name in _STATISTICS else values
+        screen = screen_of(name, scaled_by, title=table.titles.get(name))
         numbers = any(is_number(value) for value in values)
         unit = f" ({screen.unit})" if screen.unit and numbers else ""
         headings.append(screen.heading + unit)
         right.append(numbers)
-        columns.append(
-            [_text(v, screen.factor, assumed=(i, name) in table.assumed) for i, v in enumerate(values)]
-        )
+        columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
     return Grid(tuple(headings), tuple(right), tuple(zip(*columns, strict=True)))
 
 
@@ -45,7 +46,17 @@ def footnotes(answer: Answer) -> list[str]:
     """Return the lines that say what was assumed and which flag or key replaces it."""
     if not answer.assumptions:
         return []
-    return ["assumed (*):", *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
+    marked = any(table.assumed for table in answer.tables)
+    heading = "assumed (*):" if marked else "assumed:"
+    return [heading, *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
+
+
+def _least_time(rows: list[dict[str, Any]]) -> float:
+    """Return the shortest time of a table of statistics: its columns are compared, so they share one unit."""
+    cells = (row.get(name) for row in rows for name in _STATISTICS)
+    return min(
+        (float(cell) for cell in cells if cell is not None and is_number(cell) and cell > 0.0), default=0.0
+    )
 
 
 def _shown_names(table: Table, rows: list[dict[str, Any]]) -> list[str]:
@@ -61,7 +72,7 @@ def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
     cells = []
     for name in names:
         screen = screen_of(name, [row[name]], title=table.titles.get(name))
-        shown = _text(row[name], screen.factor, assumed=(0, name) in table.assumed)
+        shown = _text(row[name], screen, assumed=(0, name) in table.assumed)
         unit = screen.unit if is_number(row[name]) else ""
         more = (texts.get(name, "") for texts in table.beside.values())
         cells.append((screen.heading, shown, unit, *more))
@@ -69,12 +80,13 @@ def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
     return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells))
 
 
-def _text(value: Any, factor: float, *, assumed: bool) -> str:
+def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
     star = "*" if assumed else ""
     if value is None:
         return f"-{star}"
     if isinstance(value, bool):
         return ("yes" if value else "no") + star
     if is_number(value):
-        return shown_number(value, factor) + star
+        money = screen.unit.startswith("$")
+        return (shown_money(value, screen.unit) if money else shown_number(value, screen.factor)) + star
     return f"{value}{star}"

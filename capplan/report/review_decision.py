@@ -2,7 +2,7 @@
 
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
-from capplan.report.fleet_answer import layout_text, relaxation_text
+from capplan.report.fleet_answer import layout_text, relaxation_text, sure
 from capplan.report.review import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 
@@ -52,19 +52,6 @@ def _target_text(margin: TargetMargin) -> str:
         shown_number(value, screen.factor) for value in (margin.predicted_s, margin.target.limit_s)
     )
     return f"{margin.target.key} {predicted} of {limit} {screen.unit} ({sure(margin.met_probability)} sure)"
-
-
-def sure(probability: float) -> str:
-    """Return a probability as it is said: no prediction is certain.
-
-    Examples
-    --------
-    >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('62 %', 'over 99 %', 'under 1 %')
-    """
-    if probability > 0.99:
-        return "over 99 %"
-    return "under 1 %" if probability < 0.01 else f"{100.0 * probability:.0f} %"
 
 
 def decision_section(given: Findings) -> Section:

@@ -161,7 +161,7 @@ def sources_section(given: Findings) -> Section:
             rows += _device_rows(device)
             rows.append(_efficiency_row(given, device))
     prices = price_rows(given)
-    titles = {"usd_per_gpu_hour": "price ($/h)", "low": "lowest ($/h)", "high": "highest ($/h)"}
+    titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
     priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
     return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
 

@@ -8,7 +8,7 @@ from capplan.assumption import Assumption
 from capplan.report import review_evidence as evidence
 from capplan.report import review_plans as plans
 from capplan.report.answer import Answer, Table
-from capplan.report.fleet_answer import fleet_answer
+from capplan.report.fleet_answer import fleet_answer, kernel_assumptions
 from capplan.report.review import Findings, Review, Section
 from capplan.report.review_decision import decision_section, decision_sentence
 
@@ -45,12 +45,9 @@ def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
             "capplan estimate with other lengths",
         )
     ]
-    if given.chosen is not None and given.chosen.label == "assumed":
-        name = given.chosen.layout.device.name
-        own.append(
-            Assumption(f"kernels on {name} reach what they reach on a related device", "capplan calibrate")
-        )
-    return (*given.asked.assumptions, *(own if given.chosen is not None else ()))
+    if given.chosen is None:
+        return given.asked.assumptions
+    return (*given.asked.assumptions, *own, *kernel_assumptions((given.chosen,)))
 
 
 def _answer(

@@ -200,7 +200,7 @@ def cost_section(given: Findings) -> Section:
     rows = [_cost_row(plan) for plan in given.found.plans[: RUNNERS_UP + 1]]
     titles = {
         "plan": "each replica",
-        "usd_per_gpu_hour": "GPU-hour ($/h)",
+        "usd_per_gpu_hour": "price",
         "hours": "hours",
         "output_million_tokens_per_month": "answers (Mtok/month)",
         "total_million_tokens_per_month": "prompts and answers (Mtok/month)",
@@ -254,8 +254,8 @@ def price_rows(given: Findings) -> list[dict[str, Any]]:
             {
                 "hardware": name,
                 "usd_per_gpu_hour": price.usd_per_hour,
-                "low": price.low_usd_per_hour,
-                "high": price.high_usd_per_hour,
+                "low_usd_per_gpu_hour": price.low_usd_per_hour,
+                "high_usd_per_gpu_hour": price.high_usd_per_hour,
                 "provider": record.get("provider", "the scenario"),
                 "commitment": price.commitment,
                 "date": record.get("date"),

@@ -12,6 +12,7 @@ from typing import Any
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 # last words of a name: (unit on screen, factor from the base unit, heading where nothing is left of the name)
 _FIXED = {
+    "usd_per_gpu_hour": ("$/GPU/h", 1.0, "price"),
     "usd_per_hour": ("$/h", 1.0, "price"),
     "usd_per_month": ("$/month", 1.0, "price"),
     "usd_per_year": ("$/year", 1.0, "price"),
@@ -27,6 +28,10 @@ _FIXED = {
     "joules": ("J", 1.0, "energy"),
     "fraction": ("%", 100.0, "share"),
     "probability": ("%", 100.0, "probability"),
+    "ape": ("%", 100.0, "error"),
+    "bias": ("%", 100.0, "bias"),
+    "within_20": ("%", 100.0, "within 20 %"),
+    "coverage": ("%", 100.0, "coverage"),
     "tokens": ("tokens", 1.0, "tokens"),
     "seconds": ("s", 1.0, "time"),
     "s": ("s", 1.0, "time"),
@@ -117,6 +122,37 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
                 unit, factor = "ms", 1e3
             return f"{unit}{divisor}", factor, left[:-length] or [alone]
     return "", 1.0, words
+
+
+def shown_money(value: float, unit: str) -> str:
+    """Return dollars: to the cent, so that a row multiplies across as it stands; whole by the month and year.
+
+    A price of one GPU-hour has up to four decimals, because it is multiplied by many; below one dollar, three digits.
+
+    Parameters
+    ----------
+    value : [$ or $ per something]
+    unit : as on screen
+
+    Returns
+    -------
+    text without a currency sign
+
+    Examples
+    --------
+    >>> shown_money(81.62, "$/h"), shown_money(59582.6, "$/month"), shown_money(4.0811, "$/GPU/h"), shown_money(0.0523, "$/Mtok")
+    ('81.62', '59,583', '4.0811', '0.0523')
+    """
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    if abs(value) >= (100 if unit in {"$/month", "$/year", "$"} else 100_000):
+        return f"{value:,.0f}"
+    if unit == "$/GPU/h":
+        cents, _, rest = f"{value:.4f}".partition(".")
+        return f"{cents}.{rest[:2]}{rest[2:].rstrip('0')}"
+    return f"{value:,.2f}" if abs(value) >= 1.0 else shown_number(value, 1.0)
 
 
 def shown_number(value: float, factor: float) -> str:

@@ -1,6 +1,6 @@
 """What `capplan spec` shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,9 @@ _INDEPENDENT = Assumption(
     "a draft token is accepted with the same chance at every place, independently of the others",
     "--acceptance as measured by the engine",
 )
+MOST_ROUNDS = 16
+"""Rounds shown one by one; more are shown by their speedup alone."""
+
 _MEASURE = "capplan calibrate, then --calibration FILE"
 _SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
@@ -41,9 +44,13 @@ def spec_answer(
     best = [asdict(row) for row in found.best]
     shown = tuple(name for name in _SHOWN if name != "fits" or found.memory is not None)
     memory = _memory_rows(found)
-    tables = [Table(rows, title="Rounds", shown=shown, titles=_TITLES)]
+    tables = []
     if len(best) > 1 and len(rows) > len(best):
         tables.append(Table(best, title="Best draft length at every batch", shown=shown, titles=_TITLES))
+    if len(rows) > MOST_ROUNDS:
+        tables.append(_speedups(rows))
+    else:
+        tables.append(Table(rows, title="Rounds", shown=shown, titles=_TITLES))
     if memory:
         tables.append(Table([memory], title="Memory of one device", upright=True, titles=_MEMORY_TITLES))
     result: dict[str, Any] = {
@@ -61,11 +68,21 @@ def spec_answer(
         command="spec",
         result=result,
         tables=tuple(tables),
+        csv_rows=rows,
         headline=_headline(found, target, draft),
         closing=(_closing(found, stated=isinstance(target, float)),),
         assumptions=(_INDEPENDENT, *assumptions, *(Assumption(text, _MEASURE) for text in found.assumptions)),
         warnings=tuple(warnings),
     )
+
+
+def _speedups(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one line per batch with the speedup of every draft length; CSV and JSON have every round."""
+    lines: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(row["batch"], {"batch": row["batch"]})
+        line[f"drafts {row['draft_tokens']}"] = row["speedup"]
+    return Table(list(lines.values()), title="Speedup by batch and draft tokens")
 
 
 def _name(part: ReplicaSpec | DraftModel | float) -> str | None:

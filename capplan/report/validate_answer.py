@@ -23,8 +23,8 @@ _SHOWN = (
     "interval_coverage",
 )
 _TITLES = {
-    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "90 % of errors under", "within_20": "within 20 %",
-    "interval_coverage": "inside the 80 % interval", "n": "measured",
+    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "nine in ten under", "within_20": "off by 20 % at most",
+    "interval_coverage": "in the 80 % interval", "n": "measured",
 }  # fmt: skip
 WORST = 12
 """Rows of the list of worst predictions."""
@@ -79,12 +79,12 @@ def validate_answer(validation: Validation) -> Answer:
     headline = (
         f"{validation.predicted} of {validation.rows} rows predicted; {len(validation.scored)} values scored"
     )
-    board = [{"metric": name, **row} for name, row in metrics.items()]
+    board = [{"metric": name, **metrics[name]} for name in sorted(metrics)]
     refused = [{"reason": reason, "values": count} for reason, count in validation.refused.items()]
     tables = [
         Table(
             board,
-            title="Scoreboard (weighted; errors are shares of the measured value)",
+            title="Scoreboard (weighted; errors in % of the measured value)",
             shown=_SHOWN,
             titles=_TITLES,
         ),

@@ -1,0 +1,80 @@
+"""Console blocks of the documentation: the commands in them are run, and what they print is written below them.
+
+A block is rerun where the line before it is `MARK`:
+
+    <!-- output written by `make docs` -->
+    ```console
+    $ capplan kv-size llama-3.1-8b | head -4
+    ...
+    ```
+
+A command line is `$ capplan ...`, at most with `| head -N` behind it, as a shell would run it from the root of the repository.
+"""
+
+import io
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+
+MARK = "<!-- output written by `make docs` -->"
+_BLOCK = re.compile(re.escape(MARK) + r"\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_HEAD = re.compile(r"^(?P<words>.*?)(?: \| head -(?P<lines>\d+))?$")
+
+
+def commands_of(page: str) -> Iterator[str]:
+    """Return the command lines of the marked blocks of a page, without the prompt."""
+    for block in _BLOCK.findall(page):
+        yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
+
+
+def printed(command: str, program: Callable[[list[str]], int]) -> str:
+    """Return what a command line prints to stdout, without the end of the last line.
+
+    Parameters
+    ----------
+    command : as in a shell: `capplan ...`, at most with `| head -N`
+    program : runs the words after `capplan`
+
+    Returns
+    -------
+    text, cut as `head` would cut it
+
+    Examples
+    --------
+    >>> printed("capplan a 'b c' | head -1", lambda words: print(len(words), "words", sep=chr(10)) or 0)
+    '2'
+    """
+    match = _HEAD.match(command)
+    assert match is not None
+    name, *words = shlex.split(match["words"])
+    if name != "capplan":
+        raise ValueError(f"{command!r}: a marked block runs capplan alone")
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+        program(words)
+    lines = out.getvalue().rstrip().splitlines()
+    if match["lines"]:
+        lines = lines[: int(match["lines"])]
+    return "\n".join(lines)
+
+
+def with_output(page: str, program: Callable[[list[str]], int]) -> str:
+    """Return a page with every marked block run anew; the rest stays as it is.
+
+    Parameters
+    ----------
+    page : text of a Markdown file
+    program : runs the words after `capplan`
+
+    Returns
+    -------
+    the page; running it twice changes nothing
+    """
+
+    def again(match: re.Match[str]) -> str:
+        lines = [line for line in match[1].splitlines() if line.startswith("$ ")]
+        text = "\n\n".join("\n".join([line, printed(line[2:], program)]) for line in lines)
+        return f"{MARK}\n```console\n{text}\n```"
+
+    return _BLOCK.sub(again, page)
