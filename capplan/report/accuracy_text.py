@@ -1,0 +1,53 @@
+"""What docs/accuracy.md says in words; its figures are worked out when the page is written."""
+
+BEGIN = """# How far to trust the predictions
+
+Written by `python -m capplan.report.accuracy_page FOLDER -o docs/accuracy.md`; do not edit by hand. FOLDER holds the measured results
+that the numbers below come from: published serving benchmarks, timed kernels, and logs of engine starts.
+`capplan validate` without arguments repeats the back-test on 200 measured points that come with the package, each with its source
+(chosen by `python -m capplan.calibrate.choose_points`: spread over sources, devices, engines, model classes and loads with a fixed seed, never by error).
+
+An error is |predicted / measured - 1|. Rows are weighted by one over the rows of the same configuration, so that a long sweep counts once.
+Rows that are hard stay in; rows that are refused count against coverage.
+"""
+
+METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths, arrivals or clients, on a replica with the row's engine and version,
+  through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
+  the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
+- A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
+  per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
+  datasheet rates (`tests/properties/test_step_floors.py`).
+- In sample: numbers fitted on all core rows. Left out: rows are grouped by source, model and device; groups are dealt into folds and each
+  fold is predicted with host numbers fitted on the other folds. Kernel numbers come from kernel timings alone and have seen no serving row.
+- Intervals are the 10th and 90th percentile of measured over predicted of left-out rows, by quantity, load, model class and whether the
+  device was calibrated, widened for the number of groups (split conformal); a regime without data gets the widest.
+"""
+
+FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in
+[assumptions.md](assumptions.md).
+"""
+
+WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
+  figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
+- **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
+- **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
+  for a range of versions cannot tell them apart.
+- **Devices whose kernels nobody timed** take the numbers of their nearest relative and are labelled assumed; consumer boards, AMD, TPU and
+  Gaudi among them. Compare such devices only with the interval in view.
+- **MLA and expert models with attention data parallelism**: few sources, one or two versions of an engine, kernels that change by the month.
+- **Not modelled**: disaggregated prefill and decode, multi-token prediction in a replay, LoRA, context parallelism, offloading to host
+  memory, power caps, several models on a device. Rows of such runs are refused.
+- **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
+  plans that differ by less than their intervals, or for prices of anything but the hours of devices.
+"""
+
+SETTLE = """| doubt | measurement |
+| --- | --- |
+| host time of an engine version | decode steps of one small model at 1, 8, 64 and 256 sequences with the engine's own step log: slope and intercept are the two numbers |
+| what overlaps in a CUDA graph | one trace of a decode step under graphs beside the same kernels timed one by one |
+| TTFT of a closed loop | per-request times of one run, in order of arrival: burst and steady state apart |
+| experts under load | tokens per expert of a real router on real prompts, at 1, 64 and 1024 tokens |
+| a device that nobody timed | `capplan calibrate`, twenty minutes on that device |
+| collectives across servers | an all-reduce and an all-to-all of 64 KiB to 64 MiB over two nodes |
+| noise of a source | the same run three times: repeated runs differ by 0.5 to 3.5 % in TPOT and 4 to 29 % in mean TTFT |
+"""
