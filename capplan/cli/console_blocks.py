@@ -8,7 +8,8 @@ A block is rerun where the line before it is `MARK`:
     ...
     ```
 
-A command line is `$ capplan ...`, at most with `| head -N` behind it, as a shell would run it from the root of the repository.
+A command line is `$ capplan ...`, at most with `2>&1` and `| head -N` or `| tail -N` behind it, as a shell would run it from the
+root of the repository.
 """
 
 import io
@@ -19,7 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 MARK = "<!-- output written by `make docs` -->"
 _BLOCK = re.compile(re.escape(MARK) + r"\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_HEAD = re.compile(r"^(?P<words>.*?)(?: \| head -(?P<lines>\d+))?$")
+_LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?(?: \| (?P<end>head|tail) -(?P<lines>\d+))?$")
 
 
 def commands_of(page: str) -> Iterator[str]:
@@ -33,30 +34,29 @@ def printed(command: str, program: Callable[[list[str]], int]) -> str:
 
     Parameters
     ----------
-    command : as in a shell: `capplan ...`, at most with `| head -N`
+    command : as in a shell: `capplan ...`, at most with `2>&1` and `| head -N` or `| tail -N`
     program : runs the words after `capplan`
 
     Returns
     -------
-    text, cut as `head` would cut it
+    text, cut as `head` or `tail` would cut it
 
     Examples
     --------
     >>> printed("capplan a 'b c' | head -1", lambda words: print(len(words), "words", sep=chr(10)) or 0)
     '2'
     """
-    match = _HEAD.match(command)
+    match = _LINE.match(command)
     assert match is not None
     name, *words = shlex.split(match["words"])
     if name != "capplan":
         raise ValueError(f"{command!r}: a marked block runs capplan alone")
     out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+    with redirect_stdout(out), redirect_stderr(out if match["errors"] else io.StringIO()):
         program(words)
     lines = out.getvalue().rstrip().splitlines()
-    if match["lines"]:
-        lines = lines[: int(match["lines"])]
-    return "\n".join(lines)
+    count = int(match["lines"] or len(lines))
+    return "\n".join(lines[-count:] if match["end"] == "tail" else lines[:count])
 
 
 def with_output(page: str, program: Callable[[list[str]], int]) -> str:

@@ -18,16 +18,17 @@ _SHOWN = (
 _TITLES = {
     "plan": "each replica",
     "gpus_per_replica": "GPUs each",
-    "usd_per_hour": "cost",
-    "usd_per_month": "cost",
-    "usd_per_million_output_tokens": "cost",
+    "usd_per_gpu_hour": "",
+    "usd_per_hour": "",
+    "usd_per_month": "",
+    "usd_per_million_output_tokens": "",
     "slo_met_probability": "targets met",
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on what kernels reach; marked where that was taken from another device."""
 _READING = (
-    "replicas x GPUs each = GPUs; GPUs x price = cost per hour, spares included; cost per hour x 730 = cost per month",
-    "cost per Mtok out: a million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold",
+    "replicas (spares included) x GPUs each = GPUs; GPUs x $/GPU/h = $/h; $/h x 730 = $/month",
+    "$/Mtok out: per million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold",
 )
 """How to read the plans."""
 

@@ -35,8 +35,8 @@ def grid_of(table: Table) -> Grid:
         scaled_by = [_least_time(rows)] if name in _STATISTICS else values
         screen = screen_of(name, scaled_by, title=table.titles.get(name))
         numbers = any(is_number(value) for value in values)
-        unit = f" ({screen.unit})" if screen.unit and numbers else ""
-        headings.append(screen.heading + unit)
+        unit = screen.unit if numbers else ""
+        headings.append(f"{screen.heading} ({unit})" if unit and screen.heading else screen.heading or unit)
         right.append(numbers)
         columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
     return Grid(tuple(headings), tuple(right), tuple(zip(*columns, strict=True)))

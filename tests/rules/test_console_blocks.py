@@ -1,0 +1,79 @@
+"""What the pages show of the program is what it prints. `make docs` writes it anew."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from capplan.cli.console_blocks import MARK, with_output
+from capplan.cli.document import pages
+from capplan.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKED = [page for page in pages(ROOT) if MARK in page.read_text(encoding="utf-8")]
+_NUMBER = re.compile(r"(?<![A-Za-z])\d[\d,]*(?:\.\d+)?")
+ROUNDING = 0.01
+"""The last of three digits may differ between machines, whose libraries round sums differently."""
+
+
+def words_and_numbers(text):
+    """Return a page without its numbers and column widths, and the numbers."""
+    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(text)]
+    return " ".join(re.sub("─+", "─", _NUMBER.sub("0", text)).split()), numbers
+
+
+@pytest.mark.parametrize("page", MARKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_shows_what_the_program_prints(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    shown = page.read_text(encoding="utf-8")
+    now = with_output(shown, main)
+    assert words_and_numbers(shown)[0] == words_and_numbers(now)[0], "run: make docs"
+    assert words_and_numbers(shown)[1] == pytest.approx(words_and_numbers(now)[1], rel=ROUNDING), (
+        "run: make docs"
+    )
+
+
+def test_every_output_of_capplan_in_the_readme_is_run():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(.*)\n```console\n\$ capplan", text)
+    assert len(blocks) >= 3
+    assert set(blocks) == {MARK}
+
+
+def test_running_a_page_twice_changes_nothing():
+    page = f"before\n\n{MARK}\n```console\n$ capplan x | head -1\nold\n$ capplan y\n```\n\nafter\n"
+
+    def program(words):
+        print(*words, "one")
+        print("two")
+        return 0
+
+    once = with_output(page, program)
+    assert once == (
+        f"before\n\n{MARK}\n```console\n$ capplan x | head -1\nx one\n\n$ capplan y\ny one\ntwo\n```\n\nafter\n"
+    )
+    assert with_output(once, program) == once
+
+
+def test_a_block_runs_nothing_but_the_program():
+    with pytest.raises(ValueError, match="runs capplan alone"):
+        with_output(f"{MARK}\n```console\n$ rm -r .\n```\n", main)
+
+
+def test_the_scenario_and_the_library_of_the_readme_run(tmp_path, monkeypatch, capsys, capplan):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (scenario,) = re.findall(r"```yaml\n# file: chat\.yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "chat.yaml").write_text(scenario)
+    ran = capplan("fleet", tmp_path / "chat.yaml", "--offline")
+    assert ran.code == 0, ran.err
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    exec(compile(program, "README.md", "exec"), {})
+    assert re.fullmatch(r"\d+ \S+ [\d.]+\n", capsys.readouterr().out)
+
+
+def test_every_command_is_in_the_readme():
+    from capplan.cli.commands import COMMANDS
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"`capplan {name}" not in text] == []
