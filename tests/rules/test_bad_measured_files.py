@@ -1,0 +1,168 @@
+"""Files of measured results with odd rows: a row that cannot be is refused with a reason, and the others are predicted."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from capplan.cli.main import main
+from capplan.errors import InputError
+from capplan.inputs.intervals import shipped_intervals
+from capplan.inputs.measured import measured_kind, measured_rows
+from capplan.inputs.validation import BUILT_IN_POINTS, validation
+
+SERVING = {
+    "id": "a", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "weights_dtype": "bf16", "kv_dtype": "auto", "gpu": "h100-sxm", "num_gpus": "1", "tp": "1", "pp": "1", "ep": "1",
+    "dp": "1", "isl": "500", "osl": "60", "length_distribution": "fixed", "concurrency": "4", "request_rate": "",
+    "tpot_ms_mean": "9", "ttft_ms_mean": "40", "kind": "online_conc", "batch_static": "", "notes": "n_requests=20",
+    "core": "1", "weight": "1",
+}  # fmt: skip
+MEMORY = {
+    "id": "m", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "gpu": "h100-sxm", "gpu_memory_gib": "79.19", "tp": "1", "pp": "1", "max_model_len": "8192",
+    "gpu_memory_utilization": "0.9", "max_num_seqs": "", "weights_gib": "14.98", "status": "ok", "confidence": "A",
+}  # fmt: skip
+KERNEL = {
+    "id": "k", "gpu": "h100_sxm", "family": "gemm", "op": "gemm", "dtype": "fp8", "backend": "vllm", "m": "64",
+    "n": "4096", "k": "4096", "latency_us": "20",
+}  # fmt: skip
+GOOD = {"serving": SERVING, "memory": MEMORY, "kernel": KERNEL}
+
+
+def written(folder, rows, name="results.csv"):
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path = folder / name
+    path.write_text(out.getvalue(), encoding="utf-8")
+    return path
+
+
+def validated(path, kind=None):
+    return validation([path], kind=kind, intervals=shipped_intervals())
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_good_row_is_predicted(kind, tmp_path):
+    found = validated(written(tmp_path, [GOOD[kind]]))
+    assert found.predicted == 1
+    assert not found.refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text", "words"),
+    [
+        ("serving", "model_hf_id", "nobody/nothing", "nobody/nothing"),
+        ("serving", "model_hf_id", "", "model_hf_id: missing"),
+        ("serving", "gpu", "h2000", "unknown hardware"),
+        ("serving", "engine", "atom", "unknown engine"),
+        ("serving", "weights_dtype", "fp9", "unknown weight dtype"),
+        ("serving", "kv_dtype", "fp9", "unknown KV dtype"),
+        ("serving", "kind", "offline", "unknown kind"),
+        ("serving", "isl", "", "isl: missing"),
+        ("serving", "isl", "1e30", "isl: 1e30 is out of range"),
+        ("serving", "isl", "-5", "isl: -5 is out of range"),
+        ("serving", "osl", "lots", "osl: 'lots' is not a number"),
+        ("serving", "tp", "1e9", "tp: 1e9 is out of range"),
+        ("serving", "num_gpus", "3", "does not use all 3 GPUs"),
+        ("serving", "weight", "heavy", "weight: 'heavy' is not a number"),
+        ("serving", "notes", "n_requests=99999999999", "are over the"),
+        ("serving", "spec_decode", "eagle", "spec_decode"),
+        ("memory", "model_hf_id", "nobody/nothing", "nobody/nothing"),
+        ("memory", "model_hf_id", "", "model_hf_id: missing"),
+        ("memory", "gpu", "h2000", "unknown hardware"),
+        ("memory", "engine", "atom", "unknown engine"),
+        ("memory", "pp", "1e9", "pp: 1e9 is out of range"),
+        ("memory", "gpu_memory_utilization", "90", "gpu_memory_utilization: 90 is out of range"),
+        ("kernel", "gpu", "h2000", "unknown hardware"),
+        ("kernel", "family", "fft", "not modelled"),
+        ("kernel", "dtype", "fp9", "not modelled"),
+        ("kernel", "m", "0", "m: 0 is out of range"),
+        ("kernel", "m", "", "lacks a column"),
+        ("kernel", "n", "wide", "n: 'wide' is not a number"),
+    ],
+)
+def test_an_odd_row_is_refused_with_its_reason_and_the_next_one_predicted(kind, key, text, words, tmp_path):
+    odd = {"spec_decode": "", **GOOD[kind], key: text, "id": "odd"}
+    good = {"spec_decode": "", **GOOD[kind], "id": "good"}
+    found = validated(written(tmp_path, [odd, good]), kind)
+    assert {p.row for p in found.predictions if p.predicted is not None} == {"good"}
+    (reason,) = found.refused
+    assert words in reason
+
+
+@pytest.mark.parametrize("text", ["nan", "", "n/a", "inf", "fast", "-3", "0"])
+def test_a_measured_cell_that_is_no_number_was_not_measured(text, tmp_path):
+    found = validated(written(tmp_path, [{**SERVING, "ttft_ms_mean": text}]))
+    assert [p.metric for p in found.predictions] == ["tpot_ms_mean"]
+
+
+def test_files_that_are_no_table_are_refused_in_one_line(tmp_path):
+    for content in (b"", b"\n\n", b"\x1f\x8bbroken", b"\xff\xfe\x00", b"a,b\n1,2\n"):
+        path = tmp_path / "odd.csv"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"odd\.csv"):
+            measured_kind(path, measured_rows(path), None)
+
+
+def test_the_command_refuses_a_missing_file_and_a_wrong_kind(tmp_path, capsys):
+    assert main(["validate", str(tmp_path / "none.csv")]) == 2
+    assert main(["validate", str(written(tmp_path, [KERNEL])), "--kind", "serving"]) == 2
+    assert "column 'engine' is missing" in capsys.readouterr().err
+
+
+ODD = st.sampled_from(
+    [
+        "",
+        "nan",
+        "inf",
+        "-inf",
+        "-1",
+        "0",
+        "0.5",
+        "1e30",
+        "1e9",
+        "abc",
+        "1,000",
+        "None",
+        "3.7",
+        "fp9",
+        "gpt2",
+        "3",
+        "é",
+        "\x01",
+    ]
+)
+
+
+@given(st.sampled_from(sorted(GOOD)), st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_cell_makes_a_validation_crash(tmp_path, kind, data):
+    row = dict(GOOD[kind])
+    for key in data.draw(st.lists(st.sampled_from(sorted(row)), min_size=1, max_size=3, unique=True)):
+        row[key] = data.draw(ODD)
+    for p in validated(written(tmp_path, [row]), kind).predictions:
+        assert p.reason or (p.predicted is not None and p.predicted == p.predicted)
+
+
+def test_built_in_points_have_their_sources():
+    rows = measured_rows(BUILT_IN_POINTS)
+    assert len(rows) == 200
+    assert len({row["id"] for row in rows}) == 200
+    for row in rows:
+        assert row["source"]
+        assert row["source_url"].startswith("https://")
+        assert row["date"]
+    for column, least in (
+        ("source", 10),
+        ("engine", 3),
+        ("gpu", 12),
+        ("kind", 6),
+        ("model_hf_id", 30),
+        ("group", 60),
+    ):
+        assert len({row[column] for row in rows}) >= least, column
