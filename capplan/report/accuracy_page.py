@@ -103,7 +103,7 @@ def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> s
                 [regime, f"{len(own):,}", str(entry.groups), f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}", percent(inside)]
             )  # fmt: skip
     if not rows:
-        return "No fit has left any yet.\n"
+        return "No fit has left any yet."
     return markdown(["regime", "values", "groups", "measured / predicted, 80 %", "inside"], rows)
 
 
@@ -213,16 +213,16 @@ def accuracy_page(folder: Path) -> str:
         parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
     parts += [
         _named("Intervals").lstrip("\n"),
-        interval_table(own, shipped_intervals()),
-        "\n" + _named("Steps or queues"),
+        interval_table(own, shipped_intervals()) + "\n",
+        _named("Steps or queues"),
         "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
-        separated_table(own),
-        "\n" + _named("Furthest off"),
-        "One value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
-        worst_table(own, _told),
-        "\n" + _named("Refused"),
-        refusal_table(own),
-        "\n" + _named("Where it is weak, and what not to use it for"),
+        separated_table(own) + "\n",
+        _named("Furthest off"),
+        "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
+        worst_table([p for p in own if not p.metric.endswith("p99")], _told) + "\n",
+        _named("Refused"),
+        refusal_table(own) + "\n",
+        _named("Where it is weak, and what not to use it for"),
         WEAK,
         _named("What would settle it"),
         SETTLE,
