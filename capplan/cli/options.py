@@ -12,13 +12,17 @@ from capplan.errors import InputError, unknown
 
 def whole(option: str, noun: str, *, least: int = 1, most: int = 1_000_000_000) -> Callable[[Any], int]:
     """Return a reader of whole numbers that says what is allowed."""
+    of = f" of {noun}" if noun else ""
+    example = "8192" if noun == "tokens" else "8"
 
     def read(text: Any) -> int:
         digits = str(text).replace("_", "").replace(",", "")
         if not digits.lstrip("+-").isdecimal():
-            raise InputError(f"{option}: {text!r} is not a whole number of {noun}; write it as '8192'")
+            raise InputError(f"{option}: {text!r} is not a whole number{of}; write it as '{example}'")
         if not least <= int(digits[:40]) <= most:
-            raise InputError(f"{option}: {text!r} is out of range; {least} to {most} {noun} are allowed")
+            raise InputError(
+                f"{option}: {text!r} is out of range; {least} to {most}{' ' if noun else ''}{noun} are allowed"
+            )
         return int(digits)
 
     read.__name__ = "whole number"

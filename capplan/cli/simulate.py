@@ -24,7 +24,7 @@ Until = Annotated[
 Seed = Annotated[
     int,
     typer.Option(
-        "--seed", parser=whole("--seed", "(a seed)", least=0), metavar="N", help="Of what is drawn at random."
+        "--seed", parser=whole("--seed", "", least=0), metavar="N", help="Of what is drawn at random."
     ),
 ]
 Hardware = Annotated[

@@ -75,8 +75,9 @@ def cheapest_fleet(
     plans.sort(
         key=lambda plan: (
             plan.usd_per_hour if plan.usd_per_hour is not None else inf,
-            plan.gpus,
+            plan.gpus if plan.usd_per_hour is None else 0,
             -plan.slo_met_probability,
+            plan.gpus,
         )
     )
     rows = sorted(rejected.items(), key=lambda item: (item[0][0], -item[1]))

@@ -92,7 +92,7 @@ _TITLES = {
     "max_num_batched_tokens": "tokens in one step, at most",
     "kv_cache_tokens": "tokens in the cache",
     "max_concurrency": "sequences of that length at once",
-    "reserved_bytes_per_sequence": "one such sequence takes",
+    "reserved_bytes_per_sequence": "one such sequence takes, on each GPU",
     "longest_context_tokens": "longest context of one sequence alone",
 }
 

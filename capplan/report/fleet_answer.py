@@ -85,12 +85,15 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     if plan is None:
         return f"{asked.scenario.name}: no plan holds the targets on the hardware allowed"
     cost = f"${plan.usd_per_month:,.0f} a month" if plan.usd_per_month is not None else "price unknown"
+    return f"{asked.scenario.name}: {purchase_text(plan)}, {cost}, {sure(plan.slo_met_probability)} sure to meet its targets"
+
+
+def purchase_text(plan: FleetPlan) -> str:
+    """Return how many of which device, and how they are grouped."""
+    replicas = f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'}"
+    each = f"{plan.layout.devices} {'GPU' if plan.layout.devices == 1 else 'GPUs'}"
     spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
-    return (
-        f"{asked.scenario.name}: {plan.gpus} x {plan.layout.device.name} ({plan.replicas} replicas of "
-        f"{plan.layout.devices}{spare}; {layout_text(plan)}), {cost}, "
-        f"{sure(plan.slo_met_probability)} sure to meet its targets"
-    )
+    return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
 
 
 def sure(probability: float) -> str:
@@ -119,7 +122,10 @@ def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
     """Return which devices of the plans borrow what their kernels reach from another one."""
     names = dict.fromkeys(plan.layout.device.name for plan in plans if plan.label == "assumed")
     return tuple(
-        Assumption(f"kernels on {name} reach what they reach on a related device", "capplan calibrate")
+        Assumption(
+            f"kernels on {name} reach what they reach on a related device",
+            "calibration, a file of capplan calibrate",
+        )
         for name in names
     )
 

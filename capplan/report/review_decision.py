@@ -2,7 +2,7 @@
 
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
-from capplan.report.fleet_answer import layout_text, relaxation_text, sure
+from capplan.report.fleet_answer import purchase_text, relaxation_text, sure
 from capplan.report.review import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 
@@ -26,18 +26,13 @@ def decision_sentence(given: Findings) -> str:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
         return f"No fleet of {names} serves {scenario.name} within its targets; nothing should be bought on these terms."
     verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
-    spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
-    each = (
-        f"{plan.replicas} {'replica' if plan.replicas == 1 else 'replicas'} of {plan.layout.devices} "
-        f"{'GPU' if plan.layout.devices == 1 else 'GPUs'}"
-    )
     cost = (
         f"${plan.usd_per_month:,.0f} a month"
         if plan.usd_per_month is not None
         else "a price that is not known"
     )
     targets = _targets_text(given.margins[0])
-    return f"{verb} {plan.gpus} x {plan.layout.device.name} ({each}{spare}; {layout_text(plan)}) for {cost}: {targets}."
+    return f"{verb} {purchase_text(plan)} for {cost}: {targets}."
 
 
 def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
