@@ -33,20 +33,20 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plan, with_host
 
 ERAS: dict[str, tuple[str, ...]] = {
-    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.15.0", "0.18.0"),
+    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.18.0"),
     "sglang": ("0.4.0",),
     "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.2.0"),
 }
 """Versions from which a set of numbers holds: where an engine's stack changed."""
 
-GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.13.0": 512.0, "0.15.0": 512.0, "0.18.0": 512.0}}
+GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.13.0": 512.0, "0.18.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 GRID: dict[str, tuple[float, ...]] = {
     "step_s": (0.0, 1e-4, 2e-4, 4e-4, 7e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4.5e-3, 7e-3, 1e-2, 1.5e-2),
     "sequence_s": (0.0, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4),
     "prefill_token_s": (0.0, 3e-7, 1e-6, 2e-6, 4e-6, 8e-6, 1.5e-5, 3e-5),
-    "request_s": (0.0, 3e-3, 6e-3, 1.2e-2, 2e-2, 3e-2, 4.5e-2, 6.5e-2, 1e-1, 1.5e-1),
+    "request_s": (0.0, 3e-3, 6e-3, 1.2e-2, 2e-2, 3e-2, 4.5e-2, 6.5e-2, 1e-1, 1.5e-1, 2.2e-1),
     "decode_excess_ratio": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5),
     "prefill_excess_ratio": (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0, 1.2, 1.5, 1.8, 2.2),
     "eager_layer_s": (0.0, 5e-5, 1e-4, 2e-4, 3e-4, 4.5e-4, 7e-4, 1e-3),
@@ -75,8 +75,8 @@ FIRST_TOKEN_SHARE = 0.6
 """What an error of the time to first token counts: it repeats itself to 4 to 29 % only, time per token to 0.5 to 3.5 %."""
 
 FOLDS = 2
-MOST_ROWS = 40
-"""Rows per era that steer the fit, drawn evenly over the groups."""
+MOST_ROWS = 50
+"""Rows per era that steer the fit."""
 
 MOST_REQUESTS = 1000
 """Longer runs do not steer the fit, for the sake of its time; all rows are scored."""
@@ -142,31 +142,24 @@ def steering_columns(item: Item) -> list[str]:
 
 
 def loss(items: Sequence[Item], host: HostOverhead) -> float:
-    """Return the weighted mean of the capped logarithmic errors."""
+    """Return the mean of the capped logarithmic errors of rows that were drawn by weight."""
     total = weight = 0.0
     for item in items:
         columns, measured = predicted_columns(item, host), measured_columns(item.row)
         for name in steering_columns(item):
             found = columns.get(name, 0.0)
             error = abs(log(found / measured[name])) if found > 0 else WORST
-            share = item.weight * (FIRST_TOKEN_SHARE if name.startswith("ttft") else 1.0)
+            share = FIRST_TOKEN_SHARE if name.startswith("ttft") else 1.0
             total += share * min(error, WORST)
             weight += share
     return total / max(weight, 1e-12)
 
 
 def drawn(items: Sequence[Item], most: int) -> list[Item]:
-    """Return at most so many rows, drawn evenly over the groups with a fixed seed."""
+    """Return at most so many rows, drawn without replacement in proportion to their weights, with a fixed seed."""
     order = random.Random(0)  # noqa: S311  (a sample, not a secret)
-    by_group: dict[str, list[Item]] = {}
-    for item in items:
-        by_group.setdefault(item.group, []).append(item)
-    for members in by_group.values():
-        order.shuffle(members)
-    out: list[Item] = []
-    while len(out) < most and any(by_group.values()):
-        out += [members.pop() for members in by_group.values() if members]
-    return out[:most]
+    keyed = [(order.random() ** (1.0 / max(item.weight, 1e-6)), place) for place, item in enumerate(items)]
+    return [items[place] for _, place in sorted(keyed, reverse=True)[:most]]
 
 
 def fitted_host(items: Sequence[Item], start: HostOverhead, rounds: int = 2) -> HostOverhead:

@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal[
 SHAREGPT_SPREAD = (1.1, 0.9)
 """Log standard deviation of prompt and answer lengths of chat data, where only the mean is known."""
 
+SHAREGPT_LONGEST = (8.0, 2.5)
+"""Longest prompt and answer of chat data over their means: benchmarks cut answers off (an assumption)."""
+
 SUITE_REQUESTS = {"A": 300, "B": 200, "C": 300, "D": 100, "F": 300, "G": 300}
 """Requests of AccelMark's open-loop suites: rate x seconds at their lightest rates, where nothing queues."""
 
@@ -168,13 +171,15 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
     random = np.random.default_rng(SEED)
     uniform = re.search(r"uniform\[([\d.]+),\s*([\d.]+)\]", benchmark.lengths)
     out = []
-    for mean, spread in zip((benchmark.input_tokens, benchmark.output_tokens), SHAREGPT_SPREAD, strict=True):
+    means = (benchmark.input_tokens, benchmark.output_tokens)
+    for mean, spread, longest in zip(means, SHAREGPT_SPREAD, SHAREGPT_LONGEST, strict=True):
         if uniform:
             low, high = float(uniform.group(1)), float(uniform.group(2))
             draw = random.uniform(low, high, requests) * (2.0 * mean / (low + high))
         elif "sharegpt" in benchmark.lengths and mean > 1:
             draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)
-            draw = np.minimum(draw * mean / draw.mean(), 20.0 * mean)
+            draw = np.minimum(draw, longest * mean)
+            draw = np.minimum(draw * mean / draw.mean(), longest * mean)
         else:
             draw = np.full(requests, mean)
         out.append(np.maximum(1.0, np.round(draw)))

@@ -11,7 +11,6 @@ HOST_TIMES: dict[str, dict[str, HostOverhead]] = {
         "0.7.0": HostOverhead(0.00249, 2e-05, 2e-06, 0.045, 0, 0.84, 0.6, 0),
         "0.8.0": HostOverhead(0.0015, 2e-05, 2e-06, 0.0166, 0, 0.4, 1.5, 512),
         "0.13.0": HostOverhead(0.001245, 1.2e-05, 2e-06, 0.02, 0, 0.5, 1.8, 512),
-        "0.15.0": HostOverhead(0.00249, 0, 2e-06, 0.065, 0, 0.9, 1.2, 512),
         "0.18.0": HostOverhead(0.0007, 1.66e-05, 2e-06, 0.0072, 0, 0.6, 1.494, 512),
     },
     "sglang": {
@@ -27,5 +26,5 @@ HOST_TIMES: dict[str, dict[str, HostOverhead]] = {
 }
 """Engine -> version from which the numbers hold -> numbers."""
 
-FITTED = 84
+FITTED = 77
 """Count of the numbers above that were fitted; the last of each row is an engine default."""
