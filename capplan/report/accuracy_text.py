@@ -29,6 +29,11 @@ FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no mea
 
 WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
   figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
+- **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
+  the mean is a tenth of the slowest, as the first burst is a tenth of the requests: kernels are compiled when they are first called. Such
+  seconds belong to the day of the run and are not predicted.
+- **Limits that a row does not state.** Six runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
+  for 20 to 118 s: the engine was told to hold fewer. Cache dtypes are `auto` in most published rows and may have been fp8.
 - **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
 - **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
   for a range of versions cannot tell them apart.
