@@ -225,8 +225,19 @@ class Ledger:
         self._status[flight.index] = SHED
         self.in_flight -= 1
 
-    def outcome(self, seconds: float, gauges: Sequence[Gauges]) -> Outcome:
-        """Return everything, with the gauges of one or several engines."""
+    def add_totals(self, other: "Ledger") -> None:
+        """Add what another ledger counted of its engine; rows are not looked at."""
+        self.preemptions += other.preemptions
+        self.prefill_tokens += other.prefill_tokens
+        self.cached_tokens += other.cached_tokens
+        self.steps += other.steps
+        self.itl.merge(other.itl)
+
+    def outcome(
+        self, seconds: float, gauges: Sequence[Gauges], lifetimes_s: Sequence[float] | None = None
+    ) -> Outcome:
+        """Return everything, with the gauges of one or several engines and how long each of them was there."""
+        lives = [seconds] * len(gauges) if lifetimes_s is None else list(lifetimes_s)
         ttft, e2e = np.array(self._ttft), np.array(self._e2e)
         output = np.array(self._output, dtype=np.int64)
         with np.errstate(invalid="ignore"):
@@ -234,8 +245,8 @@ class Ledger:
         batch = _summed([gauge.batch_s for gauge in gauges])
         occupancy = _summed([gauge.occupancy_s for gauge in gauges])
         busy = sum(gauge.busy_s for gauge in gauges)
-        occupancy[0] += max(len(gauges) * seconds - busy, 0.0)
-        capacity_seconds = seconds * sum(gauge.capacity for gauge in gauges)
+        occupancy[0] += max(sum(lives) - busy, 0.0)
+        capacity_seconds = sum(life * gauge.capacity for life, gauge in zip(lives, gauges, strict=True))
         return Outcome(
             status=np.frombuffer(bytes(self._status), dtype=np.uint8),
             arrival_s=np.array(self._arrival),
@@ -258,7 +269,7 @@ class Ledger:
             if capacity_seconds
             else 0.0,
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
-            busy_fraction=busy / (len(gauges) * seconds) if seconds else 0.0,
+            busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
             timeline=_joint([gauge.timeline(seconds) for gauge in gauges]),
         )
 

@@ -1,0 +1,202 @@
+"""The time of a fleet: arrivals, ends, transfers and whatever else happens between the steps of its engines.
+
+Engines run on their own between two events. While what ends in one of them can change another at once (a closed loop,
+a hedged request), the engine whose next step starts first runs one step at a time; else all run up to the next event.
+Either way every event finds all engines at its time. A step that is under way is always finished: a failure or a
+cancellation takes effect at its end.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from math import inf, isnan
+
+from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_pool import EnginePool
+from capplan.serving.hedges import FIRST_TOKEN, Hedges, copy_of
+from capplan.serving.outcome import SHED, Ledger
+from capplan.serving.requests import InFlight
+from capplan.serving.waiting_line import Source
+
+
+class Dispatcher:
+    """Sends requests to pools of engines and keeps their rows."""
+
+    __slots__ = (
+        "_closed_loop",
+        "_ends",
+        "_feed",
+        "_ledger",
+        "_serial",
+        "_timers",
+        "entry",
+        "hand_over",
+        "hedges",
+        "now_s",
+        "pools",
+    )
+
+    def __init__(self, feed: Source, ledger: Ledger, *, closed_loop: bool) -> None:
+        """Start at zero without engines."""
+        self._feed = feed
+        self._ledger = ledger
+        self._closed_loop = closed_loop
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._ends: list[tuple[float, int, EngineLife, InFlight, int]] = []
+        self._serial = 0
+        self.now_s = 0.0
+        self.pools: list[EnginePool] = []
+        """The first one gets what arrives; only later ones get what is handed over."""
+        self.entry: Callable[[InFlight], bool] | None = None
+        """Whether a request may come in at all; None: every one."""
+        self.hand_over: Callable[[EngineLife, InFlight, float], bool] | None = None
+        """Whether a request that an engine has finished goes on elsewhere."""
+        self.hedges: Hedges | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Return whether nobody is in the fleet or known to come."""
+        return not self._ledger.in_flight and self._feed.next_s == inf
+
+    def at(self, time_s: float, action: Callable[[float], None]) -> None:
+        """Have something done at a time, not before now."""
+        self._serial += 1
+        heappush(self._timers, (max(time_s, self.now_s), self._serial, action))
+
+    # --- reports of engines ---
+
+    def first_token(self, life: EngineLife, flight: InFlight) -> None:
+        """Learn of a first token; whose it is of two copies is settled in order of time."""
+        if self.hedges and self.hedges.hedged(flight.index):
+            self._report(flight.first_token_s, life, flight, FIRST_TOKEN)
+        else:
+            self._ledger.first_token(flight)
+
+    def ended(self, life: EngineLife, flight: InFlight, at_s: float, status: int) -> None:
+        """Learn of an end; it counts once the time of the fleet has come there."""
+        self._report(at_s, life, flight, status)
+
+    def _report(self, at_s: float, life: EngineLife, flight: InFlight, status: int) -> None:
+        self._serial += 1
+        heappush(self._ends, (at_s, self._serial, life, flight, status))
+
+    # --- time ---
+
+    def run(self, until_s: float) -> float:
+        """Let everything happen that begins before a time; return when the last step ended."""
+        while True:
+            event_s = min(self._timers[0][0] if self._timers else inf, self._feed.next_s, until_s)
+            if self._closed_loop or (self.hedges and self.hedges.live):
+                event_s = min(event_s, self._ends[0][0] if self._ends else inf)
+                lives = [life for pool in self.pools for life in pool.alive]
+                first = min(lives, key=lambda life: life.next_start_s, default=None)
+                if first is not None and first.next_start_s < event_s:
+                    first.step()
+                    continue
+            elif self._upstream(event_s):
+                continue
+            if event_s >= until_s:
+                break
+            self.now_s = max(event_s, self.now_s)
+            self._event(event_s)
+        for pool in self.pools:
+            pool.advance(until_s)
+        self.settle(inf)
+        return max(life.server.now_s for pool in self.pools for life in pool.lives)
+
+    def _upstream(self, event_s: float) -> bool:
+        """Run the pools that hand requests over; return whether that brought an earlier event."""
+        for pool in self.pools[:-1]:
+            pool.advance(event_s)
+            self.settle(event_s)
+        return bool(self._timers) and self._timers[0][0] < event_s
+
+    def _event(self, at_s: float) -> None:
+        """Let happen what comes first at a time: ends, then something planned or else an arrival."""
+        self.settle(at_s)
+        if self._timers and self._timers[0][0] <= at_s:
+            heappop(self._timers)[2](self.now_s)
+        elif self._feed.next_s <= at_s:
+            flight = self._feed.take()
+            self._ledger.arrived(flight)
+            if self.entry is None or self.entry(flight):
+                self.dispatch(self.pools[0], flight)
+            else:
+                self._close(flight, at_s, SHED)
+
+    def settle(self, until_s: float) -> None:
+        """Let ends count that have come by a time."""
+        ends = self._ends
+        while ends and ends[0][0] <= until_s:
+            at_s, _, life, flight, status = heappop(ends)
+            if status != FIRST_TOKEN:
+                life.load -= 1
+                self._end_if_drained(life, at_s)
+            if self.hedges:
+                over, cancelled = self.hedges.settle(flight, status, self._ledger)
+                for other in cancelled:
+                    self._end_if_drained(other, other.server.now_s)
+                if not over:
+                    continue
+            if self.hand_over is None or status == SHED or not self.hand_over(life, flight, at_s):
+                self._close(flight, at_s, status)
+
+    def _close(self, flight: InFlight, at_s: float, status: int) -> None:
+        if status == SHED:
+            self._ledger.shed(flight, at_s)
+        else:
+            self._ledger.finished(flight, at_s)
+        self._feed.ended(max(at_s, self.now_s))
+
+    def _end_if_drained(self, life: EngineLife, at_s: float) -> None:
+        if life.draining and not life.load:
+            next(pool for pool in self.pools if life in pool.alive).end(life, at_s)
+
+    # --- sending ---
+
+    def dispatch(self, pool: EnginePool, flight: InFlight) -> None:
+        """Send a request to one of the replicas that serve now; without any it is held until one does."""
+        if not pool.serving:
+            pool.held.append(flight)
+            return
+        life = self._choice(pool, pool.serving, flight)
+        life.send(self.now_s, flight)
+        if self.hedges and self.hedges.sent(life, flight):
+            self.at(self.now_s + self.hedges.hedging.after_s, partial(self._hedge, flight.index))
+
+    def _choice(self, pool: EnginePool, lives: Sequence[EngineLife], flight: InFlight) -> EngineLife:
+        if pool.router.needs_loads:
+            pool.advance(self.now_s)
+            self.settle(self.now_s)
+        life = pool.router.choice(lives, flight)
+        life.advance(self.now_s)
+        return life
+
+    def admit(self, pool: EnginePool, life: EngineLife) -> None:
+        """Let a replica serve, and send what was held."""
+        if pool.admit(life):
+            held = list(pool.held)
+            pool.held.clear()
+            for flight in held:
+                self.dispatch(pool, flight)
+
+    def _hedge(self, index: int, at_s: float) -> None:
+        """Send a copy of a request that has no token yet to another replica."""
+        hedges, pool = self.hedges, self.pools[0]
+        found = hedges.only_copy(index) if hedges else None
+        if found is None:
+            return
+        found[0].advance(at_s)
+        self.settle(at_s)
+        others = [life for life in pool.serving if life is not found[0]]
+        if hedges is None or not others or found is not hedges.only_copy(index):
+            return
+        life, flight = found
+        if flight.first_token_s <= at_s:
+            return
+        copy = copy_of(flight)
+        target = self._choice(pool, others, copy)
+        target.send(at_s, copy)
+        hedges.sent(target, copy)
+        if not isnan(flight.first_token_s):
+            self._report(flight.first_token_s, life, flight, FIRST_TOKEN)

@@ -1,0 +1,212 @@
+"""What may happen to a fleet while it serves: failures, autoscaling, hedged requests, transfers of caches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Literal, NamedTuple
+
+from capplan.errors import InputError
+
+Routing = Literal["round_robin", "least_loaded", "prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded", "prefix_aware")
+
+
+class Failure(NamedTuple):
+    """A replica that stops: its step under way is finished, what it held is rerouted and recomputed."""
+
+    time_s: float
+    replica: int
+    repair_s: float = inf
+    """Until it serves again, with an empty cache; infinite: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """When replicas are added and taken away; looked at in equal intervals."""
+
+    min_replicas: int
+    max_replicas: int
+    start_s: float
+    """From the decision until a new replica serves: machine, weights, warm-up."""
+    interval_s: float = 15.0
+    high_fraction: float = 0.8
+    """Requests in the fleet over its seats (max_num_seqs) above which replicas are added."""
+    low_fraction: float = 0.4
+    """The same below which one is taken away, reckoned without it."""
+    waiting_per_replica: float = inf
+    """Requests in queues per replica above which one is added, whatever the seats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hedging:
+    """A request without its first token gets a copy in another replica; one of the two answers."""
+
+    after_s: float
+    """From reaching the first replica."""
+    settled_by: Literal["finish", "first_token"] = "finish"
+    """What decides which of the two answers; the other is cancelled at the end of its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvLink:
+    """How the cache of a prompt gets from a prefill replica to a decode replica, one prompt after the other."""
+
+    bytes_per_token: float
+    bytes_per_s: float
+    """That a prefill replica reaches."""
+    latency_s: float = 0.0
+
+
+def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> float:
+    """Return the time to move the cache of a prompt.
+
+        t = L + n b / B
+
+    Parameters
+    ----------
+    tokens : [tokens]
+        n, prompt.
+    bytes_per_token : [B]
+        b, cache of all layers of the replica.
+    bytes_per_s : [B/s]
+        B, may be infinite.
+    latency_s : [s]
+        L.
+
+    Returns
+    -------
+    [s]
+        t, without waiting for other transfers.
+
+    Examples
+    --------
+    >>> transfer_s(tokens=1000.0, bytes_per_token=100.0, bytes_per_s=1e6, latency_s=0.25)
+    0.35
+
+    References
+    ----------
+    Patel et al. 2024, "Splitwise", section IV-C (transfer of the cache between machines), arXiv:2311.18677.
+    """
+    return latency_s + tokens * bytes_per_token / bytes_per_s
+
+
+def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: int, waiting: int) -> int:
+    """Return how many replicas an autoscaler asks for.
+
+        more:  max(n + 1, ceil(m / (h s)))   if m > h s n or w > q n
+        fewer: n - 1                         if m < l s (n - 1)
+
+    Parameters
+    ----------
+    autoscaling : limits, h, l and q
+    seats : [-]
+        s, of one replica.
+    replicas : [-]
+        n, serving or starting.
+    load : [-]
+        m, requests in the fleet.
+    waiting : [-]
+        w, of them in queues.
+
+    Returns
+    -------
+    [-]
+        within the limits.
+
+    Examples
+    --------
+    Replicas of ten seats, two of them, with 30 requests: 30 / 8 asks for four.
+
+    >>> rule = Autoscaling(1, 8, start_s=60.0)
+    >>> wanted_replicas(rule, 10, 2, 30, 10), wanted_replicas(rule, 10, 2, 10, 0), wanted_replicas(rule, 10, 2, 3, 0)
+    (4, 2, 1)
+
+    References
+    ----------
+    Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
+    https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
+    """
+    full = autoscaling.high_fraction * seats
+    wanted = replicas
+    if load > full * replicas or waiting > autoscaling.waiting_per_replica * replicas:
+        wanted = max(replicas + 1, ceil(load / full))
+    elif load < autoscaling.low_fraction * seats * (replicas - 1):
+        wanted = replicas - 1
+    return min(max(wanted, autoscaling.min_replicas), autoscaling.max_replicas)
+
+
+def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
+    """Refuse a number of replicas or a routing that cannot be.
+
+    Raises
+    ------
+    InputError
+        names it, and what is allowed
+    """
+    if replicas < 1:
+        raise InputError(f"replicas is {replicas}; it must be at least 1")
+    if routing not in ROUTINGS:
+        raise InputError(f"routing is '{routing}'\n  known: {', '.join(ROUTINGS)}")
+    if routing == "prefix_aware" and not caching:
+        raise InputError(
+            "routing is 'prefix_aware', but the requests have no block ids to look for\n"
+            "  use a trace with block ids, or routing least_loaded"
+        )
+
+
+def check_events(
+    failures: Sequence[Failure], autoscaling: Autoscaling | None, hedging: Hedging | None, replicas: int
+) -> None:
+    """Refuse failures, autoscaling or hedging that make no sense for so many replicas.
+
+    Raises
+    ------
+    InputError
+        names the value
+    """
+    most = replicas if autoscaling is None else max(replicas, autoscaling.max_replicas)
+    for failure in failures:
+        if not 0 <= failure.replica < most:
+            raise InputError(
+                f"replica {failure.replica} cannot fail; replicas are numbered from 0 to {most - 1}"
+            )
+        if not 0.0 <= failure.time_s < inf or not failure.repair_s > 0.0:
+            raise InputError(
+                f"a failure needs a time of at least 0 s and a positive repair, but is {failure}"
+            )
+    if hedging is not None and not hedging.after_s >= 0.0:
+        raise InputError(f"hedging.after_s is {hedging.after_s}; it must be at least 0")
+    if autoscaling is None:
+        return
+    if not 1 <= autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
+        raise InputError(
+            f"autoscaling from {autoscaling.min_replicas} to {autoscaling.max_replicas} replicas cannot start with "
+            f"{replicas}"
+        )
+    if not autoscaling.start_s >= 0.0 or not 0.0 < autoscaling.interval_s < inf:
+        raise InputError(
+            f"autoscaling needs start_s of at least 0 and a positive interval_s, but is {autoscaling}"
+        )
+    if not 0.0 <= autoscaling.low_fraction < autoscaling.high_fraction:
+        raise InputError(
+            f"autoscaling: low_fraction ({autoscaling.low_fraction}) must be below high_fraction "
+            f"({autoscaling.high_fraction})"
+        )
+    if not autoscaling.waiting_per_replica >= 0.0:
+        raise InputError(
+            f"autoscaling: waiting_per_replica is {autoscaling.waiting_per_replica}; at least 0 is needed"
+        )
+
+
+def check_link(link: KvLink) -> None:
+    """Refuse a link that moves nothing.
+
+    Raises
+    ------
+    InputError
+        names the value
+    """
+    if not 0.0 <= link.bytes_per_token < inf or not link.bytes_per_s > 0.0:
+        raise InputError(f"a link needs bytes_per_token from 0 and a positive bytes_per_s, but is {link}")
+    if not 0.0 <= link.latency_s < inf:
+        raise InputError(f"the latency of a link must be finite and at least 0 s, but is {link.latency_s}")

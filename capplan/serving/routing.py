@@ -1,0 +1,42 @@
+"""Which replica a request is sent to."""
+
+from collections.abc import Sequence
+
+from capplan.serving.engine_life import EngineLife
+from capplan.serving.fleet_terms import Routing
+from capplan.serving.requests import InFlight
+
+PREFIX_SLACK_REQUESTS = 4
+"""Requests by which a replica may be ahead of the least loaded one and still be chosen for its cache."""
+PREFIX_SLACK_RATIO = 1.5
+"""The same as a ratio, where that is more."""
+
+
+class Router:
+    """Chooses among replicas that serve, by a rule that is the same for all requests."""
+
+    __slots__ = ("_id_tokens", "_last", "needs_loads", "routing")
+
+    def __init__(self, routing: Routing, id_tokens: int) -> None:
+        """Begin with replica 0."""
+        self.routing = routing
+        self.needs_loads = routing != "round_robin"
+        """The engines must have run up to the time of the choice."""
+        self._id_tokens = id_tokens
+        self._last = -1
+
+    def choice(self, engines: Sequence[EngineLife], flight: InFlight) -> EngineLife:
+        """Return one of these, which stand in order of their numbers; there must be at least one."""
+        if self.routing == "round_robin":
+            chosen = next((engine for engine in engines if engine.number > self._last), engines[0])
+            self._last = chosen.number
+            return chosen
+        least = min(engine.load for engine in engines)
+        if self.routing == "prefix_aware" and flight.block_ids:
+            allowed = max(least + PREFIX_SLACK_REQUESTS, PREFIX_SLACK_RATIO * least)
+            ids = flight.block_ids[: flight.prompt_tokens // self._id_tokens]
+            return max(
+                (engine for engine in engines if engine.load <= allowed),
+                key=lambda engine: (engine.server.found_blocks(ids), -engine.load, -engine.number),
+            )
+        return next(engine for engine in engines if engine.load == least)
