@@ -12,9 +12,8 @@ Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAM
 
 def command(scenario: Scenario, offline: Offline = False, form: Form = None, output: Output = None) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
-    from capplan.fleet.cheapest import cheapest_fleet
     from capplan.fleet.over_time import fleet_over_time
-    from capplan.inputs.question import asked_fleet
+    from capplan.inputs.question import asked_fleet, fleet_for
     from capplan.inputs.rate_line import rate_line
     from capplan.inputs.scenario import read_scenario
     from capplan.report.fleet_answer import fleet_answer
@@ -24,14 +23,7 @@ def command(scenario: Scenario, offline: Offline = False, form: Form = None, out
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     limits = asked.scenario.fleet
     with row_progress("plans") as progress:
-        found = cheapest_fleet(
-            asked.question,
-            headroom_fraction=limits.headroom_fraction,
-            spare_replicas=limits.spare_replicas,
-            prices=asked.prices,
-            max_devices=limits.max_devices,
-            progress=progress,
-        )
+        found = fleet_for(asked, progress)
     line = rate_line(asked.scenario) if found.chosen else None
     over_time = None
     if found.chosen and line:

@@ -239,6 +239,13 @@ Calibration: TypeAlias = Annotated[
 Revision: TypeAlias = Annotated[
     str | None, typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the hub.")
 ]
+Seed: TypeAlias = Annotated[
+    int,
+    _option("--seed", parser=whole("--seed", "", least=0), help="Of what is drawn at random.", metavar="N"),
+]
+Picture: TypeAlias = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: .svg, .png or .pdf.")
+]
 Offline: TypeAlias = Annotated[bool, typer.Option("--offline", help="Never open a connection.")]
 Form: TypeAlias = Annotated[
     str | None,

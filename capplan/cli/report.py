@@ -27,9 +27,8 @@ def command(
     scenario: Scenario, offline: Offline = False, form: ReportForm = None, output: Output = None
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
-    from capplan.fleet.cheapest import cheapest_fleet
     from capplan.inputs.model_source import model_source
-    from capplan.inputs.question import asked_fleet
+    from capplan.inputs.question import asked_fleet, fleet_for
     from capplan.inputs.scenario import read_scenario
     from capplan.report.progress import row_progress
     from capplan.report.review import findings
@@ -38,16 +37,8 @@ def command(
 
     chosen = review_form(form, output)
     asked = asked_fleet(read_scenario(scenario), offline=offline)
-    limits = asked.scenario.fleet
     with row_progress("plans") as progress:
-        found = cheapest_fleet(
-            asked.question,
-            headroom_fraction=limits.headroom_fraction,
-            spare_replicas=limits.spare_replicas,
-            prices=asked.prices,
-            max_devices=limits.max_devices,
-            progress=progress,
-        )
+        found = fleet_for(asked, progress)
     words = ["capplan", "report", str(scenario), *(["--offline"] if offline else [])]
     words += (["--format", form] if form else []) + (["-o", str(output)] if output else [])
     source = model_source(asked.scenario.model, asked.scenario.revision)

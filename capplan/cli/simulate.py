@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, measure, whole
+from capplan.cli.options import Form, Offline, Output, Seed, measure, whole
 
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
 TraceFile = Annotated[
@@ -19,12 +19,6 @@ Until = Annotated[
         parser=measure("--until", "SECONDS"),
         metavar="TIME",
         help="Stop then, such as '10 min'; default: until all are answered.",
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed", parser=whole("--seed", "", least=0), metavar="N", help="Of what is drawn at random."
     ),
 ]
 Hardware = Annotated[

@@ -13,6 +13,8 @@ from capplan.cli.options import (
     Offline,
     Output,
     OutputTokens,
+    Picture,
+    Seed,
     WeightDtype,
     whole,
 )
@@ -70,12 +72,6 @@ Targets = Annotated[
         "--slo", metavar="TARGET", help="For a model: a target such as 'ttft_p95=800 ms', several times."
     ),
 ]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed", parser=whole("--seed", "", least=0), metavar="N", help="Of what is drawn at random."
-    ),
-]
 Workers = Annotated[
     int,
     typer.Option(
@@ -96,9 +92,6 @@ Points = Annotated[
     typer.Option(
         "--points", metavar="FILE", help="Finished points, written as they finish; a rerun goes on from them."
     ),
-]
-Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 ]
 
 

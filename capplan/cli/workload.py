@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, measure
+from capplan.cli.options import Form, Picture, measure
 
 Files = Annotated[
     list[Path],
@@ -29,9 +29,6 @@ Interval = Annotated[
         metavar="TIME",
         help="Between two scrapes of Prometheus, such as '5 min'.",
     ),
-]
-Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 ]
 
 

@@ -33,6 +33,16 @@ class Layout:
         """Devices of one replica."""
         return int(self.sharding.devices)
 
+    def in_words(self, weight_dtype: str) -> str:
+        """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8'."""
+        parts = [f"TP{int(self.sharding.tensor)}"]
+        for name, value in (
+            ("PP", self.sharding.pipeline), ("DP", self.sharding.data), ("EP", self.sharding.expert),
+        ):  # fmt: skip
+            if int(value) > 1:
+                parts.append(f"{name}{int(value)}")
+        return f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+
 
 @dataclass(frozen=True, slots=True)
 class Ranges:

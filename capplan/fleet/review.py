@@ -8,6 +8,7 @@ import numpy as np
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
+from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.probability import within_probability
@@ -72,19 +73,7 @@ class PlanDetail:
 
 def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
     """Return one replica of a plan."""
-    layout = plan.layout
-    return ReplicaSpec(
-        network=question.networks[plan.weight_dtype],
-        device=layout.device,
-        efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
-        sharding=layout.sharding,
-        kv_format=layout.kv_format,
-        max_model_len=question.max_model_len,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        gpu_memory_utilization=question.gpu_memory_utilization,
-    )
+    return spec_of_layout(plan.layout, plan.weight_dtype, question)
 
 
 def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:

@@ -1,5 +1,6 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -8,7 +9,9 @@ from capplan.assumption import Assumption, assumption_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
+from capplan.fleet.cheapest import cheapest_fleet
 from capplan.fleet.demand import demand_of
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
@@ -116,4 +119,17 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         prices,
         (*scenario.assumptions, *assumed, *context_assumed, *stated, *paid),
         (*warnings, *price_warnings),
+    )
+
+
+def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
+    """Return the fleets that serve a scenario within its own limits, cheapest first, and what was rejected."""
+    limits = asked.scenario.fleet
+    return cheapest_fleet(
+        asked.question,
+        headroom_fraction=limits.headroom_fraction,
+        spare_replicas=limits.spare_replicas,
+        prices=asked.prices,
+        max_devices=limits.max_devices,
+        progress=progress,
     )

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
-from capplan.fleet.cheapest import cheapest_fleet
 from capplan.fleet.demand import sampled_requests
 from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
@@ -19,7 +18,7 @@ from capplan.fleet.simulation import Stream, capacity_per_s, selected_requests
 from capplan.fleet.sweep import seen_demand
 from capplan.inputs.benchmark_spec import row_efficiency
 from capplan.inputs.hardware import device
-from capplan.inputs.question import AskedFleet, asked_fleet
+from capplan.inputs.question import AskedFleet, asked_fleet, fleet_for
 from capplan.inputs.scenario import read_scenario
 from capplan.inputs.trace import Trace, read_trace
 from capplan.inputs.workload_file import is_workload
@@ -48,9 +47,7 @@ class Chosen:
 
 def layout_name(layout: Layout, weight_dtype: str) -> str:
     """Return a layout in a few words, such as 'h100-sxm TP2 fp8'."""
-    cut = [f"{short}{int(n)}" for short, n in (("TP", layout.sharding.tensor), ("PP", layout.sharding.pipeline), ("EP", layout.sharding.expert), ("DP", layout.sharding.data)) if n > 1 or short == "TP"]  # fmt: skip
-    dtype = "as published" if weight_dtype == "auto" else weight_dtype
-    return f"{layout.device.name} {' '.join(cut)}, {dtype}"
+    return f"{layout.device.name} {layout.in_words(weight_dtype)}"
 
 
 def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
@@ -60,15 +57,7 @@ def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
 
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
-    limits = asked.scenario.fleet
-    found = cheapest_fleet(
-        asked.question,
-        headroom_fraction=limits.headroom_fraction,
-        spare_replicas=limits.spare_replicas,
-        prices=asked.prices,
-        max_devices=limits.max_devices,
-        progress=progress,
-    )
+    found = fleet_for(asked, progress)
     if not found.plans:
         raise TargetError(
             f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"

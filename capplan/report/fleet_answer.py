@@ -35,13 +35,7 @@ _READING = (
 
 def layout_text(plan: FleetPlan) -> str:
     """Return the parallelism and dtypes of one replica in a few words."""
-    sharding = plan.layout.sharding
-    parts = [f"TP{sharding.tensor:g}"]
-    for name, value in (("PP", sharding.pipeline), ("DP", sharding.data), ("EP", sharding.expert)):
-        if float(value) > 1:
-            parts.append(f"{name}{value:g}")
-    dtype = plan.weight_dtype if plan.weight_dtype != "auto" else "as published"
-    return f"{' '.join(parts)}, {dtype}"
+    return plan.layout.in_words(plan.weight_dtype)
 
 
 def plan_row(plan: FleetPlan) -> dict[str, Any]:
