@@ -67,11 +67,11 @@ def kernel_section(folder: Path) -> str:
 def memory_section(folder: Path) -> str:
     """Return the scores of logged starts."""
     found = _validation(folder / "memory_measured.csv", "memory")
-    judged, wrong = disagreeing_starts(found.predictions)
+    judged, wrong = disagreeing_starts(found.scored)
     names = f": {', '.join(wrong)}" if wrong else ""
     return (
         judged_table(memory_judgements(found.scored, MEMORY), left_out=False)
-        + f"\n\nFits or not: {judged} logged starts were judged, {len(wrong)} of them wrongly{names}. "
+        + f"\n\nFits or not: {judged} logged starts of confidence A or B were judged, {len(wrong)} of them wrongly{names}. "
         + "With whole models left out: [memory.md](memory.md).\n"
     )
 
