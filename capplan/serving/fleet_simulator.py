@@ -289,11 +289,12 @@ def _alone(server: Server, ledger: Ledger, until_s: float) -> FleetRun:
 
 
 def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> FleetRun:
+    lives = [life for life in lives if not life.from_s or life.from_s < seconds]
     uses = [
         ReplicaUse(
             replica=life.number,
             from_s=life.from_s,
-            until_s=max(min(life.until_s, seconds), min(life.from_s, seconds)),
+            until_s=min(life.until_s, seconds),
             requests=life.requests,
             preemptions=life.ledger.preemptions,
             gauges=life.server.gauges,
@@ -302,6 +303,6 @@ def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> F
     ]
     for life in lives:
         ledger.add_totals(life.ledger)
-    lifetimes = [use.until_s - min(use.from_s, seconds) for use in uses]
+    lifetimes = [use.until_s - use.from_s for use in uses]
     outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes)
     return FleetRun(outcome, tuple(uses), sum(lifetimes))

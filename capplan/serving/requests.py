@@ -119,6 +119,10 @@ class InFlight:
         self.first_token_s = nan
         self.last_token_s = nan
 
+    def __lt__(self, other: "InFlight") -> bool:
+        """Order equal keys in a heap: copies of one request, all but one of which have left; any order will do."""
+        return False
+
 
 def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
     """Refuse requests that no server could be given.
