@@ -14,7 +14,7 @@ from capplan.inputs.families.blocks import (
 )
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
-from capplan.inputs.families.stacks import mixture, parts_after
+from capplan.inputs.families.stacks import deepseek_mixture, parts_after
 from capplan.inputs.families.vision import moonvit
 from capplan.model.network import Layer, Network
 
@@ -49,15 +49,7 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
     experts = config.optional("n_routed_experts", least=0)
     if not experts:
         return [(gated_mlp(hidden, config.dimension("intermediate_size")), None)] * layers
-    width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config,
-        hidden,
-        experts=experts,
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts") * width,
-    )
+    sparse = deepseek_mixture(config, hidden)
     first = config.count("first_k_dense_replace")
     dense = sparse
     if first or config.has("mlp_layer_types"):

@@ -5,9 +5,9 @@ from capplan.inputs.families.config import Config
 from capplan.inputs.families.registry import Family
 from capplan.inputs.families.stacks import (
     Dense,
+    deepseek_mixture,
     dense_mlp,
     layer_windows,
-    mixture,
     parts_after,
     sparse_decoder,
 )
@@ -19,15 +19,7 @@ def read_dots1(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     shape = heads(config)
     layers = config.layers()
-    width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("n_routed_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts") * width,
-    )
+    sparse = deepseek_mixture(config, shape.hidden_size)
     traits = Dense(qkv_bias=bias, output_bias=bias, head_norms=True)
     first = config.count("first_k_dense_replace")
     dense = dense_mlp(config, shape, traits) if first else sparse

@@ -6,9 +6,9 @@ from capplan.inputs.families.deepseek import with_next_token_layers
 from capplan.inputs.families.registry import Family
 from capplan.inputs.families.stacks import (
     Dense,
+    deepseek_mixture,
     dense_decoder,
     dense_mlp,
-    mixture,
     parts_after,
     sparse_decoder,
 )
@@ -33,15 +33,7 @@ def read_glm4_moe(config: Config, name: str) -> Network:
         qkv_bias=config.flag("attention_bias", default=config.model_type == "glm4v_moe_text"),
         head_norms=config.flag("use_qk_norm", default=False),
     )
-    width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("n_routed_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts", default=1) * width,
-    )
+    sparse = deepseek_mixture(config, shape.hidden_size, shared_experts=1)
     first = config.count("first_k_dense_replace", default=0 if config.model_type == "solar_open" else 1)
     dense = dense_mlp(config, shape, traits) if first else sparse
     parts = parts_after(config, dense, sparse, layers, first)

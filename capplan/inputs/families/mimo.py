@@ -6,7 +6,7 @@ from capplan.inputs.families.blocks import Heads, Part, decoder, heads
 from capplan.inputs.families.config import Config
 from capplan.inputs.families.qwen import read_qwen2
 from capplan.inputs.families.registry import Family
-from capplan.inputs.families.stacks import Dense, block, dense_mlp, mixture
+from capplan.inputs.families.stacks import Dense, block, deepseek_mixture, dense_mlp
 from capplan.model.network import Layer, Network
 
 
@@ -25,15 +25,7 @@ def read_mimo(config: Config, name: str) -> Network:
 
 
 def _parts(config: Config, shape: Heads, layers: int) -> list[Part]:
-    width = config.dimension("moe_intermediate_size")
-    mixed = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("n_routed_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts") * width,
-    )
+    mixed = deepseek_mixture(config, shape.hidden_size)
     kinds = config.items("mlp_layer_types", length=layers)
     if kinds is not None:
         is_mixed = [kind == "sparse" for kind in kinds[:layers]]

@@ -149,6 +149,19 @@ def mixture(
     return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
 
 
+def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
+    """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones, so many where the file is silent."""
+    width = config.dimension("moe_intermediate_size")
+    return mixture(
+        config,
+        hidden,
+        experts=config.dimension("n_routed_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("n_shared_experts", default=shared_experts) * width,
+    )
+
+
 def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sparse: int) -> list[Part]:
     """Return dense layers first, then mixtures; `mlp_layer_types` decides where it is given."""
     kinds = config.items("mlp_layer_types", length=layers)
