@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, Seed, measure, whole
+from capplan.cli.options import Form, Offline, Output, Seed, measure, one_of, whole
 
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
 TraceFile = Annotated[
@@ -73,6 +73,67 @@ Deadline = Annotated[
     ),
 ]
 
+Route = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        parser=one_of("--routing", "routing", ("round_robin", "least_loaded", "prefix_aware")),
+        metavar="NAME",
+        help="Router before the replicas: round_robin, least_loaded or prefix_aware.",
+    ),
+]
+Fail = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail",
+        metavar="REPLICA@TIME",
+        help="A replica, from 0, that stops then, such as '1@5 min', several times; its requests go elsewhere.",
+    ),
+]
+Autoscale = Annotated[
+    str | None,
+    typer.Option(
+        "--autoscale",
+        metavar="MIN:MAX",
+        help="Replicas follow the load; the scenario says how long a start takes.",
+    ),
+]
+Hedge = Annotated[
+    float | None,
+    typer.Option(
+        "--hedge",
+        parser=measure("--hedge", "SECONDS"),
+        metavar="TIME",
+        help="A request without a token by then gets a copy in another replica.",
+    ),
+]
+PrefillReplicas = Annotated[
+    int | None,
+    typer.Option(
+        "--prefill-replicas",
+        parser=whole("--prefill-replicas", "replicas", most=100_000),
+        metavar="N",
+        help="Replicas for prompts alone; with --decode-replicas and --kv-link.",
+    ),
+]
+DecodeReplicas = Annotated[
+    int | None,
+    typer.Option(
+        "--decode-replicas",
+        parser=whole("--decode-replicas", "replicas", most=100_000),
+        metavar="N",
+        help="Replicas for all tokens but the first.",
+    ),
+]
+Between = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-link",
+        metavar="NAME",
+        help="What the cache goes over: network, pcie or the device's link, such as nvlink4.",
+    ),
+]
+
 
 def command(
     scenario: Scenario,
@@ -85,12 +146,20 @@ def command(
     replicas: Replicas = None,
     queue_limit: Waiting = None,
     deadline: Deadline = None,
+    routing: Route = None,
+    fail: Fail = None,
+    autoscale: Autoscale = None,
+    hedge: Hedge = None,
+    prefill_replicas: PrefillReplicas = None,
+    decode_replicas: DecodeReplicas = None,
+    kv_link: Between = None,
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.fleet.simulation import simulated_fleet
+    from capplan.fleet.routed import run_fleet
+    from capplan.inputs.operation import operation_of
     from capplan.inputs.simulation import (
         admission_of,
         asked_scenario,
@@ -109,11 +178,19 @@ def command(
         chosen = chosen_plan(
             asked, hardware=hardware, sharding=sharding_of(tensor_parallel, pipeline_parallel), replicas=replicas, progress=progress,
         )  # fmt: skip
+    operation = operation_of(
+        routing,
+        fail,
+        autoscale,
+        hedge,
+        (prefill_replicas, decode_replicas, kv_link),
+        asked.scenario.fleet.start_up_s,
+    )
     requests = asked_stream(chosen, trace, seed=seed, seconds=until)
     replica = replica_of(requests.spec)
-    utilisation = utilisation_of(replica, requests, chosen.replicas)
-    outcome = simulated_fleet(
-        replica, requests.stream, replicas=chosen.replicas, slo=asked.scenario.slo,
+    outcome = run_fleet(
+        replica, requests.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo,
         until_s=until or float("inf"), admission=admission_of(requests.stream, queue_limit, deadline),
     )  # fmt: skip
+    utilisation = utilisation_of(replica, requests, outcome.replicas)
     return show(simulate_answer(chosen, requests, outcome, seed, utilisation), form, output)

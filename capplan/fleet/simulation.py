@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
 from capplan.serving.block_cache import PrefixCaching
+from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import FINISHED, SHED, Outcome, Spread, histogram_spread, slo_met, spread
 from capplan.serving.requests import Admission, Requests
@@ -73,6 +75,9 @@ class FleetOutcome:
     busy_fraction: float
     replicas: int
     parts: tuple[Outcome, ...]
+    run: FleetRun | None = None
+    """Where the replicas shared a router: what befell them."""
+    assumptions: tuple[Assumption, ...] = ()
 
     def value(self, target: Target) -> float:
         """Return what a target limits."""

@@ -7,6 +7,7 @@ from typing import Any
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.inputs.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
+from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread
 
 TIMES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
@@ -44,6 +45,29 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "busy_fraction": outcome.busy_fraction,
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {name: figures_result(figures) for name, figures in outcome.classes.items()},
+        **({"operation": operation_result(outcome.run)} if outcome.run else {}),
+    }
+
+
+def operation_result(run: FleetRun) -> dict[str, Any]:
+    """Return what befell the replicas behind a router, and what each of them did."""
+    replicas = [
+        {
+            "replica": use.replica,
+            "from_s": use.from_s,
+            "until_s": use.until_s,
+            "requests": use.requests,
+            "preemptions": use.preemptions,
+            "busy_fraction": use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12),
+        }
+        for use in run.replicas
+    ]
+    return {
+        "replica_time_s": run.replica_seconds,
+        "rerouted_requests": run.rerouted_requests,
+        "copied_requests": run.copied_requests,
+        "cancelled_output_tokens": run.cancelled_output_tokens,
+        "replicas": replicas,
     }
 
 
@@ -92,6 +116,10 @@ def simulate_answer(
         Table(_latency_rows(every, outcome.itl_s), title="Latencies"),
         Table([totals], title="Totals", upright=True),
     ]
+    if outcome.run:
+        replicas = result["operation"]["replicas"]
+        events = {key: value for key, value in result["operation"].items() if key != "replicas"}
+        tables += [Table([events], title="Operation", upright=True), Table(replicas, title="Replicas")]
     if targets:
         tables.append(Table(targets, title="Targets"))
     if len(outcome.classes) > 1:
@@ -119,7 +147,7 @@ def simulate_answer(
         tables=tuple(tables),
         headline=f"{chosen.asked.scenario.name} on {outcome.replicas} x ({chosen.name}): {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
         closing=(chosen.why,),
-        assumptions=(*chosen.asked.assumptions, *asked.assumptions),
+        assumptions=(*chosen.asked.assumptions, *asked.assumptions, *outcome.assumptions),
         warnings=tuple(warnings),
         exit_code=4 if missed else 0,
     )

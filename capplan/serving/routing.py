@@ -7,9 +7,9 @@ from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import InFlight
 
 PREFIX_SLACK_REQUESTS = 4
-"""Requests by which a replica may be ahead of the least loaded one and still be chosen for its cache."""
+"""Requests by which a replica may be ahead of the least loaded one and still be chosen for its cache (an assumption)."""
 PREFIX_SLACK_RATIO = 1.5
-"""The same as a ratio, where that is more."""
+"""The same as a ratio, where that is more (an assumption)."""
 
 
 class Router:

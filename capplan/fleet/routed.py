@@ -1,0 +1,238 @@
+"""A fleet whose replicas share a router: what befalls them, and separate replicas for prompts and answers."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, unknown
+from capplan.fleet.simulation import FleetOutcome, Stream, fleet_outcome, simulated_fleet
+from capplan.hardware.device import Device
+from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
+from capplan.replica.replica import Replica
+from capplan.serving.block_cache import PrefixCaching
+from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
+from capplan.serving.requests import Admission
+from capplan.serving.step_clock import StepClock
+from capplan.workload.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How a fleet is run; the defaults are a router and nothing else."""
+
+    routing: Routing | None = None
+    """None: prefix_aware where prompts have block ids, else round_robin."""
+    failures: tuple[Failure, ...] = ()
+    autoscaling: Autoscaling | None = None
+    hedging: Hedging | None = None
+    prefill_replicas: int | None = None
+    decode_replicas: int | None = None
+    """Both or none."""
+    kv_link: str | None = None
+    """Between them: a link of the device by name."""
+
+
+def links_of(device: Device) -> dict[str, float | None]:
+    """Return the links of a device by name, with their rates per device and direction [B/s]."""
+    links = {"pcie": device.pcie_bytes_per_s, "network": device.network_bytes_per_s}
+    if device.link is not None:
+        links[device.link] = device.link_bytes_per_s
+    return links
+
+
+def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
+    """Return a link between two replicas: every device sends its share of the cache at the data-sheet rate.
+
+    Parameters
+    ----------
+    replica : on either side
+    name : of a link of its device
+    prompt_tokens : [tokens]
+        of a usual prompt, whose cache per token stands for that of all
+
+    Returns
+    -------
+    bytes per token [B] and rate [B/s], without latency
+
+    Raises
+    ------
+    InputError
+        names the links there are
+    """
+    spec = replica.spec
+    links = links_of(spec.device)
+    if name not in links:
+        raise unknown("link", name, links, place="--kv-link")
+    rate = links[name]
+    if rate is None:
+        raise InputError(
+            f"--kv-link {name}: the rate of {spec.device.title} is not known\n"
+            f"  known: {', '.join(link for link, known in links.items() if known is not None)}"
+        )
+    context = np.asarray(max(prompt_tokens, 1.0))
+    held = kv_bytes_per_sequence(spec.network, context, kv_bytes_per_element(spec.kv_format))
+    state = state_bytes_per_sequence(spec.network)
+    return KvLink(float((held + state) / context), rate * spec.devices)
+
+
+def routed_fleet(
+    replica: Replica,
+    stream: Stream,
+    operation: Operation,
+    *,
+    replicas: int,
+    slo: Slo,
+    until_s: float = inf,
+    admission: Admission | None = None,
+) -> FleetOutcome:
+    """Return what equal replicas behind one router do with a stream.
+
+    Parameters
+    ----------
+    replica : one of them
+    stream : what arrives
+    operation : how the fleet is run
+    replicas : [-]
+        that serve from the start; not used where prefill and decode are apart
+    slo : limits for goodput
+    until_s : [s]
+        stop here, whatever is under way
+    admission : who may wait; None: everybody
+
+    Returns
+    -------
+    latencies [s], rates [1/s], by class and together
+
+    Raises
+    ------
+    InputError
+        names what cannot be combined
+    """
+    reserved = RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0)
+    whole = stream.block_tokens and stream.block_tokens % replica.scheduling.block_tokens == 0
+    caching = PrefixCaching(stream.block_tokens) if whole else None
+    routing: Routing = operation.routing or ("prefix_aware" if caching else "round_robin")
+    if _apart(operation):
+        run = _disaggregated(replica, stream, operation, routing, until_s, admission or Admission(), caching)
+        count = (operation.prefill_replicas or 0) + (operation.decode_replicas or 0)
+    else:
+        scaling = operation.autoscaling
+        count = replicas if scaling is None else scaling.max_replicas
+        if scaling is not None:
+            replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+        run = simulate_fleet(
+            stream.requests,
+            replica.table,
+            replica.scheduling,
+            replica.kv_blocks,
+            replicas,
+            routing=routing,
+            failures=operation.failures,
+            autoscaling=scaling,
+            hedging=operation.hedging,
+            concurrency=stream.concurrency,
+            until_s=until_s,
+            admission=admission or Admission(),
+            reserved_output_fraction=reserved,
+            caching=caching,
+        )
+    return replace(
+        fleet_outcome([run.outcome], stream.class_names, slo),
+        replicas=count,
+        run=run,
+        assumptions=assumed(operation),
+    )
+
+
+def run_fleet(
+    replica: Replica,
+    stream: Stream,
+    operation: Operation | None,
+    *,
+    replicas: int,
+    slo: Slo,
+    until_s: float = inf,
+    admission: Admission | None = None,
+) -> FleetOutcome:
+    """Return what a fleet does: dealt out beforehand where nothing is said about its operation, else routed."""
+    if operation is None:
+        return simulated_fleet(
+            replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission
+        )
+    return routed_fleet(
+        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission
+    )
+
+
+def assumed(operation: Operation) -> tuple[Assumption, ...]:
+    """Return what the operation of a fleet takes for granted."""
+    found = []
+    if operation.kv_link is not None:
+        found.append(
+            Assumption(
+                f"the cache of a prompt goes over {operation.kv_link} at the data-sheet rate of all devices of a "
+                "replica, without latency",
+                "--kv-link",
+            )
+        )
+    rule = operation.autoscaling
+    if rule is not None:
+        found.append(
+            Assumption(
+                f"every {rule.interval_s:g} s replicas are added above {rule.high_fraction:.0%} of the seats in use, and "
+                f"one is taken away below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
+                "fleet.start_up; Autoscaling in Python",
+            )
+        )
+    if operation.hedging is not None:
+        found.append(Assumption("of two copies the one that finishes first answers", "Hedging in Python"))
+    return tuple(found)
+
+
+def _apart(operation: Operation) -> bool:
+    """Return whether prefill and decode have replicas of their own; InputError for half of it."""
+    given = (operation.prefill_replicas, operation.decode_replicas, operation.kv_link)
+    if all(value is None for value in given):
+        return False
+    if any(value is None for value in given):
+        raise InputError("--prefill-replicas, --decode-replicas and --kv-link belong together")
+    if operation.failures or operation.autoscaling or operation.hedging:
+        raise InputError(
+            "failures, autoscaling and hedging are not modelled where prefill and decode have replicas of their own\n"
+            "  leave out --prefill-replicas, --decode-replicas and --kv-link"
+        )
+    return True
+
+
+def _disaggregated(
+    replica: Replica,
+    stream: Stream,
+    operation: Operation,
+    routing: Routing,
+    until_s: float,
+    admission: Admission,
+    caching: PrefixCaching | None,
+) -> FleetRun:
+    link = kv_link_of(replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
+    clock = StepClock(replica.table)
+    prefill = EnginePlan(
+        clock, replica.scheduling, replica.kv_blocks, operation.prefill_replicas or 0, routing
+    )
+    later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
+    decode = EnginePlan(clock, replica.scheduling, replica.kv_blocks, operation.decode_replicas or 0, later)
+    return simulate_disaggregated(
+        stream.requests,
+        prefill,
+        decode,
+        link,
+        concurrency=stream.concurrency,
+        until_s=until_s,
+        admission=admission,
+        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
+        caching=caching,
+    )
