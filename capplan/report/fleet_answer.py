@@ -79,7 +79,10 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     if plan is None:
         return f"{asked.scenario.name}: no plan holds the targets on the hardware allowed"
     cost = f"${plan.usd_per_month:,.0f} a month" if plan.usd_per_month is not None else "price unknown"
-    return f"{asked.scenario.name}: {purchase_text(plan)}, {cost}, {sure(plan.slo_met_probability)} sure to meet its targets"
+    targets = "sized for throughput alone"
+    if asked.scenario.slo.targets:
+        targets = f"{sure(plan.slo_met_probability)} sure to meet its targets"
+    return f"{asked.scenario.name}: {purchase_text(plan)}, {cost}, {targets}"
 
 
 def purchase_text(plan: FleetPlan) -> str:
@@ -142,7 +145,8 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
     assumed = frozenset(
         (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
     )
-    tables = [Table(shown, title="Plans, cheapest first", shown=_SHOWN, titles=_TITLES, assumed=assumed)]
+    columns = _SHOWN if asked.scenario.slo.targets else _SHOWN[:-1]
+    tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     if rejected:
         tables.append(Table(rejected, title=_rejected_title(answer), titles={"count": "candidates"}))
     chosen = plan_row(answer.chosen) if answer.chosen else None
