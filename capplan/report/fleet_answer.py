@@ -127,7 +127,7 @@ def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
     )
 
 
-def _rejected_title(answer: FleetAnswer) -> str:
+def rejected_text(answer: FleetAnswer) -> str:
     """Return how many candidates were turned down, and what became of the others, so that the counts add up."""
     turned_down = sum(item.count for item in answer.rejected)
     title = f"Rejected: {turned_down:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
@@ -148,7 +148,7 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
     columns = _SHOWN if asked.scenario.slo.targets else _SHOWN[:-1]
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     if rejected:
-        tables.append(Table(rejected, title=_rejected_title(answer), titles={"count": "candidates"}))
+        tables.append(Table(rejected, title=rejected_text(answer), titles={"count": "candidates"}))
     chosen = plan_row(answer.chosen) if answer.chosen else None
     return Answer(
         command="fleet",

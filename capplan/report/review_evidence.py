@@ -12,7 +12,7 @@ from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.bars import COLOURS, Bar, Bars
 from capplan.report.fit_answer import waterfall
-from capplan.report.fleet_answer import relaxation_text
+from capplan.report.fleet_answer import rejected_text, relaxation_text
 from capplan.report.review import Findings, Section
 from capplan.report.review_decision import shown
 from capplan.report.review_plans import price_rows
@@ -133,9 +133,7 @@ def rejections_section(given: Findings) -> Section:
         }
         for item in given.found.rejected
     ]
-    text = (
-        f"{given.found.evaluated:,} candidates were evaluated: every parallelism and dtype that is legal, each at a range of loads.",
-    )
+    text = (f"{rejected_text(given.found)}.",)
     lines = tuple(relaxation_text(item) for item in given.found.relaxations) if given.chosen else ()
     tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
     return Section("Rejected", text=text, tables=tables, lines=lines)
