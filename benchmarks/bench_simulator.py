@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from capplan.engine.profile import Scheduling
+from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.fleet_terms import Hedging
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
@@ -84,6 +86,19 @@ def main() -> None:
             f"{name:34} {rate:9.0f} requests/s (target {TARGET_REQUESTS_PER_S})  batch {outcome.batch_mean:6.1f}  "
             f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  "
             f"preemptions {outcome.preemptions}"
+        )
+    quarter = requests.part(0, arguments.requests // 4)
+    for name, options in (
+        ("four replicas, round robin", {}),
+        ("four replicas, least loaded", {"routing": "least_loaded"}),
+        ("four replicas, hedged after 500 ms", {"hedging": Hedging(0.5)}),
+    ):
+        begin = time.process_time()
+        run = simulate_fleet(quarter, table, mixed, 40_000, 4, **options)
+        seconds = time.process_time() - begin
+        print(
+            f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {run.outcome.batch_mean:6.1f}  "
+            f"TTFT {np.nanmean(run.outcome.ttft_s):7.3f} s  TPOT {np.nanmean(run.outcome.tpot_s):6.4f} s"
         )
     if arguments.long:
         begin = time.process_time()

@@ -1,7 +1,7 @@
 """What an engine was started with, as the simulator needs it."""
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isnan
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
@@ -65,7 +65,7 @@ class EngineTerms:
         tokens = flight.prompt_tokens - shared + flight.remaining_tokens - 1 + overshoot + flight.received
         if -(-tokens // self.block_tokens) > self.kv_blocks:
             return True
-        if flight.received:
+        if flight.received or not isnan(flight.first_token_s):
             return False
         return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
 
