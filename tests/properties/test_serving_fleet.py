@@ -1,6 +1,7 @@
 """Several engines behind a router against a fleet that is written to be obviously right; and laws that must hold."""
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -19,7 +20,7 @@ from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepTable, decode_step_s
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -447,6 +448,76 @@ def test_nothing_is_lost_between_prefill_and_decode(seed: int) -> None:
     more = done & (outcome.output_tokens > 1)
     least = outcome.input_tokens[more] / 1e3 + 0.01
     assert np.all((outcome.e2e_s - outcome.ttft_s)[more] > least - 1e-9)
+
+
+def slow_decode(arrivals, table, seats, replicas):
+    """Decode engines with room for everything: seats alone decide. arrivals: (time, row, context, steps)."""
+    engines = [{"now": 0.0, "waiting": [], "running": []} for _ in range(replicas)]
+    ends = [[] for _ in range(replicas)]
+    sent, end_s = [0] * replicas, {}
+    arrivals = sorted(arrivals)
+    while True:
+        busy = [e for e in engines if e["waiting"] or e["running"]]
+        first = min(busy, key=lambda e: e["now"], default=None)
+        if arrivals and (first is None or arrivals[0][0] <= first["now"]):
+            at_s, row, context, steps = arrivals.pop(0)
+            loads = [count - sum(end <= at_s for end in done) for count, done in zip(sent, ends, strict=True)]
+            chosen = loads.index(min(loads))
+            engine = engines[chosen]
+            if not engine["waiting"] and not engine["running"]:
+                engine["now"] = max(engine["now"], at_s)
+            engine["waiting"] = sorted([*engine["waiting"], [row, context, steps]])
+            sent[chosen] += 1
+            continue
+        if first is None:
+            return end_s
+        while first["waiting"] and len(first["running"]) < seats:
+            first["running"].append(first["waiting"].pop(0))
+        contexts = [context for _, context, _ in first["running"]]
+        first["now"] += float(decode_step_s(table, float(len(contexts)), np.mean(contexts)))
+        for entry in first["running"]:
+            entry[1] += 1
+            entry[2] -= 1
+            if not entry[2]:
+                end_s[entry[0]] = first["now"]
+                ends[engines.index(first)].append(first["now"])
+        first["running"] = [entry for entry in first["running"] if entry[2]]
+
+
+@POLICIES
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), prefillers=st.integers(1, 3), decoders=st.integers(1, 3))
+def test_prefill_and_decode_apart_are_two_fleets_by_steps(
+    policy: str, seed: int, prefillers: int, decoders: int
+) -> None:
+    """A fleet that makes one token of each request, a line of transfers per engine, and engines that only decode."""
+    requests, table, scheduling, _, options = random_case(seed, policy)
+    scheduling = replace(scheduling, chunked=True)
+    plain = {**options, "concurrency": None, "until_s": inf, "admission": Admission(), "fraction": 0.0}
+    one_token = replace(requests, output_tokens=np.ones(len(requests), dtype=np.int64), cached_tokens=None)
+    link = KvLink(bytes_per_token=3.0, bytes_per_s=float(10 ** (1 + seed % 3)), latency_s=0.01)
+    slow, _ = slow_fleet(one_token, table, scheduling, 10**4, plain, prefillers, "least_loaded")
+    first_s, arrivals = {}, []
+    for engine in slow:
+        free_s = 0.0
+        for request in sorted(engine.everyone, key=lambda r: (r.first_s, r.index)):
+            row, prompt = request.index, request.prompt
+            first_s[row] = request.first_s
+            if requests.output_tokens[row] > 1:
+                free_s = max(request.first_s, free_s) + prompt * 3.0 / link.bytes_per_s
+                arrivals.append((free_s + 0.01, row, prompt, int(requests.output_tokens[row]) - 1))
+    end_s = {**first_s, **slow_decode(arrivals, table, scheduling.max_num_seqs, decoders)}
+    fast = simulate_disaggregated(
+        replace(requests, cached_tokens=None),
+        EnginePlan(table, scheduling, 10**4, prefillers),
+        EnginePlan(table, scheduling, 10**4, decoders),
+        link,
+    ).outcome
+    assert fast.count(FINISHED) == len(requests)
+    rows = range(len(requests))
+    ttft = np.array([first_s[row] for row in rows]) - requests.arrival_s
+    assert fast.ttft_s == pytest.approx(ttft, rel=1e-9)
+    assert fast.e2e_s == pytest.approx(np.array([end_s[row] for row in rows]) - requests.arrival_s, rel=1e-9)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
