@@ -23,6 +23,7 @@ from capplan.accuracy.replay import replayed_columns, requests_of
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import measured_columns, prediction_keys
 from capplan.calibrate.left_out import left_out_text
+from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
@@ -77,6 +78,9 @@ FIRST_TOKEN_SHARE = 0.6
 FOLDS = 2
 MOST_ROWS = 50
 """Rows per era that steer the fit."""
+
+JUDGED_ROWS = 200
+"""Rows that choose between the results of several starts: a search along one number at a time ends where it ends."""
 
 MOST_REQUESTS = 1000
 """Longer runs do not steer the fit, for the sake of its time; all rows are scored."""
@@ -221,7 +225,11 @@ def fit_era(
     engine, since = key
     graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
     start = replace(START, graph_tokens=graphs)
-    host = fitted_host(members, start)
+    standing = HOST_TIMES[engine].get(since)
+    tried = [fitted_host(members, one) for one in (start, standing) if one]
+    tried += [standing] if standing else []
+    judged = drawn(members, JUDGED_ROWS)
+    host = min(tried, key=lambda one: loss(judged, one))
     print(f"{engine} {since}: {len(members)} rows, {astuple(host)}", file=sys.stderr, flush=True)
     groups = sorted({item.group for item in members})
     left_out: list[tuple[Item, Prediction]] = []
