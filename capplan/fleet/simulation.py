@@ -91,9 +91,14 @@ class FleetOutcome:
 
 
 def capacity_per_s(replica: Replica, requests: Requests) -> float:
-    """Return the requests per second of one replica that is never idle: the middle half of what is offered at once."""
+    """Return the requests per second of one replica that is never idle: a closed loop, the middle half of its run.
+
+    A quarter of the requests are in flight at once (or as many as the engine admits), so that prompts and
+    answers are mixed as in a steady state; all at once would prefill first and finish in a rush.
+    """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
-    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks)
+    clients = max(1, min(replica.scheduling.max_num_seqs, len(offered) // 4))
+    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks, concurrency=clients)
     return middle_rate(outcome)
 
 
