@@ -1,6 +1,6 @@
 """Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
 
-    python -m capplan.calibrate.fit_serving FOLDER [--quick]
+    python -m capplan.calibrate.fit_serving FOLDER [--intervals]
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and capplan/accuracy/data/intervals.yaml.
 A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a device or a row.
@@ -21,7 +21,7 @@ from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.intervals import Interval, residual_intervals
 from capplan.accuracy.replay import replayed_columns, requests_of
 from capplan.accuracy.score import Prediction, scored
-from capplan.accuracy.serving import measured_columns, prediction_keys
+from capplan.accuracy.serving import load_of, measured_columns, prediction_keys
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.lookup import version_key
@@ -290,7 +290,9 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
 
 def intervals_text(intervals: Mapping[str, Interval]) -> str:
     """Return the file of intervals."""
-    lines = ["# Measured over predicted, 10th and 90th percentile, by regime, from rows left out of the fit;"]
+    lines = [
+        "# Measured over predicted, 10th and 90th percentile, by regime, widened for the number of groups;"
+    ]
     lines += ["# written by `python -m capplan.calibrate.fit_serving`."]
     lines += ["# regime: [low ratio, high ratio, values, groups]", "intervals:"]
     for key, entry in sorted(intervals.items()):
@@ -313,25 +315,42 @@ def report(title: str, predictions: Iterable[tuple[Item, Prediction]]) -> None:
             )
 
 
+def regime_residuals(
+    items: Sequence[Item], times: Mapping[str, Mapping[str, HostOverhead]]
+) -> list[tuple[tuple[str, ...], str, Prediction]]:
+    """Return regime keys, group and prediction of every measured value, with the numbers of its era."""
+    out = []
+    for item in items:
+        engine, since = era_of(item)
+        columns = predicted_columns(item, times[engine][since])
+        load = load_of(item.benchmark, columns)
+        for name, value in measured_columns(item.row).items():
+            found = Prediction(item.row.get("id", ""), name, value, columns.get(name), weight=item.weight)
+            out.append((prediction_keys(name, load, item.replica), item.group, found))
+    return out
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Refit, write and report."""
+    """Refit, write and report; with --intervals leave the numbers and write the intervals anew."""
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
+    data = package / "accuracy" / "data"
     items = items_of(measured_rows(folder / "serving_measured.csv.gz"))
-    times, left_out = fit_all(items)
-    (package / "engine" / "host_times.py").write_text(host_times_text(times), encoding="utf-8")
-    own = [
-        pair for item in items for pair in predictions_with([item], times[era_of(item)[0]][era_of(item)[1]])
-    ]
-    report("in sample", own)
-    report("left out", left_out)
-    residuals = (
-        (prediction_keys(p.metric.partition(":")[2], item.row.get("kind", ""), item.replica), item.group, p)
-        for item, p in left_out
-    )
-    path = package / "accuracy" / "data" / "intervals.yaml"
-    path.write_text(intervals_text(residual_intervals(residuals)), encoding="utf-8")
-    (path.parent / "left_out.yaml").write_text(left_out_text(own, left_out), encoding="utf-8")
+    times: Mapping[str, Mapping[str, HostOverhead]] = HOST_TIMES
+    if "--intervals" not in arguments:
+        fitted, left_out = fit_all(items)
+        times = fitted
+        (package / "engine" / "host_times.py").write_text(host_times_text(fitted), encoding="utf-8")
+        own = [
+            pair
+            for item in items
+            for pair in predictions_with([item], fitted[era_of(item)[0]][era_of(item)[1]])
+        ]
+        report("in sample", own)
+        report("left out", left_out)
+        (data / "left_out.yaml").write_text(left_out_text(own, left_out), encoding="utf-8")
+    intervals = residual_intervals(regime_residuals(items, times))
+    (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     return 0
 
 

@@ -10,6 +10,9 @@ from capplan.accuracy.score import Prediction, weighted_quantile
 LEVEL = 0.8
 """Share of measured values that an interval should hold."""
 
+WIDEST_LEVEL = 0.84
+"""Level that intervals are taken at where few groups were measured: more would not be an 80 % interval any more."""
+
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
 
@@ -77,7 +80,7 @@ def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Predict
     """Return the interval of every regime that occurs.
 
     Quantiles are taken at (1 +- level (1 + 1/n)) / 2, the finite-sample correction of split-conformal prediction, with n the
-    number of groups: results of one group (same source, model and device) err together.
+    number of groups (results of one group, the same source, model and device, err together), at most WIDEST_LEVEL.
 
     Parameters
     ----------
@@ -98,7 +101,7 @@ def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Predict
     for key, entries in ratios.items():
         values, weights = np.array([e[0] for e in entries]), np.array([e[1] for e in entries])
         groups = len({e[2] for e in entries})
-        level = min(0.98, LEVEL * (1.0 + 1.0 / groups))
+        level = min(WIDEST_LEVEL, LEVEL * (1.0 + 1.0 / groups))
         low = weighted_quantile(values, weights, (1.0 - level) / 2.0)
         high = weighted_quantile(values, weights, (1.0 + level) / 2.0)
         out[key] = Interval(min(low, 1.0), max(high, 1.0), len(entries), groups)

@@ -1,5 +1,6 @@
 """Replay the benchmark behind a measured row on a modelled replica, and read off the row's own columns."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,23 @@ ONLINE_REQUESTS_PER_CLIENT = 10
 
 SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst"})
 """Kinds that go through an HTTP server; the others call the engine in its own process."""
+
+
+FINISHED = "finished_req_s"
+"""Not a column of the row: requests that the replica finished per second, also where the row reports those sent."""
+
+OVERLOAD_SHARE = 0.8
+"""A replica that finishes less than this share of what is offered is overloaded: queues grow until the run ends."""
+
+
+def overloaded(benchmark: Benchmark, columns: Mapping[str, float]) -> bool:
+    """Return whether an open loop offers more than the replica serves."""
+    rate = benchmark.request_rate
+    return (
+        benchmark.kind == "online_rate"
+        and rate is not None
+        and columns.get(FINISHED, 0.0) < OVERLOAD_SHARE * rate
+    )
 
 
 def requests_of(benchmark: Benchmark) -> int:
@@ -81,6 +99,7 @@ def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -
 def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:
     """Return the columns of the row that a benchmark is behind, as the replica would have filled them."""
     columns = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
+    columns[FINISHED] = columns["req_s"]
     if benchmark.offered_rate_reported and benchmark.request_rate:
         columns["req_s"] = benchmark.request_rate
     return columns

@@ -5,7 +5,7 @@ from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, widest
-from capplan.accuracy.replay import replayed_columns
+from capplan.accuracy.replay import overloaded, replayed_columns
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
 from capplan.model.network import LatentAttention, Network
@@ -118,18 +118,22 @@ def predict_row(
     out = []
     for column, value in measured.items():
         found = predicted.get(column)
-        if found is None or found <= 0 or replica is None:
+        if found is None or found <= 0 or replica is None or benchmark is None:
             out.append(Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups))
             continue
-        keys = prediction_keys(column, row.get("kind") or "", replica)
+        load = load_of(benchmark, predicted)
+        keys = prediction_keys(column, load, replica)
         bounds = interval_of(intervals, keys) or widest(intervals)
         low, high = found * bounds.low_ratio, found * bounds.high_ratio
         out.append(Prediction(name, column, value, found, low, high, weight=weight, groups=groups))
     return out
 
 
-def prediction_keys(column: str, kind: str, replica: Replica) -> tuple[str, ...]:
+def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:
+    """Return the load of a row's regime; an open loop that is overloaded is one of its own."""
+    return "overload" if overloaded(benchmark, columns) else LOADS[benchmark.kind]
+
+
+def prediction_keys(column: str, load: str, replica: Replica) -> tuple[str, ...]:
     """Return the regimes of one predicted value, narrowest first."""
-    return regime_keys(
-        quantity_of(column), LOADS.get(kind, "closed"), network_class(replica.spec.network), replica.label
-    )
+    return regime_keys(quantity_of(column), load, network_class(replica.spec.network), replica.label)

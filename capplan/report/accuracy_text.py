@@ -19,8 +19,9 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   datasheet rates (`tests/properties/test_step_floors.py`).
 - In sample: numbers fitted on all core rows. Left out: rows are grouped by source, model and device; groups are dealt into folds and each
   fold is predicted with host numbers fitted on the other folds. Kernel numbers come from kernel timings alone and have seen no serving row.
-- Intervals are the 10th and 90th percentile of measured over predicted of left-out rows, by quantity, load, model class and whether the
-  device was calibrated, widened for the number of groups (split conformal); a regime without data gets the widest.
+- Intervals are the 10th and 90th percentile of measured over predicted, by quantity, load, model class and whether the device was
+  calibrated, widened where few groups were measured; a regime without data gets the widest. They rest on the same rows as the host
+  numbers (seven for each engine era); on runs of another kind than these they are too narrow rather than too wide.
 """
 
 FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
 from capplan.workload.summary import PrefixReuse
+
+SLICES = 64
+"""Prompts of equal weight that stand for a distribution of lengths."""
 
 
 def offered_request_rate_per_s(users: Number, think_time_s: Number, response_time_s: Number) -> Number:
@@ -74,8 +79,9 @@ class RequestClass:
 
     @property
     def cached_input_tokens(self) -> float:
-        """Prompt tokens per request that need no prefill, in the mean."""
-        return min(self.shared_prefix_tokens, self.input_tokens.mean_tokens) * self.prefix_hit_fraction
+        """Prompt tokens per request that need no prefill, in the mean; a prompt shorter than the prefix holds part of it."""
+        held = np.minimum(self.shared_prefix_tokens, self.input_tokens.midpoints(SLICES))
+        return float(held.mean()) * self.prefix_hit_fraction
 
 
 def mean_tokens(classes: tuple[RequestClass, ...]) -> tuple[float, float]:
