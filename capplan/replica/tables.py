@@ -24,6 +24,10 @@ CROWD_PROMPTS = 16.0
 """Short prompts share a step: attention over one of them is priced as one of so many that make up CROWD_TOKENS."""
 
 
+EXCESS_SHARE = 1.0 / 3.0
+"""What a kernel takes over its floor, as a share of its time, in a long prefill: the measure of ratios above 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Knots:
     """Where step times are worked out; between knots they are linear."""
@@ -176,15 +180,17 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
         D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step + T t_token
 
-    with k the kernels timed one by one, f their floors, u what cannot overlap. A decode step runs under CUDA
+    with k the kernels timed one by one, f their floors, u what cannot overlap. A ratio r above 1 adds
+    (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs under CUDA
     graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
     launched, layer by layer. Offline there is no server that takes requests in: no t_request, no t_token.
     """
     kernels = device.kernels
 
     def remaining(name: str, least_table: StepTable, ratio: float) -> Array:
-        least = getattr(least_table, name)
-        time: Array = least + ratio * (getattr(kernels, name) - least)
+        whole, least = getattr(kernels, name), getattr(least_table, name)
+        longer = max(ratio - 1.0, 0.0) * EXCESS_SHARE
+        time: Array = least + min(ratio, 1.0) * (whole - least) + longer * whole
         return time
 
     decode = (device.unsaved, host.decode_excess_ratio)
