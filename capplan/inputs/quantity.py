@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 
 from capplan.errors import InputError
@@ -157,14 +157,17 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
         raise _error(text, unit, place, f"is not {unit.words or 'a quantity in ' + unit.base}")
     match = _QUANTITY.match(str(text)) if len(str(text)) <= _LONGEST else None
     number = match["number"] if match else ""
-    if match is None or not re.search("[0-9]", number) or number[-1] in ",_":
+    if match is None or not re.match(r"[-+]?\.?[0-9]", number) or number[-1] in ",_":
         raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}")
     if ("," in number or "_" in number) and not _GROUPED.match(number):
         raise _error(text, unit, place, "has separators that are not groups of three digits")
     written = " ".join(match["unit"].split())
     if match["sign"]:
         written = "$" + written
-    digits = Decimal(number.replace(",", "").replace("_", ""))
+    try:
+        digits = Decimal(number.replace(",", "").replace("_", ""))
+    except InvalidOperation:
+        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}") from None
     factor = unit.spellings.get(written) or unit.spellings.get(written.replace(" ", ""))
     if not written and unit.bare:
         factor = 1.0

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
@@ -53,6 +53,7 @@ def test_bits_are_an_eighth_of_bytes(number):
 
 
 @given(text=st.text(max_size=80), unit=st.sampled_from(UNITS))
+@example(text="E0", unit=q.BYTES)
 def test_any_text_is_a_finite_number_or_one_clear_line(text, unit):
     try:
         message, value = "", quantity(text, unit)
