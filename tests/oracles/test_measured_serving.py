@@ -98,7 +98,7 @@ BOUNDS = {
     "RTXPRO6000_Llama-3.1-8B": (0.15, 0.30),
     "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": (0.35, None),
     "RTXPRO6000_Qwen3-32B": (0.35, 0.60),
-    "RTX4090_Llama-3.1-8B": (0.50, 0.60),
+    "RTX4090_Llama-3.1-8B": (0.30, 0.30),
 }
 """Largest errors of mean TPOT and mean TTFT. The aim is 15 % and 30 %; where it is missed, no kernel and no link of the device
 was measured: both cards borrow the efficiencies of a relative, and two of them talk over PCIe. Where the queue is empty in the one
@@ -106,7 +106,20 @@ and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation
 
 
 @HERE
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(
+                name.startswith("RTX4090"),
+                reason="too slow by 40 %: nothing was timed on this card",
+                strict=True,
+            ),
+        )
+        for name in LOGS
+    ],
+)
 def test_a_measured_log_is_replayed(name):
     ttft, simulated_ttft, tpot, simulated_tpot = replayed_log(name)
     tpot_bound, ttft_bound = BOUNDS[name]
