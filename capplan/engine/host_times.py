@@ -1,6 +1,7 @@
 """What the host adds to the steps of an engine, by version: fitted on measured serving results.
 
 Written by `python -m capplan.calibrate.fit_serving`; the method and the scores are in docs/accuracy.md.
+The prefill ratios of vLLM 0.13.0 and 0.18.0 (2.0) were set by hand, below what the loss preferred (2.4).
 """
 
 from capplan.engine.profile import HostOverhead
