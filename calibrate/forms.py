@@ -8,6 +8,7 @@ import numpy as np
 
 from capplan.calibrate.kernels import ELEMENT_BYTES
 from capplan.hardware.calibration import Machine, Measurement, Peaks
+from capplan.inputs.calibration import tile_row_halvings
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
@@ -15,7 +16,7 @@ from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
 SHEET = frozenset(
-    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes", "tile_row_halvings"}
     | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
 )
 """Fields of a rates record that the datasheet (or the best rate seen) gives."""
@@ -157,6 +158,7 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
         "l2_bytes": machine.l2_bytes,
+        "tile_row_halvings": tile_row_halvings(machine),
         "link_bytes_per_s": link,
         "network_bytes_per_s": link,
         "domain_devices": float(peaks.node_ranks),

@@ -19,6 +19,8 @@ BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
 COLD_CACHES_CPU = 64.0
 """Operands of a CPU are rotated over this many second-level caches: the last level is shared, and may exceed memory's share."""
+CPU_TILE_ROWS = 16.0
+"""Of a matrix register of AMX; the kernels for vector registers have tiles as small."""
 _QUERIES = (
     "driver_version",
     "clocks.sm",
@@ -102,6 +104,7 @@ def _cpu(threads: int) -> Target:
         memory_bytes=float(os.sysconf("SC_PHYS_PAGES") * size),
         multiprocessors=threads,
         l2_bytes=float(_cache_bytes()),
+        tile_rows=CPU_TILE_ROWS,
         clocks={"capability": torch.backends.cpu.get_cpu_capability()},
     )
     return Target(torch.device("cpu"), machine, float(pages * size))

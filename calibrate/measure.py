@@ -14,7 +14,7 @@ from capplan.calibrate.machine import Target
 from capplan.calibrate.progress import Progress
 from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.simple_fit import copy_fit, launch_fit
-from capplan.calibrate.timing import FULL, QUICK, Effort, sampled
+from capplan.calibrate.timing import FULL, QUICK, Effort, Sample, sampled
 from capplan.errors import InputError
 from capplan.hardware.calibration import Calibration, KernelFit, Measurement, Peaks
 from capplan.inputs.calibration import same_device
@@ -24,6 +24,9 @@ from capplan.inputs.hardware import device, device_names
 QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
 HOST_COPIES = ("host_to_device", "device_to_host")
+PASSES = {"cpu": 3, "cuda": 1}
+"""Times that every case is measured, each on another minute: the neighbours of a processor come and go."""
+NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes beside inputs and outputs."""
 LEAST_POINTS = 8
@@ -34,10 +37,21 @@ LEAST_POINTS = 8
 class Run:
     """What has been measured so far, and what had to be left out."""
 
-    measured: list[tuple[Case, Measurement]] = field(default_factory=list)
+    samples: dict[int, tuple[Case, Sample]] = field(default_factory=dict)
+    """By place in the plan; the case is smaller than planned where memory did not suffice."""
     remarks: list[str] = field(default_factory=list)
     unsupported: set[tuple[str, str]] = field(default_factory=set)
     interrupted: str = ""
+
+    def measurements(self) -> list[Measurement]:
+        """Return what was measured, in the order of the plan."""
+        return [
+            Measurement(
+                case.operator if case.graph or case.operator != "launch" else "launch_eager",
+                case.dtype, dict(case.shape), sample.seconds, sample.spread_fraction, sample.repeats,
+            )
+            for _, (case, sample) in sorted(self.samples.items())
+        ]  # fmt: skip
 
 
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
@@ -73,6 +87,10 @@ def calibrated(
     if group and not group.is_first:
         return None
     chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
+    run = Run()
+    if planned is None and not quick and not target.is_cuda:
+        run.unsupported.add(("matmul", "fp8"))
+        _remark(run, f"matmul in fp8 is skipped: {NO_FP8}", tell)
     usual_s = QUICK_BUDGET_S[target.device.type] if quick else FULL_BUDGET_S
     budget_s = minutes * 60.0 if minutes else usual_s
     peak = peak_bytes(chosen, target)
@@ -81,11 +99,10 @@ def calibrated(
         f"{target.free_bytes / 1e9:.1f} GB free; clocks and settings are left as they are"
     )
     started = time.monotonic()
-    run = Run()
     try:
         _measure_all(run, chosen, target, QUICK if quick else FULL, budget_s, tell)
     except KeyboardInterrupt:
-        run.interrupted = f"interrupted after {len(run.measured)} of {len(chosen)} shapes"
+        run.interrupted = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
         tell(run.interrupted)
     return _finished(run, linked, group, target, quick=quick, seconds=time.monotonic() - started)
 
@@ -98,25 +115,34 @@ def _measure_all(
     budget_s: float,
     tell: Callable[[str], None],
 ) -> None:
-    each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1))
+    passes = PASSES[target.device.type]
+    each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
     effort = replace(effort, seconds=each_s)
     prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
+    steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
+    done = 0
     try:
-        for number, case in enumerate(chosen):
+        for number, (place, case) in enumerate(steps):
             if time.monotonic() > end:
-                run.interrupted = f"out of time after {number} of {len(chosen)} shapes"
-                tell(run.interrupted)
                 break
-            progress.show(number / len(chosen), case.title)
+            progress.show(number / len(steps), case.title)
             if (case.operator, case.dtype) not in run.unsupported:
-                _measure_one(run, case, target, effort, tell)
+                _measure_one(run, place, case, target, effort, tell)
+            done = number + 1
     finally:
         progress.close()
+    if done < len(chosen):
+        run.interrupted = f"out of time after {done} of {len(chosen)} shapes"
+        tell(run.interrupted)
+    elif done < len(steps):
+        tell(f"out of time in pass {done // len(chosen) + 1} of {passes} over all shapes")
 
 
-def _measure_one(run: Run, case: Case, target: Target, effort: Effort, tell: Callable[[str], None]) -> None:
+def _measure_one(
+    run: Run, place: int, case: Case, target: Target, effort: Effort, tell: Callable[[str], None]
+) -> None:
     """Measure a case, or a smaller one where memory does not suffice; say what was skipped."""
     trial: Case | None = case
     while trial is not None:
@@ -141,11 +167,9 @@ def _measure_one(run: Run, case: Case, target: Target, effort: Effort, tell: Cal
             return
         if trial is not case:
             _remark(run, f"out of memory: {case.title} was measured as {trial.title}", tell)
-        result = Measurement(
-            trial.operator if trial.graph or case.operator != "launch" else "launch_eager",
-            trial.dtype, dict(trial.shape), sample.seconds, sample.spread_fraction, sample.repeats,
-        )  # fmt: skip
-        run.measured.append((trial, result))
+        before = run.samples.get(place)
+        again = before is not None and before[0] == trial
+        run.samples[place] = (trial, before[1].beside(sample) if before and again else sample)
         return
     _remark(run, f"out of memory: {case.title} is skipped", tell)
 
@@ -171,12 +195,12 @@ def _remark(run: Run, line: str, tell: Callable[[str], None]) -> None:
 def _finished(
     run: Run, linked: list[Measurement], group: Group | None, target: Target, *, quick: bool, seconds: float
 ) -> Calibration:
-    if len(run.measured) < LEAST_POINTS:
+    if len(run.samples) < LEAST_POINTS:
         raise InputError(
-            f"{len(run.measured)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
+            f"{len(run.samples)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
             "  let it run longer, or give it --minutes"
         )
-    everything = [*(result for _, result in run.measured), *linked]
+    everything = [*run.measurements(), *linked]
     unseen = held_out(everything)
     marked = [replace(result, held_out=place in unseen) for place, result in enumerate(everything)]
     peaks = best_rates(marked)

@@ -26,11 +26,10 @@ class Progress:
         sys.stderr.flush()
 
     def remaining_s(self, done_fraction: float) -> float:
-        """Return the time that is left at the pace so far [s]."""
+        """Return the time that is left at the pace so far, at most what is left of the budget [s]."""
         elapsed = time.monotonic() - self.started
-        if done_fraction < 0.02:
-            return max(self.expected_s - elapsed, 0.0)
-        return elapsed * (1.0 - done_fraction) / done_fraction
+        left = max(self.expected_s - elapsed, 0.0)
+        return min(elapsed * (1.0 - done_fraction) / done_fraction, left) if done_fraction >= 0.02 else left
 
     def close(self) -> None:
         """Clear the line."""

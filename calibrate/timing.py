@@ -21,12 +21,30 @@ ENOUGH_SPREAD_FRACTION = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Repeats of one measurement."""
+    """Repeats of one measurement, in one pass or in several."""
 
-    seconds: float
-    """Median per call."""
-    spread_fraction: float
-    repeats: int
+    passes: tuple[tuple[float, ...], ...]
+    """Times per call of the repeats of each pass."""
+
+    @property
+    def seconds(self) -> float:
+        """Median over passes of each pass's median: a pass that fell into a noisy minute counts once."""
+        return float(np.median([np.median(times) for times in self.passes]))
+
+    @property
+    def spread_fraction(self) -> float:
+        """Half the distance of the quartiles of all repeats, over the median."""
+        low, high = np.quantile(np.concatenate(self.passes), (0.25, 0.75))
+        return float((high - low) / 2 / self.seconds)
+
+    @property
+    def repeats(self) -> int:
+        """Of all passes."""
+        return sum(len(times) for times in self.passes)
+
+    def beside(self, other: "Sample") -> "Sample":
+        """Return the repeats of both."""
+        return Sample((*self.passes, *other.passes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +54,14 @@ class Effort:
     least_repeats: int
     most_repeats: int
     seconds: float
-    """Of one case, warm-up left out."""
+    """Of one case in all its passes, warm-up left out."""
 
 
 QUICK = Effort(5, 60, 0.15)
-FULL = Effort(9, 200, 0.6)
+FULL = Effort(9, 200, 1.0)
+LEAST_SLOW_REPEATS = 3
+"""Of a case so slow that the least number of repeats would take `SLOW_RATIO` times its time."""
+SLOW_RATIO = 3.0
 
 
 def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: bool = True) -> Sample:
@@ -56,21 +77,35 @@ def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: boo
         per_pass = len(calls)
     else:
         clock = time.thread_time if target.machine.threads == 1 else time.perf_counter
-        repeat, per_pass = _clock_pass(calls, clock)
-    return _repeated(repeat, per_pass, effort)
+        repeat, per_pass = _clock_pass(calls, clock, effort.seconds)
+    return Sample((tuple(repeated(repeat, per_pass, effort)),))
 
 
-def _repeated(repeat: Callable[[], float], per_pass: int, effort: Effort) -> Sample:
+def repeated(repeat: Callable[[], float], per_pass: int, effort: Effort) -> list[float]:
+    """Return times per call, repeated until the median is known or the time is up.
+
+    Parameters
+    ----------
+    repeat : runs one pass and returns its time [s]
+    per_pass : calls of one pass [-]
+    effort : how long
+
+    Returns
+    -------
+    times [s], in their order
+    """
     times: list[float] = []
-    end = time.perf_counter() + effort.seconds
+    begin = time.perf_counter()
     while len(times) < effort.most_repeats:
         times.append(repeat() / per_pass)
+        elapsed = time.perf_counter() - begin
         if len(times) < effort.least_repeats:
+            if len(times) >= LEAST_SLOW_REPEATS and elapsed > SLOW_RATIO * effort.seconds:
+                break
             continue
-        if _standard_error_fraction(times) < ENOUGH_SPREAD_FRACTION or time.perf_counter() > end:
+        if _standard_error_fraction(times) < ENOUGH_SPREAD_FRACTION or elapsed > effort.seconds:
             break
-    low, median, high = np.quantile(times, (0.25, 0.5, 0.75))
-    return Sample(float(median), float((high - low) / 2 / median), len(times))
+    return times
 
 
 def _standard_error_fraction(times: Sequence[float]) -> float:
@@ -79,9 +114,14 @@ def _standard_error_fraction(times: Sequence[float]) -> float:
     return float(1.253 * (high - low) / 1.349 / np.sqrt(len(times)) / median)
 
 
-def _clock_pass(calls: Sequence[Call], clock: Callable[[], float]) -> tuple[Callable[[], float], int]:
+def _clock_pass(
+    calls: Sequence[Call], clock: Callable[[], float], longest_s: float
+) -> tuple[Callable[[], float], int]:
+    begin = time.perf_counter()
     for call in calls:  # first touch of every result, and the library's choice of a kernel
         call()
+        if time.perf_counter() - begin > longest_s:
+            break
     start = clock()
     calls[0]()
     single_s = max(clock() - start, 1e-8)

@@ -27,6 +27,8 @@ class Machine:
     multiprocessors: int
     """Streaming multiprocessors; on a CPU the threads used."""
     l2_bytes: float
+    tile_rows: float | None = None
+    """Rows of the smallest tile of a matrix product; None where those of GPU libraries hold."""
     clocks: Mapping[str, str] = field(default_factory=dict)
     """Clocks and power state that the driver showed, as it wrote them; never set by us."""
 

@@ -12,6 +12,7 @@ from capplan.hardware.efficiency import Efficiency, Fit
 from capplan.inputs.calibration_file import read_calibration
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
+from capplan.operators.roofline import TILES
 
 MEMORY_TOLERANCE_FRACTION = 0.12
 """Nominal and reported memory of one device differ by less than this."""
@@ -39,6 +40,18 @@ RELATIVE_FRACTIONS = frozenset(
 MEASURED_NAMES = ("cpu", "measured")
 """Names of the device that a calibration measured, which the catalogue need not know."""
 _FORM_FACTORS = ("pcie", "nvl")
+
+
+def tile_row_halvings(machine: Machine) -> float:
+    """Return how often the rows of the tiles of `operators` are halved to be those of a machine.
+
+    Examples
+    --------
+    >>> cpu = Machine("cpu", "a processor", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows=16.0)
+    >>> tile_row_halvings(cpu)
+    2.0
+    """
+    return math.log2(TILES[0][0] / machine.tile_rows) if machine.tile_rows else 0.0
 
 
 def same_device(machine: Machine, device: Device) -> bool:
@@ -184,6 +197,8 @@ def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Eff
     near = relatives[0] if relatives else {}
     unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]
     numbers |= {key: near[key] for key in unseen if key in near}
+    if fit.kernel == "matmul":
+        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine)
     launch = next((f.numbers["launch_s"].value for f in calibration.fits if f.kernel == "launch"), None)
     if "launch_s" in near and launch is not None:
         numbers["launch_s"] = launch

@@ -43,6 +43,7 @@ class MachineRecord(Record):
     memory_bytes: float = Field(gt=0)
     multiprocessors: int = Field(gt=0)
     l2_bytes: float = Field(gt=0)
+    tile_rows: float | None = Field(default=None, gt=0)
     clocks: dict[str, str]
 
 

@@ -40,6 +40,8 @@ class MatmulRates:
     """Bytes per input element, at full bandwidth, of the kernel that quantises activations before; 0 without."""
     launch_s: Number = 0.0
     """Time between two launches outside a CUDA graph; not charged by `matmul_time_s`."""
+    tile_row_halvings: Number = 0.0
+    """How often the rows of every tile are halved: 0 on a GPU, 2 (tiles from 16 rows) on a processor."""
 
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
@@ -160,15 +162,16 @@ def matmul_time_s(
     ----------
     Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
+    tiles = tuple((tile * 0.5**rates.tile_row_halvings, columns) for tile, columns in TILES)
     product_s = tiled_time_s(
-        tuple(np.ceil(rows / tile) for tile, _ in TILES),
+        tuple(np.ceil(rows / tile) for tile, _ in tiles),
         inputs,
         outputs,
         1.0,
         rows * inputs * activation_bytes_per_element,
         matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
         4.0 * rows * outputs,
-        TILES,
+        tiles,
         SPLITS,
         rates.flop_per_s * rates.compute_fraction,
         rates.bytes_per_s * rates.memory_fraction,

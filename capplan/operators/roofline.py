@@ -168,7 +168,7 @@ def tiled_time_s(
     row_bytes: Number,
     column_bytes: Number,
     partial_bytes: Number,
-    tiles: tuple[tuple[float, float], ...],
+    tiles: tuple[tuple[Number, float], ...],
     splits: tuple[float, ...],
     flop_per_s: Number,
     bytes_per_s: Number,

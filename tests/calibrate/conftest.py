@@ -36,7 +36,7 @@ def calibration(target):
     from capplan.calibrate.shapes import cases
 
     planned = [case for case in cases(accelerator=False, quick=True) if case.operator in KEPT and small(case)]
-    return calibrated(target, quick=True, minutes=0.25, planned=planned[::2])
+    return calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
 
 
 @pytest.fixture(scope="session")
