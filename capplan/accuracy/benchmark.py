@@ -87,6 +87,9 @@ def sharding_of(row: Mapping[str, str]) -> Sharding:
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
     data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
     devices = _number(row, "num_gpus") or tensor * pipeline * data
+    if "enable_attention_dp for MoE" in (row.get("notes") or "") and _number(row, "ep") is None:
+        # The page gives one size for both: attention over that many groups, experts spread over all.
+        return Sharding(1.0, pipeline, tensor, tensor)
     if tensor * pipeline * data > devices:
         tensor = max(1.0, devices / (pipeline * data))
     elif tensor * pipeline * data < devices:

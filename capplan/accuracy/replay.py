@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
 from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
@@ -51,6 +52,9 @@ def requests_of(benchmark: Benchmark) -> int:
         return benchmark.requests
     if benchmark.kind == "online_conc" and benchmark.concurrency:
         return max(20, ONLINE_REQUESTS_PER_CLIENT * benchmark.concurrency)
+    sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
+    if benchmark.kind == "offline_max" and benchmark.engine == "trtllm":
+        return trtllm_bench.REQUESTS.get(sent, OFFLINE_REQUESTS)
     return OFFLINE_REQUESTS
 
 

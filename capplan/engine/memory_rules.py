@@ -53,6 +53,8 @@ class MemoryRules:
     """Layers of different kinds share one pool in groups; otherwise each keeps every token."""
     tokens_from_concurrency: bool
     """The printed cache size is concurrency x context rather than blocks x block size."""
+    whole_windows: bool = False
+    """Sliding layers keep every token, as full ones do, unless a window is set for the cache."""
     window_tokens_ratio: float | None = None
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
     state_pool_ratio: float | None = None

@@ -94,6 +94,8 @@ class EngineProfile:
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
     long_chunked_tokens: int | None = None
     """Prompts are cut after all where the maximum context is above this (vLLM V0)."""
+    window_kernels: bool = True
+    """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
     asked_version: str | None = None
     assumptions: tuple[str, ...] = field(default=())
     """What was assumed to choose this profile, in sentences."""

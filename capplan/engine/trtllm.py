@@ -28,6 +28,7 @@ _MEMORY = MemoryRules(
     vision_bytes_per_token=9.6e3,
     graphs_in_budget=False,
     layer_groups=False,
+    whole_windows=True,
     tokens_from_concurrency=False,
 )
 
@@ -42,12 +43,14 @@ _BASE = EngineProfile(
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,
     kv_dtypes=TRTLLM_KV_DTYPES,
     prefix_caching=False,
+    window_kernels=False,
 )
 
 TRTLLM: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.14.0"),
-    replace(_BASE, version="1.0.0", block_tokens=32, prefix_caching=True, async_scheduling=True),
-    replace(_BASE, version="1.2.0", block_tokens=32, prefix_caching=True, async_scheduling=True),
+    replace(_BASE, version="0.19.0"),
+    replace(_BASE, version="1.0.0", window_kernels=True, block_tokens=32, prefix_caching=True, async_scheduling=True),
+    replace(_BASE, version="1.2.0", window_kernels=True, block_tokens=32, prefix_caching=True, async_scheduling=True),
 )
 """Profiles of TensorRT-LLM, oldest first; each holds until the next."""

@@ -1,11 +1,14 @@
 """A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.replay import SERVER_KINDS
 from capplan.engine.lookup import profile
+from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
@@ -13,8 +16,9 @@ from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.model import read_model
 from capplan.model.network import Network
-from capplan.model.weight_format import KV_FORMATS, in_weight_format, stored_dtypes
-from capplan.replica.spec import ReplicaSpec
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
+from capplan.replica.spec import ReplicaSpec, network_as_run
 
 WEIGHT_DTYPES = {
     "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
@@ -64,6 +68,28 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
 
 
+def run_settings(
+    benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile, kv_format: str
+) -> tuple[Mapping[str, int], float | None]:
+    """Return the limits and the memory fraction of the run: stated, or chosen by NVIDIA's benchmark tool."""
+    if benchmark.limits or benchmark.kind != "offline_max" or engine.engine != "trtllm":
+        return benchmark.limits, None
+    fraction = trtllm_bench.memory_fraction(engine.version)
+    prompt, answer = benchmark.input_tokens, benchmark.output_tokens
+    held = trtllm_bench.cache_requests(
+        network,
+        benchmark.sharding,
+        engine_memory_bytes(gpu),
+        kv_bytes_per_element(kv_format),
+        prompt + answer,
+    )
+    stages = int(benchmark.sharding.pipeline)
+    batch, tokens = trtllm_bench.limits(held, prompt, answer, stages)
+    if not engine.chunked:
+        tokens = max(tokens, int(prompt) + batch)
+    return {"max_num_seqs": batch * stages, "max_num_batched_tokens": tokens}, fraction
+
+
 def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> ReplicaSpec:
     """Return the replica that ran a benchmark.
 
@@ -80,16 +106,21 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     gpu = device(benchmark.device)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     longest = network.max_context_tokens or tokens
+    engine = profile(benchmark.engine, benchmark.engine_version)
+    network = network_as_run(network, engine)
+    kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
+    limits, fraction = run_settings(benchmark, network, gpu, engine, kv_format)
     return ReplicaSpec(
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
-        profile=profile(benchmark.engine, benchmark.engine_version),
+        profile=engine,
         sharding=benchmark.sharding,
-        kv_format=cache_format(network, benchmark.kv_format, benchmark.engine),
+        kv_format=kv_format,
         max_model_len=max(2048, min(longest, tokens)),
-        max_num_seqs=benchmark.limits.get("max_num_seqs"),
-        max_num_batched_tokens=benchmark.limits.get("max_num_batched_tokens"),
+        max_num_seqs=limits.get("max_num_seqs"),
+        max_num_batched_tokens=limits.get("max_num_batched_tokens"),
+        gpu_memory_utilization=fraction,
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )

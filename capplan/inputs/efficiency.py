@@ -1,6 +1,7 @@
 """Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ NEAREST = {
     "hopper": "h200", "blackwell": "b200", "blackwell-ultra": "b200", "grace-blackwell": "gb200",
 }  # fmt: skip
 """Architecture -> fitted device whose numbers it takes over; anything else takes those of the H100."""
+
+
+PCIE_CROWDING_EXPONENT = 0.3
+"""How the reached share of PCIe falls with the devices of a server. The timed L40S server has 1.9: its cards share one
+path. Served results of eight L40S show cards that do not, and a server bought for serving is taken to be like those."""
 
 
 class FitRecord(Record):
@@ -129,13 +135,32 @@ def efficiency_for(device: Device) -> Efficiency:
     shipped = shipped_efficiencies()
     for efficiency, names in shipped.values():
         if device.name in names:
-            return efficiency
+            return _uncrowded(efficiency) if _over_pcie(device) else efficiency
     nearest = nearest_device(device)
     known = device.vendor.lower() == "nvidia"
     note = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
     if not known:
         note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
-    return Efficiency(nearest, shipped[nearest][0].fits, "assumed", note)
+    taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
+    return Efficiency(nearest, taken.fits, "assumed", note)
+
+
+def _over_pcie(device: Device) -> bool:
+    return (device.link or "pcie").startswith("pcie")
+
+
+def _uncrowded(efficiency: Efficiency) -> Efficiency:
+    """Return the fits with PCIE_CROWDING_EXPONENT where the timed server's was larger."""
+    fits = dict(efficiency.fits)
+    for key, fit in fits.items():
+        crowded = {
+            name: min(value, PCIE_CROWDING_EXPONENT)
+            for name, value in fit.numbers.items()
+            if "crowding" in name
+        }
+        if crowded:
+            fits[key] = replace(fit, numbers={**fit.numbers, **crowded})
+    return replace(efficiency, fits=fits)
 
 
 def _plain(fit: Fit) -> dict[str, Any]:

@@ -241,6 +241,8 @@ def _capacity(
         free = np.maximum(available, 0.0)
         endless = np.where(free > 0, launch.max_num_seqs, 0.0)
         return endless * context, endless, 0.0 * free, launch.block_tokens
+    if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
+        kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
         share = stage.layer_share
         held = [
@@ -250,8 +252,6 @@ def _capacity(
             available, held, launch.block_tokens, context, launch.max_num_batched_tokens, rules
         )
         return tokens, sequences, size, launch.block_tokens
-    if not rules.layer_groups:
-        kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     layout = grouped_layout(
         kinds, launch.block_tokens, context, launch.max_num_batched_tokens, stage.layer_share
     )

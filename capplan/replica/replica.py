@@ -79,7 +79,9 @@ def device_tables_of(spec: ReplicaSpec, rates: LabelledRates, own: Scheduling) -
     longest, bends = served_context_tokens(spec), context_bends(spec.network)
     knots = step_knots(own.max_num_seqs, own.max_num_batched_tokens, longest, bends)
     kv_bytes = kv_bytes_per_element(spec.kv_format)
-    return device_tables(spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots)
+    return device_tables(
+        spec.network, cubed(spec.sharding), rates.rates, kv_bytes, knots, offline=spec.offline
+    )
 
 
 def step_table_of(device: DeviceTables, spec: ReplicaSpec) -> StepTable:

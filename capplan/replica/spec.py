@@ -1,6 +1,6 @@
 """One replica as it is asked for: the model, the device, the engine, and how they are put together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, Scheduling
@@ -8,7 +8,7 @@ from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.usable import engine_memory_bytes
-from capplan.model.network import Network
+from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
 
 
@@ -37,6 +37,23 @@ class ReplicaSpec:
     def devices(self) -> int:
         """Devices of the replica."""
         return int(self.sharding.devices)
+
+
+def network_as_run(network: Network, profile: EngineProfile) -> Network:
+    """Return the model as an engine runs it: without windows where its kernels read all tokens by default."""
+    if profile.window_kernels:
+        return network
+    layers = tuple(
+        replace(
+            layer,
+            mixers=tuple(
+                replace(mixer, window_tokens=None) if isinstance(mixer, Attention) else mixer
+                for mixer in layer.mixers
+            ),
+        )
+        for layer in network.layers
+    )
+    return replace(network, layers=layers)
 
 
 def served_context_tokens(spec: ReplicaSpec) -> int:

@@ -124,7 +124,13 @@ class DeviceTables:
 
 
 def device_tables(
-    network: Network, sharding: Sharding, rates: StepRates, kv_bytes: Number, knots: Knots
+    network: Network,
+    sharding: Sharding,
+    rates: StepRates,
+    kv_bytes: Number,
+    knots: Knots,
+    *,
+    offline: bool = False,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
 
@@ -136,18 +142,20 @@ def device_tables(
     kv_bytes : [B]
         bytes of one cached element, number or shape (plans, 1, 1)
     knots : where times are worked out
+    offline : requests always wait, so that a pipeline never runs empty
 
     Returns
     -------
     tables [s]; a pipeline of p stages carries p micro-batches at once, so a decode step over S sequences
-    takes as long as all stages over S / p; prompts come and go, so their micro-batches fill and drain it
+    takes as long as all stages over S / p; behind a server prompts come and go, so their micro-batches fill
+    and drain it
     """
     plans = np.broadcast(sharding.tensor, sharding.pipeline, sharding.data, kv_bytes).size
     stages = sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro = np.maximum(sequences / stages, 1.0)
-    bubble = bubble_ratio(stages, stages)
+    bubble = 1.0 if offline else bubble_ratio(stages, stages)
     decode = token_costs(network, micro, sharding, rates, decode=True)
     head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
