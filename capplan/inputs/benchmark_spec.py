@@ -15,8 +15,8 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.model import read_model
-from capplan.model.network import Network
 from capplan.memory.usable import engine_memory_bytes
+from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
 from capplan.replica.spec import ReplicaSpec, network_as_run
 
