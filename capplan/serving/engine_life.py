@@ -137,7 +137,8 @@ class EngineLife:
     def next_start_s(self) -> float:
         """Return when the next step starts, as far as is known."""
         if self._stalled:
-            return inf
+            loaded_s, next_s = self.server.loaded_s, self._inbox.next_s
+            return min(loaded_s, next_s if next_s > self.server.now_s else inf) if loaded_s < inf else inf
         return self.server.now_s if self.server.load else max(self._inbox.next_s, self.server.now_s)
 
     @property

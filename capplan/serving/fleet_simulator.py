@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import inf
 
 from capplan.engine.profile import Scheduling
@@ -91,6 +92,7 @@ def simulate_fleet(
     until_s: float = inf,
     admission: Admission = EVERYBODY,
     tokens_per_step: float = 1.0,
+    query_tokens: int = 1,
     reserved_output_fraction: float = 0.0,
     caching: PrefixCaching | None = None,
 ) -> FleetRun:
@@ -144,7 +146,7 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     clock = _clock(table)
-    terms = _terms(scheduling, kv_blocks, tokens_per_step, reserved_output_fraction, caching)
+    terms = _terms(scheduling, kv_blocks, tokens_per_step, query_tokens, reserved_output_fraction, caching)
     feed, ledger = _feed(requests, clock, concurrency, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(
@@ -180,6 +182,7 @@ def simulate_disaggregated(
     until_s: float = inf,
     admission: Admission = EVERYBODY,
     tokens_per_step: float = 1.0,
+    query_tokens: int = 1,
     reserved_output_fraction: float = 0.0,
     caching: PrefixCaching | None = None,
 ) -> FleetRun:
@@ -193,7 +196,8 @@ def simulate_disaggregated(
     ----------
     prefill, decode : engines of either kind; static batches are refused.
     link : between them
-    concurrency, until_s, tokens_per_step, reserved_output_fraction : as for a fleet; the last two of decode engines
+    concurrency, until_s, tokens_per_step, query_tokens, reserved_output_fraction : as for a fleet; the last three of
+        decode engines
     admission : to the prefill engines; priorities hold in both
     caching : of the prefill engines
 
@@ -226,8 +230,10 @@ def simulate_disaggregated(
     clock = _clock(prefill.table)
     feed, ledger = _feed(requests, clock, concurrency, until_s, admission)
     dispatcher = Dispatcher(feed, ledger, closed_loop=concurrency is not None)
-    first = _terms(prefill.scheduling, prefill.kv_blocks, 1.0, 0.0, caching)
-    later = _terms(decode.scheduling, decode.kv_blocks, tokens_per_step, reserved_output_fraction, None)
+    first = _terms(prefill.scheduling, prefill.kv_blocks, 1.0, 1, 0.0, caching)
+    later = _terms(
+        decode.scheduling, decode.kv_blocks, tokens_per_step, query_tokens, reserved_output_fraction, None
+    )
     inside = Admission(priority=admission.priority)
     for plan, terms, rules in ((prefill, first, admission), (decode, later, inside)):
         router = Router(plan.routing, terms.id_tokens)
@@ -248,6 +254,7 @@ def _terms(
     scheduling: Scheduling,
     kv_blocks: int,
     tokens_per_step: float,
+    query_tokens: int,
     reserved_output_fraction: float,
     caching: PrefixCaching | None,
 ) -> EngineTerms:
@@ -259,6 +266,7 @@ def _terms(
         scheduling,
         kv_blocks,
         tokens_per_step=tokens_per_step,
+        query_tokens=query_tokens,
         reserved_output_fraction=reserved_output_fraction,
         caching=caching,
     )
@@ -283,7 +291,9 @@ def _feed(
 def _alone(server: Server, ledger: Ledger, until_s: float) -> FleetRun:
     """Run one engine that nothing befalls, without a router: it is not interrupted at every arrival."""
     server.advance(until_s)
-    outcome = ledger.outcome(server.now_s, [server.gauges])
+    outcome = replace(
+        ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(server.found_by_place)
+    )
     use = ReplicaUse(0, 0.0, server.now_s, outcome.status.size, ledger.preemptions, server.gauges)
     return FleetRun(outcome, (use,), server.now_s)
 
@@ -305,4 +315,6 @@ def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> F
         ledger.add_totals(life.ledger)
     lifetimes = [use.until_s - use.from_s for use in uses]
     outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes)
-    return FleetRun(outcome, tuple(uses), sum(lifetimes))
+    counts = [life.server.found_by_place for life in lives]
+    found = tuple(sum(places) for places in zip_longest(*counts, fillvalue=0))
+    return FleetRun(replace(outcome, found_blocks=found), tuple(uses), sum(lifetimes))

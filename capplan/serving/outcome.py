@@ -63,6 +63,8 @@ class Outcome:
     kv_occupancy_p99: float
     busy_fraction: float
     timeline: Timeline
+    found_blocks: tuple[int, ...] = ()
+    """Blocks of block ids that admitted prompts found: in the device, then in each offload tier."""
 
     def count(self, status: int) -> int:
         """Return how many requests ended so."""

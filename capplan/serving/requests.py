@@ -79,12 +79,13 @@ class InFlight:
         "end_step",
         "enqueued_s",
         "first_token_s",
+        "found_blocks",
         "index",
         "key",
         "last_token_s",
-        "load_s",
         "output_tokens",
         "prompt_tokens",
+        "ready_s",
         "received",
         "remaining_tokens",
         "scheduled_s",
@@ -112,7 +113,8 @@ class InFlight:
         self.blocks = 0
         self.commit_blocks = 0
         self.base = 0
-        self.load_s = 0.0
+        self.ready_s = 0.0
+        self.found_blocks = 0
         self.end_step = -1
         self.serial = -1
         self.scheduled_s = nan

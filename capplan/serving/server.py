@@ -7,89 +7,23 @@ sequence. Each step goes as in the engines:
 1. The decoding sequences take the blocks for their next token. If there are too few, the latest admitted one is
    preempted: it gives up its blocks and goes back to the queue, to be recomputed with what it has generated.
 2. A prompt that was cut goes on, then waiting prompts are admitted in order, while sequences, token budget and blocks
-   last; the head of the queue blocks those behind it. A step that preempted admits nobody.
+   last; the head of the queue blocks those behind it. A step that preempted admits nobody. A prompt whose prefix is in
+   an offload tier takes its seat and its blocks and loads, while the others go on; once it is loaded it comes next.
 3. mixed: prompts and decoding sequences share the step. prefill_first: if there are prompts, the step is theirs alone.
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop
 from math import ceil, inf, isnan
 
-from capplan.serving.block_cache import BlockCache
-from capplan.serving.gauges import Gauges
-from capplan.serving.kv_blocks import KvBlocks
-from capplan.serving.outcome import Ledger
+from capplan.serving.engine_state import EngineState
 from capplan.serving.requests import InFlight
-from capplan.serving.step_clock import StepClock
-from capplan.serving.terms import EngineTerms
-from capplan.serving.token_gaps import TokenGaps
-from capplan.serving.waiting_line import WaitingLine
 
 
-class Server:
+class Server(EngineState):
     """A continuous-batching engine that takes requests from a feed and writes results into a ledger."""
 
-    __slots__ = (
-        "_cache",
-        "_cap",
-        "_clock",
-        "_committed",
-        "_counter",
-        "_decoding",
-        "_ends",
-        "_feed",
-        "_gaps",
-        "_held",
-        "_kv",
-        "_ledger",
-        "_line",
-        "_loading_s",
-        "_partial",
-        "_serial",
-        "_shared",
-        "_step",
-        "_terms",
-        "gauges",
-        "now_s",
-    )
-
-    def __init__(self, clock: StepClock, terms: EngineTerms, line: WaitingLine, ledger: Ledger) -> None:
-        """Start idle at zero."""
-        self._clock = clock
-        self._terms = terms
-        self._line = line
-        self._feed = line.feed
-        self._ledger = ledger
-        self._cap = terms.kv_blocks
-        self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
-        self._loading_s = 0.0
-        self.gauges = Gauges(terms.kv_blocks)
-        self.now_s = 0.0
-        self._step = 0
-        self._counter = 0
-        self._kv = KvBlocks(terms.block_tokens)
-        self._shared = 0
-        self._held = 0
-        self._committed = 0
-        self._partial: InFlight | None = None
-        self._decoding: dict[int, InFlight] = {}
-        self._ends: list[tuple[int, int, InFlight]] = []
-        self._serial = 0
-        self._gaps = TokenGaps()
-
-    @property
-    def load(self) -> int:
-        """Return the requests that are waiting or running."""
-        return self._line.count + len(self._decoding) + (self._partial is not None)
-
-    @property
-    def waiting(self) -> int:
-        """Return the requests in the queue."""
-        return self._line.count
-
-    def found_blocks(self, block_ids: Sequence[int]) -> int:
-        """Return how many leading blocks of a prompt the prefix cache holds."""
-        return self._cache.match(block_ids)[0] if self._cache else 0
+    __slots__ = ()
 
     def advance(self, until_s: float = inf) -> None:
         """Run every step that starts before a time; a step that is under way is finished."""
@@ -103,38 +37,13 @@ class Server:
                 self._work_on(chunks)
             elif self._decoding:
                 self._decode(until_s, 1 if preempted else 0)
-            elif feed.next_s < until_s:
-                self.now_s = max(feed.next_s, self.now_s)
+            elif preempted:
+                continue
+            elif min(feed.next_s, self.loaded_s) < until_s:
+                self.now_s = max(min(feed.next_s, self.loaded_s), self.now_s)
             else:
                 return
         line.receive(self.now_s)
-
-    def evacuate(self) -> list[InFlight]:
-        """Give up everything that is running or waiting, in order of urgency; generated tokens are kept."""
-        line = self._line
-        line.receive(self.now_s)
-        running = [*self._decoding.values(), *([self._partial] if self._partial else [])]
-        for flight in running:
-            self.cancel(flight)
-        while line.count:
-            running.append(line.head())
-            line.pop()
-        return sorted(running, key=lambda flight: flight.key)
-
-    def cancel(self, flight: InFlight) -> None:
-        """Give up one request, running or waiting, between two steps."""
-        if flight is self._partial:
-            self._give_up(flight)
-        elif flight.index in self._decoding:
-            place = list(self._decoding).index(flight.index)
-            since_s = self._gaps.since_s(place, self.now_s)
-            self._gaps.forget(place)
-            self._give_up(flight)
-            flight.last_token_s = since_s
-        else:
-            self._line.remove(flight)
-
-    # --- blocks ---
 
     def _make_room(self) -> bool:
         """Preempt until every decoding sequence can take its next token; return whether anyone was."""
@@ -160,70 +69,29 @@ class Server:
         elif flight is None:
             flight = next(reversed(self._decoding.values()))
         if self._gaps.groups and flight is not self._partial:
-            self._gaps.forget_last()
+            self._gaps.forget(list(self._decoding).index(flight.index))
         self._give_up(flight)
         self._ledger.preemptions += 1
         self._line.push(flight)
-
-    def _give_up(self, flight: InFlight) -> None:
-        """Take a running request out of the batch; what it has generated becomes part of its prompt."""
-        if flight is self._partial:
-            self._partial = None
-            self._held -= flight.blocks
-            flight.done_tokens = 0
-        else:
-            self._leave(flight)
-            joined = flight.end_step - self._terms.decode_steps(flight.remaining_tokens)
-            produced = min(int((self._step - joined) * self._terms.growth), flight.remaining_tokens - 1)
-            flight.prompt_tokens += 1 + produced
-            flight.remaining_tokens -= produced
-            flight.last_token_s = self.now_s
-            flight.received = False
-            flight.serial = -1
-            self._drop_stale()
-        self._release(flight)
-
-    def _release(self, flight: InFlight) -> None:
-        """Give up what a request has reserved and shared."""
-        self._committed -= flight.commit_blocks
-        if self._cache and flight.block_ids:
-            self._cap += self._cache.unpin(flight.block_ids) * self._terms.id_blocks
-
-    def _trim(self, private: int) -> None:
-        """Let go of cached blocks that the blocks of the running requests have overwritten."""
-        if self._cache:
-            self._cache.trim((self._cap - private) // self._terms.id_blocks)
-
-    def _join(self, flight: InFlight) -> None:
-        flight.base = flight.prompt_tokens - flight.shared_tokens - self._counter
-        flight.end_step = self._step + self._terms.decode_steps(flight.remaining_tokens)
-        self._kv.join(flight.base)
-        self._shared += flight.shared_tokens
-        self._decoding[flight.index] = flight
-        self._serial += 1
-        flight.serial = self._serial
-        heappush(self._ends, (flight.end_step, self._serial, flight))
-
-    def _leave(self, flight: InFlight) -> None:
-        del self._decoding[flight.index]
-        self._kv.leave(flight.base)
-        self._shared -= flight.shared_tokens
 
     def _plan(self) -> list[tuple[InFlight, int]]:
         """Return the prompts of the next step, each with the tokens to work on; admit what fits."""
         partial = self._partial
         line = self._line
-        if partial is None and not line.count:
+        if partial is None and not line.count and not self._loading:
             return []
         terms = self._terms
         running = len(self._decoding)
-        budget = terms.max_num_batched_tokens - (running if terms.mixed else 0)
+        budget = terms.max_num_batched_tokens - (running * terms.query_tokens if terms.mixed else 0)
         chunks = []
         if partial is not None and budget > 0:
             new = min(partial.prompt_tokens - partial.done_tokens, budget)
             chunks.append((partial, new))
             budget -= new
         running += partial is not None
+        if self._loading:
+            running += len(self._loading)
+            budget = self._plan_loaded(chunks, budget)
         used = -1
         while line.count and running < terms.max_num_seqs and budget > 0:
             flight = line.head()
@@ -235,11 +103,10 @@ class Server:
                 continue
             if self._cache and flight.block_ids:
                 self._look_up(flight)
-            new = flight.prompt_tokens - flight.cached_tokens
-            if new > budget:
-                if not terms.chunked and (chunks or new <= terms.max_num_batched_tokens):
-                    break
-                new = budget if terms.chunked else new
+            loads = flight.ready_s > self.now_s
+            new = 0 if loads else self._piece(flight, budget, alone=not chunks)
+            if not new and not loads:
+                break
             if used < 0:
                 used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
             blocks, commit = terms.blocks_of(flight)
@@ -250,10 +117,32 @@ class Server:
             self._start(flight, blocks, commit)
             used += blocks
             self._trim(used)
-            budget -= new
             running += 1
-            chunks.append((flight, new))
+            budget -= new
+            (self._loading.append(flight) if loads else chunks.append((flight, new)))
         return chunks
+
+    def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
+        """Return the tokens of a prompt that the step has room for, 0 if none; an uncut one may exceed the budget alone."""
+        new = flight.prompt_tokens - flight.cached_tokens
+        if new <= budget:
+            return new
+        if self._terms.chunked:
+            return max(budget, 0)
+        return new if alone and new > self._terms.max_num_batched_tokens else 0
+
+    def _plan_loaded(self, chunks: list[tuple[InFlight, int]], budget: int) -> int:
+        """Add the prompts that have their blocks back, in order of admission; return the tokens that are left."""
+        for flight in [flight for flight in self._loading if flight.ready_s <= self.now_s]:
+            new = self._piece(flight, budget, alone=not chunks)
+            if not new:
+                return 0
+            self._loading.remove(flight)
+            if self._cache:
+                self._cache.work_on(flight.block_ids, self.now_s)
+            budget -= new
+            chunks.append((flight, new))
+        return budget
 
     def _take_over(self, flight: InFlight) -> bool:
         """Let a request whose prompt was worked on elsewhere decode, if its blocks and its next token fit."""
@@ -273,37 +162,20 @@ class Server:
         self._join(flight)
         return True
 
-    def _look_up(self, flight: InFlight) -> None:
-        """Find the leading blocks of a prompt in the cache; at least one token is always worked on."""
-        if self._cache:
-            found, flight.load_s = self._cache.match(flight.block_ids)
-            flight.cached_tokens = min(found * self._terms.id_tokens, flight.prompt_tokens - 1)
-
-    def _start(self, flight: InFlight, blocks: int, commit: int) -> None:
-        flight.blocks = blocks
-        flight.commit_blocks = commit
-        flight.done_tokens = flight.cached_tokens
-        self._held += blocks
-        self._committed += commit
-        self._ledger.cached_tokens += flight.cached_tokens
-        if self._cache and flight.block_ids:
-            self._cap -= self._cache.pin(flight.block_ids) * self._terms.id_blocks
-            self._loading_s += flight.load_s
-        if isnan(flight.scheduled_s):
-            flight.scheduled_s = self.now_s
-
     def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
         """Run one step with prompts in it."""
         ledger, start = self._ledger, self.now_s
         decoding = len(self._decoding) if self._terms.mixed else 0
         held = self._kv.blocks(self._counter) + self._held + self._terms.kv_blocks - self._cap
-        context = (self._kv.tokens + self._shared) / decoding + self._counter if decoding else 0.0
+        context = 0.0
+        if decoding:
+            context = (self._kv.tokens + self._shared) / decoding + self._step * self._terms.growth
         seconds = self._clock.mixed_step_s(
-            decoding, context, [(new, flight.done_tokens) for flight, new in chunks]
+            decoding,
+            context,
+            [(new, flight.done_tokens) for flight, new in chunks],
+            self._terms.query_tokens,
         )
-        if self._loading_s:
-            seconds += self._loading_s
-            self._loading_s = 0.0
         self.gauges.add(start, seconds, len(self._decoding) + len(chunks), held)
         self.now_s = start + seconds
         ledger.steps += 1
@@ -314,6 +186,8 @@ class Server:
                 ledger.itl.add(seconds, decoding)
             self._step += 1
             self._counter = int(self._step * self._terms.growth)
+            if self._cache:
+                self._trim(self._kv.blocks(self._counter) + self._held)
             self._complete()
         elif not self._gaps.groups:
             self._gaps.wait(len(self._decoding), start)
@@ -353,13 +227,15 @@ class Server:
         elif steps > 1:
             steps = max(kv.within(self._counter, self._cap - self._held, terms.growth, self._step, steps), 1)
         limit = until_s
-        if sequences + (self._partial is not None) < terms.max_num_seqs:
+        if self._loading:
+            limit = min(limit, max(self.loaded_s, start))
+        if sequences + len(self._loading) + (self._partial is not None) < terms.max_num_seqs:
             if not self._line.count or self._line.priorities:
                 limit = min(limit, self._feed.next_s)
             if self._line.deadlines:
                 limit = min(limit, self._line.next_expiry_s())
         before = kv.blocks(self._counter) + self._held
-        context = (kv.tokens + self._shared) / sequences + self._counter
+        context = (kv.tokens + self._shared) / sequences + self._step * terms.growth
         row = self._clock.row(sequences)
         if self._gaps.groups:
             steps = 1
@@ -386,12 +262,6 @@ class Server:
             self._leave(flight)
             self._finish(flight)
             self._drop_stale()
-
-    def _drop_stale(self) -> None:
-        """Forget the ends of sequences that were preempted."""
-        ends = self._ends
-        while ends and ends[0][2].serial != ends[0][1]:
-            heappop(ends)
 
     def _finish(self, flight: InFlight) -> None:
         self._release(flight)

@@ -1,6 +1,7 @@
 """Simulate requests on an engine: the ground truth that the closed forms are checked against."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from capplan.engine.profile import Scheduling
@@ -28,6 +29,7 @@ def simulate(
     until_s: float = inf,
     admission: Admission = EVERYBODY,
     tokens_per_step: float = 1.0,
+    query_tokens: int = 1,
     reserved_output_fraction: float = 0.0,
     batch_timeout_s: float = inf,
     caching: PrefixCaching | None = None,
@@ -52,13 +54,15 @@ def simulate(
     tokens_per_step : [tokens]
         that a decode step yields for each sequence on average; above 1 under speculative decoding, with a table
         whose steps are whole speculative rounds.
+    query_tokens : [tokens]
+        that a decoding sequence takes of the token budget of a step: the drafts that are verified and one more.
     reserved_output_fraction : [-]
         part of its output for which a request must find blocks before it is admitted: 0 vLLM, 1 TensorRT-LLM's
         guaranteed no-evict, between them SGLang.
     batch_timeout_s : [s]
         static policy: how long the oldest request waits for the batch to fill; infinite: until it is full.
     caching : requests with block ids find their leading blocks in a cache that lives in the free blocks of the engine
-        and in its offload tiers; loads are added to the step that starts the request. None: block ids are not used.
+        and in its offload tiers; a request waits for its loads while the others go on. None: block ids are not used.
 
     Returns
     -------
@@ -96,6 +100,7 @@ def simulate(
         scheduling,
         kv_blocks,
         tokens_per_step=tokens_per_step,
+        query_tokens=query_tokens,
         reserved_output_fraction=reserved_output_fraction,
         caching=caching,
     )
@@ -103,7 +108,8 @@ def simulate(
     ledger = Ledger()
     server = new_server(clock, terms, scheduling, feed, ledger, admission, batch_timeout_s)
     server.advance(until_s)
-    return ledger.outcome(server.now_s, [server.gauges])
+    found = server.found_by_place if isinstance(server, Server) else []
+    return replace(ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(found))
 
 
 def new_server(

@@ -158,9 +158,11 @@ class StepClock:
         at_low = low[j] + v * (low[j + 1] - low[j])
         return at_low + u * (high[j] + v * (high[j + 1] - high[j]) - at_low)
 
-    def mixed_step_s(self, sequences: int, context: float, chunks: Sequence[tuple[int, int]]) -> float:
-        """Return the time of a step with chunks of (new, past) tokens beside decoding sequences."""
-        tokens = sequences
+    def mixed_step_s(
+        self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1
+    ) -> float:
+        """Return the time of a step with chunks of (new, past) tokens beside decoding sequences of query tokens each."""
+        tokens = sequences * query_tokens
         seconds = 0.0
         for new_tokens, past_tokens in chunks:
             tokens += new_tokens

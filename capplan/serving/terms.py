@@ -22,6 +22,8 @@ class EngineTerms:
     kv_blocks: int
     growth: float = 1.0
     """Tokens that a sequence gains in a decode step: 1, or what speculation yields on average."""
+    query_tokens: int = 1
+    """Tokens that a decoding sequence takes of a step's budget: 1, or the drafts that are verified and one more."""
     reserved_output_fraction: float = 0.0
     """Part of its output for which a request must find blocks before it is admitted: 0 (vLLM), 1 (never evict)."""
 
@@ -75,6 +77,7 @@ def engine_terms(
     kv_blocks: int,
     *,
     tokens_per_step: float = 1.0,
+    query_tokens: int = 1,
     reserved_output_fraction: float = 0.0,
     caching: PrefixCaching | None = None,
 ) -> EngineTerms:
@@ -90,13 +93,21 @@ def engine_terms(
             raise InputError(f"{name} is {getattr(scheduling, name)}; it must be at least 1")
     if kv_blocks < 1:
         raise InputError(f"kv_blocks is {kv_blocks}; without a block in the cache nothing can be served")
-    if scheduling.policy == "mixed" and scheduling.max_num_batched_tokens < scheduling.max_num_seqs:
-        raise InputError(
-            f"max_num_batched_tokens ({scheduling.max_num_batched_tokens}) is less than max_num_seqs "
-            f"({scheduling.max_num_seqs}): the decoding sequences would not fit in a step"
-        )
     if not tokens_per_step >= 1.0:
         raise InputError(f"tokens_per_step is {tokens_per_step}; a step yields at least one token")
+    if query_tokens < 1 or 1 < query_tokens < tokens_per_step:
+        raise InputError(
+            f"query_tokens is {query_tokens}; a step works on at least the tokens that it yields ({tokens_per_step:g})"
+        )
+    if (
+        scheduling.policy == "mixed"
+        and scheduling.max_num_batched_tokens < scheduling.max_num_seqs * query_tokens
+    ):
+        each = f" of {query_tokens} tokens each" if query_tokens > 1 else ""
+        raise InputError(
+            f"max_num_batched_tokens ({scheduling.max_num_batched_tokens}) is less than max_num_seqs "
+            f"({scheduling.max_num_seqs}){each}: the decoding sequences would not fit in a step"
+        )
     if not 0.0 <= reserved_output_fraction <= 1.0:
         raise InputError(f"reserved_output_fraction is {reserved_output_fraction}; it must be from 0 to 1")
     if caching is not None:
@@ -109,6 +120,7 @@ def engine_terms(
         block_tokens=scheduling.block_tokens,
         kv_blocks=kv_blocks,
         growth=tokens_per_step,
+        query_tokens=query_tokens,
         reserved_output_fraction=reserved_output_fraction,
         caching=caching,
     )

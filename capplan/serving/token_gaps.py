@@ -17,12 +17,6 @@ class TokenGaps:
         if sequences:
             self.groups.append((sequences, since_s))
 
-    def forget_last(self) -> None:
-        """Take one sequence, of those that joined last, out: it is preempted."""
-        count, since = self.groups.pop()
-        if count > 1:
-            self.groups.append((count - 1, since))
-
     def since_s(self, place: int, now_s: float) -> float:
         """Return when the sequence at this place in the order of joining got its last token.
 

@@ -51,6 +51,11 @@ class Request:
 class Reference:
     """One step at a time; every rule as its sentence says it."""
 
+    overshoot = 0
+    """Tokens beyond its output for which a request must find room, under speculation."""
+    growth = 1.0
+    """Tokens that a decode step yields."""
+
     def __init__(
         self, requests, table, scheduling, kv_blocks, *, concurrency, until_s, admission, fraction, timeout_s
     ):
@@ -130,7 +135,7 @@ class Reference:
             self.admission.priority[of_class] if self.admission.priority else 0,
         )
         self.everyone.append(request)
-        whole = self.own(request, request.prompt + request.output - 1)
+        whole = self.own(request, request.prompt + request.output - 1 + self.overshoot)
         too_long = whole > self.capacity or (
             not self.scheduling.chunked
             and request.prompt - request.cached > self.scheduling.max_num_batched_tokens
@@ -142,6 +147,10 @@ class Reference:
         else:
             self.waiting.append(request)
             self.waiting.sort(key=lambda r: (r.priority, r.index))
+
+    def next_ready(self):
+        """When the next request has what it waits for besides a seat: nobody waits for anything."""
+        return inf
 
     def next_event(self):
         leaving = [r.enqueued_s + r.deadline_s for r in self.waiting if np.isnan(r.started_s)]
@@ -220,7 +229,7 @@ class Reference:
                 chunks.append((request, new))
                 budget -= new
         if not chunks and not decoding:
-            return False
+            return preempted
         if chunks and s.policy == "prefill_first":
             decoding = []
         self.now += self.step_s(decoding, chunks)
@@ -276,10 +285,10 @@ class Reference:
                 request.computed += new
                 if request.computed == request.target:
                     request.first_s = self.now
-        for _ in range(max(r.output for r in batch) - 1):
+        for _ in range(ceil((max(r.output for r in batch) - 1) / self.growth - 1e-9)):
             self.now += self.step_s(batch, [])
             for request in batch:
-                request.computed += 1
+                request.computed += self.growth
         self.running = list(batch)
         for request in batch:
             self.finish(request)
@@ -292,10 +301,10 @@ class Reference:
                 if not self.static():
                     break
             elif not self.step():
-                arrival, _ = self.next_event()
-                if arrival >= self.until_s:
+                event = min(self.next_event()[0], self.next_ready())
+                if event >= self.until_s:
                     break
-                self.now = max(self.now, arrival)
+                self.now = max(self.now, event)
         self.receive()
         return self
 

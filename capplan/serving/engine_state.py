@@ -1,0 +1,193 @@
+"""What an engine holds between two of its steps: the batch, its blocks, its queue; and how a request joins and leaves."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf, isnan
+
+from capplan.serving.block_cache import BlockCache
+from capplan.serving.gauges import Gauges
+from capplan.serving.kv_blocks import KvBlocks
+from capplan.serving.outcome import Ledger
+from capplan.serving.requests import InFlight
+from capplan.serving.step_clock import StepClock
+from capplan.serving.terms import EngineTerms
+from capplan.serving.token_gaps import TokenGaps
+from capplan.serving.waiting_line import WaitingLine
+
+
+class EngineState:
+    """The requests in an engine and the blocks they hold; its steps are taken by Server."""
+
+    __slots__ = (
+        "_cache",
+        "_cap",
+        "_clock",
+        "_committed",
+        "_counter",
+        "_decoding",
+        "_ends",
+        "_feed",
+        "_gaps",
+        "_held",
+        "_kv",
+        "_ledger",
+        "_line",
+        "_loading",
+        "_partial",
+        "_serial",
+        "_shared",
+        "_step",
+        "_terms",
+        "gauges",
+        "now_s",
+    )
+
+    def __init__(self, clock: StepClock, terms: EngineTerms, line: WaitingLine, ledger: Ledger) -> None:
+        """Start idle at zero."""
+        self._clock = clock
+        self._terms = terms
+        self._line = line
+        self._feed = line.feed
+        self._ledger = ledger
+        self._cap = terms.kv_blocks
+        self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
+        self._loading: list[InFlight] = []
+        """Admitted, with blocks on their way from an offload tier or still behind other prompts."""
+        self.gauges = Gauges(terms.kv_blocks)
+        self.now_s = 0.0
+        self._step = 0
+        self._counter = 0
+        self._kv = KvBlocks(terms.block_tokens)
+        self._shared = 0
+        self._held = 0
+        self._committed = 0
+        self._partial: InFlight | None = None
+        self._decoding: dict[int, InFlight] = {}
+        self._ends: list[tuple[int, int, InFlight]] = []
+        self._serial = 0
+        self._gaps = TokenGaps()
+
+    @property
+    def load(self) -> int:
+        """Return the requests that are waiting or running."""
+        return self._line.count + len(self._decoding) + len(self._loading) + (self._partial is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests in the queue."""
+        return self._line.count
+
+    @property
+    def loaded_s(self) -> float:
+        """Return when the next prompt has its blocks back from an offload tier; infinite where none loads."""
+        return min((flight.ready_s for flight in self._loading), default=inf)
+
+    def found_blocks(self, block_ids: Sequence[int]) -> int:
+        """Return how many leading blocks of a prompt the prefix cache holds."""
+        return self._cache.match(block_ids)[0] if self._cache else 0
+
+    @property
+    def found_by_place(self) -> list[int]:
+        """Return the blocks that prompts found in the device and in each offload tier."""
+        return self._cache.found_blocks if self._cache else [0]
+
+    def evacuate(self) -> list[InFlight]:
+        """Give up everything that is running or waiting, in order of urgency; generated tokens are kept."""
+        line = self._line
+        line.receive(self.now_s)
+        running = [*self._decoding.values(), *self._loading, *([self._partial] if self._partial else [])]
+        for flight in running:
+            self.cancel(flight)
+        while line.count:
+            running.append(line.head())
+            line.pop()
+        return sorted(running, key=lambda flight: flight.key)
+
+    def cancel(self, flight: InFlight) -> None:
+        """Give up one request, running or waiting, between two steps."""
+        if flight is self._partial or flight in self._loading:
+            self._give_up(flight)
+        elif flight.index in self._decoding:
+            place = list(self._decoding).index(flight.index)
+            since_s = self._gaps.since_s(place, self.now_s)
+            self._gaps.forget(place)
+            self._give_up(flight)
+            flight.last_token_s = since_s
+        else:
+            self._line.remove(flight)
+
+    def _give_up(self, flight: InFlight) -> None:
+        """Take a running request out of the batch; what it has generated becomes part of its prompt."""
+        if flight.index not in self._decoding:
+            if flight is self._partial:
+                self._partial = None
+            else:
+                self._loading.remove(flight)
+            self._held -= flight.blocks
+            self._release(flight, flight.done_tokens // self._terms.id_tokens)
+            flight.done_tokens = 0
+        else:
+            self._leave(flight)
+            joined = flight.end_step - self._terms.decode_steps(flight.remaining_tokens)
+            produced = min(int((self._step - joined) * self._terms.growth), flight.remaining_tokens - 1)
+            flight.prompt_tokens += 1 + produced
+            flight.remaining_tokens -= produced
+            flight.last_token_s = self.now_s
+            flight.received = False
+            flight.serial = -1
+            self._drop_stale()
+            self._release(flight)
+
+    def _release(self, flight: InFlight, worked_on: int | None = None) -> None:
+        """Give up what a request has reserved and shared; of an unfinished prompt the blocks worked on stay known."""
+        self._committed -= flight.commit_blocks
+        if self._cache and flight.block_ids:
+            self._cap += self._cache.unpin(flight.block_ids, worked_on) * self._terms.id_blocks
+
+    def _trim(self, private: int) -> None:
+        """Let go of cached blocks that the blocks of the running requests have overwritten."""
+        if self._cache:
+            self._cache.trim((self._cap - private) // self._terms.id_blocks)
+
+    def _join(self, flight: InFlight) -> None:
+        flight.base = flight.prompt_tokens - flight.shared_tokens - self._counter
+        flight.end_step = self._step + self._terms.decode_steps(flight.remaining_tokens)
+        self._kv.join(flight.base)
+        self._shared += flight.shared_tokens
+        self._decoding[flight.index] = flight
+        self._serial += 1
+        flight.serial = self._serial
+        heappush(self._ends, (flight.end_step, self._serial, flight))
+
+    def _leave(self, flight: InFlight) -> None:
+        del self._decoding[flight.index]
+        self._kv.leave(flight.base)
+        self._shared -= flight.shared_tokens
+
+    def _look_up(self, flight: InFlight) -> None:
+        """Find the leading blocks of a prompt in the cache; at least one token is always worked on."""
+        if self._cache:
+            flight.found_blocks, flight.ready_s = self._cache.match(flight.block_ids, self.now_s)
+            cached = flight.found_blocks * self._terms.id_tokens
+            flight.cached_tokens = min(cached, flight.prompt_tokens - 1)
+
+    def _start(self, flight: InFlight, blocks: int, commit: int) -> None:
+        flight.blocks = blocks
+        flight.commit_blocks = commit
+        flight.done_tokens = flight.cached_tokens
+        self._held += blocks
+        self._committed += commit
+        self._ledger.cached_tokens += flight.cached_tokens
+        if self._cache and flight.block_ids:
+            ids, found = flight.block_ids, flight.found_blocks
+            self._cap -= self._cache.pin(ids, found, self.now_s) * self._terms.id_blocks
+            if flight.ready_s > self.now_s:
+                self._cache.wait_for(ids[found:])
+        if isnan(flight.scheduled_s):
+            flight.scheduled_s = self.now_s
+
+    def _drop_stale(self) -> None:
+        """Forget the ends of sequences that were preempted."""
+        ends = self._ends
+        while ends and ends[0][2].serial != ends[0][1]:
+            heappop(ends)
