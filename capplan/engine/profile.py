@@ -24,6 +24,12 @@ class Scheduling:
     chunked: bool = True
     """A prompt may be cut to fill the budget; otherwise it waits until it fits whole."""
     block_tokens: int = 16
+    hold_steps: int = 0
+    """New prompts wait so many steps of the running batch for company (TensorRT-LLM: batch_wait_timeout_iters) ..."""
+    hold_tokens: int = 0
+    """... unless they and the batch fill a step of so many tokens (batch_wait_max_tokens_ratio x the budget)."""
+    poll_steps: int = 0
+    """The engine looks for new prompts every so many steps of a running batch (SGLang: scheduler_recv_interval)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,12 @@ class EngineState:
         "_feed",
         "_gaps",
         "_held",
+        "_hold_from",
         "_kv",
         "_ledger",
         "_line",
         "_loading",
+        "_looked",
         "_partial",
         "_serial",
         "_shared",
@@ -65,6 +67,10 @@ class EngineState:
         self._decoding: dict[int, InFlight] = {}
         self._ends: list[tuple[int, int, InFlight]] = []
         self._serial = 0
+        self._looked = 0
+        """Step from which the steps between two looks at the queue are counted."""
+        self._hold_from = -1
+        """Step from which new prompts wait for company; -1 where none does."""
         self._gaps = TokenGaps()
 
     @property

@@ -81,6 +81,8 @@ class Server(EngineState):
         if partial is None and not line.count and not self._loading:
             return []
         terms = self._terms
+        if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
+            return []
         running = len(self._decoding)
         budget = terms.max_num_batched_tokens - (running * terms.query_tokens if terms.mixed else 0)
         chunks = []
@@ -121,6 +123,34 @@ class Server(EngineState):
             budget -= new
             (self._loading.append(flight) if loads else chunks.append((flight, new)))
         return chunks
+
+    def _waits(self) -> bool:
+        """Return whether waiting prompts stay out of this step: not looked for yet, or held back for company."""
+        terms, step = self._terms, self._step
+        if not self._decoding:
+            self._looked, self._hold_from = step, -1
+            return False
+        if len(self._decoding) >= terms.max_num_seqs or self._line.head().received:
+            return False
+        if terms.poll_steps and (step - self._looked) % terms.poll_steps:
+            return True
+        if terms.hold_steps:
+            if self._hold_from < 0:
+                self._hold_from = step
+            tokens = len(self._decoding) * terms.query_tokens + self._line.prompt_tokens()
+            if step - self._hold_from < terms.hold_steps and tokens < terms.hold_tokens:
+                return True
+            self._hold_from = -1
+        return False
+
+    def _steps_until_look(self) -> int:
+        """Return the steps after which waiting prompts may join at the latest."""
+        terms, steps = self._terms, 1 << 60
+        if terms.poll_steps:
+            steps = terms.poll_steps - (self._step - self._looked) % terms.poll_steps
+        if terms.hold_steps and self._hold_from >= 0:
+            steps = min(steps, terms.hold_steps - (self._step - self._hold_from))
+        return max(steps, 1)
 
     def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
         """Return the tokens of a prompt that the step has room for, 0 if none; an uncut one may exceed the budget alone."""
@@ -192,6 +222,7 @@ class Server(EngineState):
         elif not self._gaps.groups:
             self._gaps.wait(len(self._decoding), start)
         self._partial = None
+        self._looked = self._step
         joined = len(self._decoding)
         for flight, new in chunks:
             flight.done_tokens += new
@@ -226,11 +257,13 @@ class Server(EngineState):
             steps = most
         elif steps > 1:
             steps = max(kv.within(self._counter, self._cap - self._held, terms.growth, self._step, steps), 1)
+        if self._line.count and (terms.hold_steps or terms.poll_steps):
+            steps = min(steps, self._steps_until_look())
         limit = until_s
         if self._loading:
             limit = min(limit, max(self.loaded_s, start))
         if sequences + len(self._loading) + (self._partial is not None) < terms.max_num_seqs:
-            if not self._line.count or self._line.priorities:
+            if not self._line.count or self._line.priorities or terms.hold_steps:
                 limit = min(limit, self._feed.next_s)
             if self._line.deadlines:
                 limit = min(limit, self._line.next_expiry_s())

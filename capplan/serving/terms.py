@@ -26,6 +26,12 @@ class EngineTerms:
     """Tokens that a decoding sequence takes of a step's budget: 1, or the drafts that are verified and one more."""
     reserved_output_fraction: float = 0.0
     """Part of its output for which a request must find blocks before it is admitted: 0 (vLLM), 1 (never evict)."""
+    hold_steps: int = 0
+    """Steps that a new prompt waits for company beside a running batch ..."""
+    hold_tokens: int = 0
+    """... unless the step has so many tokens before."""
+    poll_steps: int = 0
+    """Steps of a running batch between two looks at the queue; 0: before each."""
 
     caching: PrefixCaching | None = None
     """Prompts with block ids share their blocks; none: given cached tokens only."""
@@ -119,6 +125,9 @@ def engine_terms(
         max_num_batched_tokens=scheduling.max_num_batched_tokens,
         block_tokens=scheduling.block_tokens,
         kv_blocks=kv_blocks,
+        hold_steps=scheduling.hold_steps,
+        hold_tokens=scheduling.hold_tokens,
+        poll_steps=scheduling.poll_steps,
         growth=tokens_per_step,
         query_tokens=query_tokens,
         reserved_output_fraction=reserved_output_fraction,

@@ -88,6 +88,10 @@ class WaitingLine:
         flight.scheduled_s = 0.0
         self.count -= 1
 
+    def prompt_tokens(self) -> int:
+        """Return the tokens of all waiting prompts."""
+        return sum(flight.prompt_tokens for _, flight in self._heap if flight.end_step != -2)
+
     def next_expiry_s(self) -> float:
         """Return when the next request will have waited for too long; drop those that have started."""
         earliest = inf

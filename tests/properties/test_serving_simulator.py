@@ -1,6 +1,6 @@
 """The event-driven simulator against one that is written to be obviously right: step by step, sequence by sequence."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, nan
 
 import numpy as np
@@ -78,6 +78,7 @@ class Reference:
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
         self.preemptions = 0
+        self.since_look, self.held = 0, None
 
     def release(self, at_s):
         if self.closed:
@@ -192,6 +193,26 @@ class Reference:
         self.waiting.append(victim)
         self.waiting.sort(key=lambda r: (r.priority, r.index))
 
+    def stay_out(self, decoding):
+        """Whether waiting prompts must not join this step: the engine does not look, or holds them for company."""
+        s = self.scheduling
+        if not self.waiting or any(r.computed < r.target for r in self.running):
+            return False
+        if not decoding:
+            self.since_look, self.held = 0, None
+            return False
+        if len(self.running) >= s.max_num_seqs:
+            return False
+        if s.poll_steps and self.since_look % s.poll_steps:
+            return True
+        if s.hold_steps:
+            self.held = 0 if self.held is None else self.held
+            tokens = len(decoding) + sum(r.prompt + r.generated for r in self.waiting)
+            if self.held < s.hold_steps and tokens < s.hold_tokens:
+                return True
+            self.held = None
+        return False
+
     def step(self):
         s = self.scheduling
         preempted = False
@@ -207,7 +228,8 @@ class Reference:
                     new = min(request.target - request.computed, budget)
                     chunks.append((request, new))
                     budget -= new
-            while self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+            closed = self.stay_out(decoding)
+            while not closed and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
                 request = self.waiting[0]
                 target = request.prompt + request.generated
                 new = target - request.cached
@@ -233,6 +255,11 @@ class Reference:
         if chunks and s.policy == "prefill_first":
             decoding = []
         self.now += self.step_s(decoding, chunks)
+        self.since_look += bool(decoding)
+        if self.held is not None:
+            self.held += bool(decoding)
+        if chunks:
+            self.since_look = 0
         for request in decoding:
             request.computed += 1
             request.generated += 1
@@ -349,6 +376,13 @@ def random_case(seed: int, policy: str):
         chunked=bool(rng.random() < 0.7),
         block_tokens=int(rng.choice([1, 4, 7, 16])),
     )
+    if rng.random() < 0.4:
+        scheduling = replace(
+            scheduling,
+            hold_steps=int(rng.choice([0, 1, 5, 20])),
+            hold_tokens=int(rng.integers(1, 80)),
+            poll_steps=int(rng.choice([0, 1, 3, 10])),
+        )
     closed = bool(rng.random() < 0.4)
     admission = Admission(
         queue_limit=int(rng.integers(0, 6)) if rng.random() < 0.2 and not closed else None,
