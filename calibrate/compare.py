@@ -1,12 +1,17 @@
 """Two calibrations, or a calibration and the datasheet, side by side: rates in absolute terms, starts in seconds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from capplan.hardware.calibration import Calibration, Machine
+import numpy as np
+
+from capplan.engine.lookup import profile
+from capplan.engine.profile import HostOverhead
+from capplan.hardware.calibration import Calibration, CalibrationFile, HostRefit, Machine, Measurement
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.calibration import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
+from capplan.inputs.calibration_host import refitted_overhead
 
 REPEATABLE_FRACTION = 0.03
 """Repeat runs on a quiet device agree within this."""
@@ -83,6 +88,28 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     return Side(title, quantities)
 
 
+def host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
+    """Return the host times of an engine, as quantities of a side."""
+    return {f"host {engine} {f.name}": float(getattr(host, f.name)) for f in fields(host)}
+
+
+def file_side(file: CalibrationFile, title: str) -> Side:
+    """Return what a calibration file says: of kernels, of a host, or of both."""
+    quantities = dict(calibration_side(file.kernels, title).quantities) if file.kernels else {}
+    if file.host:
+        quantities |= host_quantities(file.host.engine, refitted_overhead(file.host))
+    return Side(title, quantities)
+
+
+def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None = None) -> Side:
+    """Return what the catalogue says of a device, and what an engine's host adds where nobody refitted it."""
+    side = datasheet_side(device, efficiency)
+    if host is None:
+        return side
+    shipped = profile(host.engine, host.engine_version).host
+    return Side(side.title, {**side.quantities, **host_quantities(host.engine, shipped)})
+
+
 def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
     """Return what the catalogue says of a device: the datasheet's peaks, and what kernels reach by default."""
     quantities = {"peak memory bytes_per_s": device.memory_bytes_per_s}
@@ -111,3 +138,34 @@ def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
         for name in names
         if getattr(first, name) != getattr(second, name)
     ]
+
+
+def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
+    """Return how far two runs on one machine agree: in the numbers that both tell, and in the times of the same shapes."""
+    pairs = [
+        (number.value, other.numbers[name].value)
+        for fit in first.fits
+        if (other := second.fit_of(fit.key))
+        for name, number in fit.numbers.items()
+        if name in other.numbers and number.constrained and other.numbers[name].constrained and number.value
+    ]
+    within = sum(abs(b / a - 1.0) <= REPEATABLE_FRACTION for a, b in pairs)
+    notes = (
+        [f"{within} of {len(pairs)} constrained numbers agree within {REPEATABLE_FRACTION:.0%}"]
+        if pairs
+        else []
+    )
+    theirs = {_shape(m): m for m in second.measurements}
+    shared = [(m, theirs[_shape(m)]) for m in first.measurements if _shape(m) in theirs]
+    for what, field in (("measured medians", "seconds"), ("fitted times", "fitted_s")):
+        ratios = [abs(getattr(b, field) / getattr(a, field) - 1.0) for a, b in shared if getattr(a, field)]
+        if ratios:
+            middle, most = np.median(ratios), np.quantile(ratios, 0.9)
+            notes.append(
+                f"{what} of {len(ratios)} shared shapes differ by {middle:.1%} (median), {most:.1%} (90th)"
+            )
+    return notes
+
+
+def _shape(m: Measurement) -> tuple[object, ...]:
+    return m.operator, m.dtype, tuple(sorted(m.shape.items()))

@@ -12,6 +12,7 @@ from capplan.cli.options import (
     Calibration,
     DataParallel,
     Engine,
+    EngineVersion,
     ExpertParallel,
     Form,
     KvDtype,
@@ -81,9 +82,10 @@ Written = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Calibration file to write; with --from, --compare, --verify the answer.",
+        help="Calibration file to write (also of --from, where it ends in .yaml); with --compare, --verify the answer.",
     ),
 ]
+SUFFIXES = (".yaml", ".yml")
 
 
 def command(
@@ -105,6 +107,7 @@ def command(
     weight_dtype: WeightDtype = None,
     kv_dtype: KvDtype = None,
     engine: Engine = "vllm",
+    engine_version: EngineVersion = None,
     input_tokens: Tokens = None,
     output_tokens: OutputTokens = None,
     concurrency: Concurrency = None,
@@ -123,6 +126,7 @@ def command(
             "model": model, "hardware": hardware, "engine": engine, "tensor_parallel": tensor_parallel,
             "pipeline_parallel": pipeline_parallel, "expert_parallel": expert_parallel, "data_parallel": data_parallel,
             "input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency,
+            "engine_version": engine_version,
         }  # fmt: skip
         flags = {
             "weight_dtype": weight_dtype,
@@ -130,7 +134,9 @@ def command(
             "calibration": calibration,
             "offline": offline,
         }
-        return show(_refitted([results, *(files or [])], stated, flags), form, output)
+        calibrated = output if output and output.suffix in SUFFIXES else None
+        refit = _refitted([results, *(files or [])], stated, flags, calibrated)
+        return show(refit, form, None if calibrated else output)
     if files:
         raise InputError(f"{files[0]}: files are read with --from\n  see: capplan calibrate --help")
     if verify and calibration:
@@ -231,31 +237,48 @@ def _verified(
     )
 
 
-def _refitted(paths: Sequence[Path], stated: dict[str, Any], flags: dict[str, Any]) -> "Answer":
+def _refitted(
+    paths: Sequence[Path], stated: dict[str, Any], flags: dict[str, Any], output: Path | None
+) -> "Answer":
+    """Refit, write the file where its name is one of a calibration, and return what to show."""
     _require("scipy")
     from capplan.calibrate.refit import refitted
+    from capplan.inputs.calibration_file import calibration_text, read_calibration_file
     from capplan.inputs.results.read import read_results
     from capplan.inputs.results.replica import replica_of_result
     from capplan.report.calibrate_answer import refit_answer
+    from capplan.report.show import write_whole
 
+    kernels = read_calibration_file(flags["calibration"]).kernels if flags["calibration"] else None
     results = [result for path in paths for result in read_results(path, **stated)]
-    return refit_answer(refitted([(result, replica_of_result(result, **flags)) for result in results]))
+    found = refitted([(result, replica_of_result(result, **flags)) for result in results])
+    if output:
+        write_whole(output, calibration_text(kernels, found))
+    return refit_answer(found, output)
 
 
 def _compared(first: str, second: str) -> "Answer":
-    from capplan.calibrate.compare import calibration_side, datasheet_side, differences, machine_differences
-    from capplan.inputs.calibration_file import read_calibration
+    from capplan.calibrate.compare import (
+        differences,
+        file_side,
+        machine_differences,
+        repeat_notes,
+        shipped_side,
+    )
+    from capplan.inputs.calibration_file import read_calibration_file
     from capplan.inputs.efficiency import efficiency_for
     from capplan.inputs.hardware import device
     from capplan.report.calibrate_answer import comparison_answer
 
-    own = read_calibration(first)
-    if Path(second).suffix not in (".yaml", ".yml") or "hardware_specs" in second:
+    own = read_calibration_file(first)
+    if Path(second).suffix not in SUFFIXES or "hardware_specs" in second:
         sheet = device(second)
-        sides = calibration_side(own, first), datasheet_side(sheet, efficiency_for(sheet))
-        return comparison_answer(first, sheet.title, differences(*sides), [])
-    other = read_calibration(second)
-    sides = calibration_side(own, first), calibration_side(other, second)
-    return comparison_answer(
-        first, second, differences(*sides), machine_differences(own.machine, other.machine)
-    )
+        sides = file_side(own, first), shipped_side(sheet, efficiency_for(sheet), own.host)
+        return comparison_answer(first, sheet.title, differences(*sides), own.notes)
+    other = read_calibration_file(second)
+    sides = file_side(own, first), file_side(other, second)
+    notes = [*own.notes, *other.notes]
+    if own.kernels and other.kernels:
+        notes += machine_differences(own.kernels.machine, other.kernels.machine)
+        notes += repeat_notes(own.kernels, other.kernels)
+    return comparison_answer(first, second, differences(*sides), notes)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-SCHEMA_VERSION = 1
-"""Of a calibration file; raised when a name changes its meaning."""
+SCHEMA_VERSION = 2
+"""Of a calibration file; raised when a name changes its meaning or a part is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +128,61 @@ class Calibration:
     def fit_of(self, key: str) -> KernelFit | None:
         """Return the fit called kernel/dtype; None where there is none."""
         return next((fit for fit in self.fits if fit.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPoint:
+    """One value of one result of a serving benchmark, measured and replayed."""
+
+    result: str
+    """File name."""
+    metric: str
+    """tpot_s, ttft_s, e2e_s, or token_s: seconds per token of the whole replica."""
+    model: str
+    concurrency: float | None
+    measured_s: float
+    before_s: float
+    """Replayed with the numbers that the engine has here."""
+    after_s: float
+    """Replayed with the refitted numbers."""
+    left_out_s: float
+    """Replayed with numbers refitted without this result."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRefit:
+    """What results of a serving benchmark say of an engine's host and of its kernels in a step, on one device."""
+
+    engine: str
+    engine_version: str
+    """The known version whose numbers these replace."""
+    hardware: str
+    """Catalogue name."""
+    tools: tuple[str, ...]
+    models: tuple[str, ...]
+    """With their parallelism."""
+    numbers: Mapping[str, FittedNumber]
+    """By field of `HostOverhead`."""
+    kept: Mapping[str, float]
+    """The fields that were not refitted."""
+    points: tuple[ResultPoint, ...]
+    before_median_ape: float
+    after_median_ape: float
+    left_out_median_ape: float
+    date: str
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def results(self) -> int:
+        """How many results stand behind the numbers."""
+        return len({point.result for point in self.points})
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFile:
+    """What one calibration file holds: kernels that were measured, a host that was refitted, or both."""
+
+    kernels: Calibration | None
+    host: HostRefit | None
+    notes: tuple[str, ...] = ()
+    """What was migrated on load."""

@@ -12,6 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.inputs.calibration_host import row_profile
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.model import read_model
@@ -62,9 +63,10 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     if calibration is None:
         return efficiency_for(gpu)
     from capplan.inputs.calibration import efficiency_from_calibration, same_device
-    from capplan.inputs.calibration_file import read_calibration
+    from capplan.inputs.calibration_file import read_calibration_file
 
-    own = same_device(read_calibration(calibration).machine, gpu)
+    kernels = read_calibration_file(calibration).kernels
+    own = kernels is not None and same_device(kernels.machine, gpu)
     return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
 
 
@@ -114,7 +116,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
-        profile=engine,
+        profile=row_profile(calibration, engine, gpu),
         sharding=benchmark.sharding,
         kv_format=kv_format,
         max_model_len=max(2048, min(longest, tokens)),

@@ -9,7 +9,7 @@ from capplan.errors import InputError
 from capplan.hardware.calibration import Calibration, KernelFit, Machine
 from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency, Fit
-from capplan.inputs.calibration_file import read_calibration
+from capplan.inputs.calibration_file import read_calibration, read_calibration_file
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.operators.roofline import TILES
@@ -165,7 +165,10 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     -------
     the fits: measured where they were measured, those of the device's family (labelled assumed) elsewhere
     """
-    calibration = read_calibration(path)
+    found = read_calibration_file(path)
+    if found.kernels is None:
+        return efficiency_for(device)  # host times alone: kernels are those that are shipped
+    calibration = found.kernels
     machine = calibration.machine
     if not same_device(machine, device):
         hint = "--hardware cpu" if machine.device == "cpu" else f"the hardware entry of {machine.name}"

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -11,13 +13,16 @@ from capplan.errors import InputError
 from capplan.hardware.calibration import (
     SCHEMA_VERSION,
     Calibration,
+    CalibrationFile,
     FittedNumber,
+    HostRefit,
     KernelFit,
     Machine,
     Measurement,
     Peaks,
     Score,
 )
+from capplan.inputs.calibration_host import HostRecord, host_of_record, host_values
 from capplan.inputs.record import Record, validated
 from capplan.inputs.yaml_file import Document, read_yaml
 
@@ -27,7 +32,13 @@ HEADER = """\
 # What this machine reaches, measured by `capplan calibrate`. Fractions are of the best rates seen (peaks); times are in
 # seconds. Take it into any command with --calibration. A changed file is refused: measure again instead of editing.
 """
+HOST_HEADER = """\
+# What an engine's host adds to its steps, refitted by `capplan calibrate --from` from results of a serving benchmark.
+# Take it into any command with --calibration. A changed file is refused: refit again instead of editing.
+"""
 SIGNIFICANT_DIGITS = 6
+MIGRATED = {1: "before host times and the tiles of processors; its kernels are read as they were fitted"}
+"""Older schemas that are read, and what they lack."""
 
 
 class MachineRecord(Record):
@@ -96,8 +107,16 @@ class MeasurementRecord(Record):
     fitted_s: float | None = Field(gt=0)
 
 
+class HostFileRecord(Record):
+    """A file without kernels."""
+
+    schema_version: int
+    checksum: str
+    host: HostRecord
+
+
 class CalibrationRecord(Record):
-    """The file."""
+    """A file with measured kernels."""
 
     schema_version: int
     checksum: str
@@ -110,25 +129,51 @@ class CalibrationRecord(Record):
     fitted: dict[str, FitRecord]
     remarks: list[str]
     measurements: list[MeasurementRecord]
+    host: HostRecord | None = None
 
 
-def calibration_text(calibration: Calibration) -> str:
-    """Return the file that holds a calibration."""
+def calibration_text(kernels: Calibration | None, host: HostRefit | None = None) -> str:
+    """Return the file that holds measured kernels, refitted host times, or both."""
+    values = _values(kernels) if kernels else {}
+    values |= {"host": host_values(host, _rounded)} if host else {}
+    rows = values.pop("measurements", None)
+    points = values["host"].pop("points") if host else None
+    text = HEADER if kernels else HOST_HEADER
+    text += _yaml(
+        {"schema_version": SCHEMA_VERSION, "checksum": _checksum(_body(values, rows, points)), **values}
+    )
+    if points is not None:  # the last key of the last section, so its rows can follow line by line
+        text += "  points:\n" + "".join(f"  - {_row(point)}\n" for point in points)
+    return text + (
+        "measurements:\n" + "".join(f"- {_row(row)}\n" for row in rows) if rows is not None else ""
+    )
+
+
+def _body(values: dict[str, Any], rows: Any, points: Any) -> dict[str, Any]:
+    host = {"host": {**values["host"], "points": points}} if points is not None else {}
+    return {**values, **host, **({"measurements": rows} if rows is not None else {})}
+
+
+def _yaml(values: dict[str, Any]) -> str:
     import yaml
 
-    values = _values(calibration)
-    values = {"schema_version": values.pop("schema_version"), "checksum": _checksum(values), **values}
-    rows = values.pop("measurements")
-    head = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
-    lines = [
-        "- " + yaml.safe_dump(row, sort_keys=False, default_flow_style=True, width=10**6).strip()
-        for row in rows
-    ]
-    return HEADER + head + "measurements:\n" + "\n".join(lines) + "\n"
+    text: str = yaml.safe_dump(
+        values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
+    )
+    return text
+
+
+def _row(values: dict[str, Any]) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(
+        values, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**6
+    )
+    return text.strip()
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Return the calibration in a file, or say in one line why it is not used.
+    """Return the measured kernels in a file, or say in one line why they are not used.
 
     Parameters
     ----------
@@ -138,28 +183,68 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
     -------
     the calibration, as it was measured
     """
+    found = read_calibration_file(path)
+    if found.kernels is None:
+        raise InputError(
+            f"{os.fspath(path)}: holds host times that were refitted from results, and no measured kernels\n"
+            "  measure those with: capplan calibrate -o FILE.calibration.yaml"
+        )
+    return found.kernels
+
+
+def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:
+    """Return everything in a calibration file, or say in one line why it is not used.
+
+    Parameters
+    ----------
+    path : written by `capplan calibrate`
+
+    Returns
+    -------
+    measured kernels, refitted host times, and what was migrated
+    """
+    name = os.fspath(path)
+    try:
+        changed_ns = Path(name).stat().st_mtime_ns
+    except (OSError, ValueError):
+        changed_ns = 0
+    return _read(name, changed_ns)
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, _changed_ns: int) -> CalibrationFile:
+    """Return everything in a file, once: the rows of a validation ask for it one by one."""
     document = read_yaml(path, kind=KIND, way_out=WAY_OUT)
-    _refuse_other_schema(document)
-    record = validated(CalibrationRecord, document)
+    notes = _migration(document)
+    alone = "host" in document.value and "machine" not in document.value
+    record: HostFileRecord | CalibrationRecord = (
+        validated(HostFileRecord, document) if alone else validated(CalibrationRecord, document)
+    )
     body = {key: value for key, value in document.value.items() if key not in ("schema_version", "checksum")}
     if _checksum(body) != record.checksum:
         raise InputError(
             f"{document.name}: was changed or cut short after it was written (its checksum does not match)\n  {WAY_OUT}"
         )
-    return _plain(record)
+    host = host_of_record(record.host) if record.host else None
+    return CalibrationFile(None if isinstance(record, HostFileRecord) else _plain(record), host, notes)
 
 
-def _refuse_other_schema(document: Document) -> None:
+def _migration(document: Document) -> tuple[str, ...]:
+    """Return what is said of a file of an older schema that is read; refuse every other one."""
     version = document.value.get("schema_version")
     if "fits" in document.value and "catalogue_names" in document.value:
         raise InputError(f"{document.name}: is an efficiency file of the catalogue, not {KIND}\n  {WAY_OUT}")
     if version is None:
         raise InputError(f"{document.name}: has no schema_version, so it is not {KIND}\n  {WAY_OUT}")
+    if isinstance(version, int) and version in MIGRATED:
+        return (f"{document.name}: was written in schema_version {version}, {MIGRATED[version]}",)
     if version != SCHEMA_VERSION:
+        known = ", ".join(map(str, (*MIGRATED, SCHEMA_VERSION)))
         raise InputError(
-            f"{document.name}: schema_version {version} is not read\n  known: {SCHEMA_VERSION}\n"
+            f"{document.name}: schema_version {version} is not read\n  known: {known}\n"
             "  another version of capplan wrote it; measure again with: capplan calibrate -o FILE"
         )
+    return ()
 
 
 def _checksum(body: dict[str, Any]) -> str:
@@ -173,7 +258,6 @@ def _rounded(value: float) -> float:
 def _values(calibration: Calibration) -> dict[str, Any]:
     machine, link = calibration.machine, calibration.peaks.link_bytes_per_s
     return {
-        "schema_version": SCHEMA_VERSION,
         "date": calibration.date,
         "seconds": _rounded(calibration.seconds),
         "quick": calibration.quick,

@@ -16,6 +16,7 @@ from capplan.fleet.price import ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
 from capplan.inputs.benchmark_spec import row_efficiency
+from capplan.inputs.calibration_host import refitted_profile
 from capplan.inputs.intervals import shipped_intervals
 from capplan.inputs.model import read_model
 from capplan.inputs.prices import scenario_prices
@@ -82,6 +83,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
+    hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
+    engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, and people may wait")
@@ -117,8 +120,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *context_assumed, *stated, *paid),
-        (*warnings, *price_warnings),
+        (*scenario.assumptions, *assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*warnings, *host_warnings, *price_warnings),
     )
 
 

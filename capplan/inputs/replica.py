@@ -10,6 +10,7 @@ from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.calibration import efficiency_from_calibration, named_device
+from capplan.inputs.calibration_host import refitted_profile
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.model import read_model
 from capplan.memory.cache_dtype import cache_dtype
@@ -81,6 +82,7 @@ def asked_replica(
     network = read_model(model, revision=revision, offline=offline)
     rules = profile(engine, engine_version)
     target = named_device(hardware, calibration)
+    rules, host_assumptions, host_warnings = refitted_profile(calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = in_weight_format(network, weight_dtype) if weight_dtype else network
     kv_format, assumptions = cache_dtype(network, kv_dtype)
@@ -103,8 +105,14 @@ def asked_replica(
     stated = tuple(assumption_of(s) for s in (*format_assumptions, *rules.assumptions))
     return Asked(
         spec,
-        (*assumptions, *layout_assumptions(served, rules.memory), *stated, *_memory_assumptions(target)),
-        _warnings(network, max_model_len),
+        (
+            *assumptions,
+            *layout_assumptions(served, rules.memory),
+            *stated,
+            *host_assumptions,
+            *_memory_assumptions(target),
+        ),
+        (*_warnings(network, max_model_len), *host_warnings),
     )
 
 

@@ -17,6 +17,7 @@ from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.simulation import Stream, capacity_per_s, selected_requests
 from capplan.fleet.sweep import seen_demand
 from capplan.inputs.benchmark_spec import row_efficiency
+from capplan.inputs.calibration_host import refitted_profile
 from capplan.inputs.hardware import device
 from capplan.inputs.question import AskedFleet, asked_fleet, fleet_for
 from capplan.inputs.scenario import read_scenario
@@ -91,6 +92,7 @@ def chosen_plan(
     target = device(hardware) if hardware else question.devices[0]
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
+        refitted_profile(calibration, question.profile, target)  # refuses host times of another device
         efficiencies = {**question.efficiencies, target.name: row_efficiency(target, calibration)}
         question = replace(question, efficiencies=efficiencies)
     dtype, network = next(iter(question.networks.items()))

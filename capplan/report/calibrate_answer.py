@@ -1,12 +1,13 @@
 """What `capplan calibrate` shows: a calibration, a proof, a refit, a comparison."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from capplan.hardware.calibration import Calibration
+from capplan.hardware.calibration import Calibration, HostRefit
 from capplan.report.answer import Answer, Table
 
 
@@ -141,37 +142,52 @@ def proof_answer(
     )
 
 
-def refit_answer(refit: Any) -> Answer:
-    """Return a refit from results: numbers, and the error before and after."""
+def refit_answer(refit: HostRefit, written: Path | None = None) -> Answer:
+    """Return a refit from results: numbers, and the error before, after and on results left out.
+
+    Parameters
+    ----------
+    refit : of `calibrate.refit`
+    written : the calibration file that holds it now; None where none was written
+    """
     numbers = [
         {"number": name, "value": n.value, "low": n.low, "high": n.high, "constrained": n.constrained}
         for name, n in refit.numbers.items()
     ]
-    rows = [
-        {
-            "result": Path(p.path).name,
-            "concurrency": p.concurrency,
-            "measured_tpot_s": p.measured_s,
-            "before_tpot_s": before,
-            "after_tpot_s": after,
-        }
-        for p, before, after in zip(refit.points, refit.before_s, refit.after_s, strict=True)
-    ]
+    rows = [asdict(point) for point in refit.points]
+    errors = {
+        "before": refit.before_median_ape,
+        "after": refit.after_median_ape,
+        "left_out": refit.left_out_median_ape,
+    }
+    closing = (
+        f"use it: capplan estimate MODEL --hardware {refit.hardware} --engine {refit.engine} --calibration {written}",
+    )
     return Answer(
         command="calibrate",
         result={
+            "device": refit.hardware,
+            "engine": refit.engine,
+            "engine_version": refit.engine_version,
             "fitted": {row["number"]: row["value"] for row in numbers},
             "intervals": numbers,
             "points": rows,
-            "before": {"n": len(rows), "median_ape": refit.before_median_ape},
-            "after": {"n": len(rows), "median_ape": refit.after_median_ape},
+            **{name: {"n": len(rows), "median_ape": error} for name, error in errors.items()},
+            "file": str(written) if written else None,
             "remarks": list(refit.remarks),
         },
         tables=(
-            Table(rows, title="Time per output token"),
-            Table(numbers, title="Fitted numbers, with 95 % intervals"),
+            Table(
+                rows,
+                title="Measured, and replayed before and after, and with numbers that did not see the result",
+            ),
+            Table(numbers, title="Refitted numbers, with 95 % intervals"),
         ),
-        headline=f"{len(rows)} results: median error {refit.before_median_ape:.1%} before, {refit.after_median_ape:.1%} after",
+        headline=(
+            f"{refit.engine} {refit.engine_version} on {refit.hardware}, {refit.results} results: median error "
+            f"{errors['before']:.1%} before, {errors['after']:.1%} after, {errors['left_out']:.1%} on results left out"
+        ),
+        closing=(f"written to {written}", *closing) if written else (),
         warnings=refit.remarks,
     )
 

@@ -1,73 +1,142 @@
-"""Refits from result files find the overhead that the results were made with; comparisons say what differs."""
+"""Refits from result files find the host times that the results were made with; comparisons say what differs."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from capplan.calibrate.compare import calibration_side, datasheet_side, differences, machine_differences
-from capplan.calibrate.refit import point_of, refitted
+from capplan.calibrate.compare import (
+    calibration_side,
+    datasheet_side,
+    differences,
+    machine_differences,
+    repeat_notes,
+)
+from capplan.calibrate.refit import refitted
+from capplan.calibrate.replayed import run_of
+from capplan.engine.lookup import profile
 from capplan.errors import InputError
+from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
+from capplan.inputs.calibration_host import refitted_overhead
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
+from capplan.inputs.replica import asked_replica
 from capplan.inputs.results.record import BenchmarkResult, Spread
 from capplan.inputs.results.replica import replica_of_result
 
 MODEL = "llama-3.1-8b"
+TRUE = {
+    "step_s": 3e-3,
+    "sequence_s": 4e-5,
+    "request_s": 0.06,
+    "decode_excess_ratio": 1.0,
+    "prefill_excess_ratio": 1.2,
+}
+"""A host slower than the one that the engine has here."""
 
 
-def result(concurrency, tpot_s=None, **more):
-    values = {"tool": "t", "path": f"{concurrency}.json", "model": MODEL, "hardware": "h100-sxm"}
-    lengths = {"input_tokens": 1000.0, "output_tokens": 200.0}
-    return BenchmarkResult(**(values | lengths | more), concurrency=concurrency, tpot_s=Spread(tpot_s))
+def result(concurrency, tpot_s=None, ttft_s=None, **more):
+    values = {
+        "tool": "vllm bench serve",
+        "path": f"{concurrency}.json",
+        "model": MODEL,
+        "hardware": "h100-sxm",
+    }
+    lengths = {"input_tokens": 1000.0, "output_tokens": 200.0, "requests": 20 * int(concurrency or 1)}
+    spreads = {"tpot_s": Spread(tpot_s), "ttft_s": Spread(ttft_s)}
+    return BenchmarkResult(**(values | lengths | spreads | more), concurrency=concurrency)
 
 
 @pytest.fixture(scope="module")
-def replica():
+def spec():
     return replica_of_result(result(1.0), offline=True)
 
 
-def results_with(
-    replica, ratio, step_s, sequence_s, concurrencies=(1, 2, 4, 8, 16, 32, 64, 128), lengths=(200.0, 1000.0)
-):
+def results_with(spec, numbers, concurrencies=(1, 4, 16, 64), lengths=(100.0, 400.0)):
+    """Return results that a replica with these host times would have measured."""
+    host = replace(spec.profile.host, **numbers)
     made = []
     for concurrency in map(float, concurrencies):
         for tokens in lengths:
-            bare = point_of(result(concurrency, 1.0, output_tokens=tokens), replica)
-            tpot_s = ratio * bare.kernel_s + step_s + sequence_s * concurrency
-            made.append((result(concurrency, tpot_s, output_tokens=tokens), replica))
+            more = {"output_tokens": tokens, "path": f"{concurrency:g}-{tokens:g}.json"}
+            tpot_s, ttft_s = run_of(result(concurrency, 1.0, 1.0, **more), spec).replayed_s(host)
+            made.append((result(concurrency, tpot_s, ttft_s, **more), spec))
     return made
 
 
-def test_the_error_falls_and_the_times_are_explained(replica):
-    found = refitted(results_with(replica, ratio=1.3, step_s=3e-3, sequence_s=2e-5))
-    assert found.after_median_ape < 0.02 < found.before_median_ape
-    assert found.numbers["kernel_time_ratio"].low <= 1.3 <= found.numbers["kernel_time_ratio"].high
-    assert len(found.points) == 16
+@pytest.fixture(scope="module")
+def refit(spec):
+    return refitted(results_with(spec, TRUE))
 
 
-def test_numbers_that_the_results_cannot_tell_are_said(replica):
-    found = refitted(results_with(replica, 1.3, 3e-3, 2e-5, concurrencies=(8,), lengths=(200.0,)) * 6)
-    assert not all(number.constrained for number in found.numbers.values())
-    assert any("not constrained" in remark for remark in found.remarks)
+@pytest.fixture(scope="module")
+def host_file(refit, tmp_path_factory):
+    path = tmp_path_factory.mktemp("host") / "host.calibration.yaml"
+    path.write_text(calibration_text(None, refit))
+    return path
 
 
-def test_a_refit_needs_its_stated_number_of_points(replica):
+def test_the_error_falls_and_the_numbers_come_back(refit):
+    assert refit.after_median_ape < 0.01 < refit.before_median_ape
+    assert refit.left_out_median_ape < 0.03
+    assert (refit.results, len(refit.points)) == (8, 16)
+    for name, value in TRUE.items():
+        found = refit.numbers[name]
+        assert found.low <= value <= found.high, name
+
+
+def test_numbers_that_the_results_cannot_tell_are_said(spec):
+    bare = [(replace(r, ttft_s=Spread()), spec) for r, spec in results_with(spec, TRUE, (8,), (200.0,)) * 6]
+    found = refitted(bare)
+    for name in ("request_s", "sequence_s", "decode_excess_ratio"):
+        assert not found.numbers[name].constrained, name
+        assert any(name in remark and "not constrained" in remark for remark in found.remarks)
+    assert found.numbers["request_s"].value == pytest.approx(spec.profile.host.request_s, rel=0.01)
+
+
+def test_a_refit_needs_its_stated_number_of_results(spec):
     with pytest.raises(InputError, match="3 usable results of 4: a refit needs at least 6") as raised:
-        refitted([*results_with(replica, 1.0, 0.0, 0.0, (1, 2, 4), (200.0,)), (result(4.0), replica)])
+        refitted([*results_with(spec, TRUE, (1, 2, 4), (200.0,)), (result(4.0), spec)])
     assert "no time per output token" in str(raised.value)
+    with pytest.raises(InputError, match="0 usable results of 0"):
+        refitted([])
+
+
+def test_results_of_two_devices_are_not_mixed(spec):
+    made = results_with(spec, TRUE, (1, 2, 4), (200.0,))
+    other = replica_of_result(result(1.0, hardware="h200-sxm"), offline=True)
+    with pytest.raises(InputError, match="several devices: h100-sxm, h200-sxm"):
+        refitted([*made, *((r, other) for r, _ in made)])
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"concurrency": None}, "concurrency is not known"),
+        ({"concurrency": None}, "neither its concurrency nor its request rate"),
         ({"input_tokens": None}, "lengths are not known"),
-        ({"kind": "prefill"}, "no time per output token"),
+        ({"tpot_s": Spread()}, "no time per output token"),
+        ({"accepted_tokens_per_step": 2.5}, "speculative decoding"),
     ],
 )
-def test_a_result_that_cannot_be_used_says_why(changed, words, replica):
-    assert words in point_of(replace(result(4.0, 0.01), **changed), replica)
+def test_a_result_that_cannot_be_used_says_why(changed, words, spec):
+    assert words in run_of(replace(result(4.0, 0.01), **({"requests": None} | changed)), spec)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "metrics"),
+    [
+        ({}, "online_conc", {"tpot_s", "ttft_s"}),
+        ({"concurrency": None, "request_rate_per_s": 2.0}, "online_rate", {"tpot_s", "ttft_s"}),
+        ({"kind": "decode", "context_tokens": 1100.0}, "static_batch", {"tpot_s"}),
+        ({"kind": "prefill"}, "static_batch", {"ttft_s"}),
+        ({"kind": "offline", "tpot_s": Spread(), "ttft_s": Spread(), "output_tokens_per_s": 1e3}, "offline_max", {"token_s"}),
+        ({"kind": "static_batch", "tpot_s": Spread(), "ttft_s": Spread(), "e2e_s": Spread(3.0)}, "static_batch", {"e2e_s"}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_result_is_replayed_as_what_it_was(changed, kind, metrics, spec):
+    run = run_of(replace(result(4.0, 0.01, 0.1), **changed), spec)
+    assert (run.benchmark.kind, {value.metric for value in run.values}) == (kind, metrics)
+    assert all(seconds > 0 for seconds in run.replayed_s(spec.profile.host))
 
 
 def test_a_result_without_model_or_hardware_names_the_flags():
@@ -75,31 +144,138 @@ def test_a_result_without_model_or_hardware_names_the_flags():
         replica_of_result(replace(result(1.0), model=None, hardware=None))
 
 
-def test_the_command_refits_from_files(capplan, tmp_path, replica):
-    paths = []
-    for made, _ in results_with(replica, 1.2, 2e-3, 1e-5, lengths=(200.0,)):
+def test_a_refit_comes_back_from_its_file(refit, host_file):
+    back = read_calibration_file(host_file)
+    assert back.kernels is None
+    assert calibration_text(None, back.host) == host_file.read_text()
+    for name, number in refit.numbers.items():
+        assert back.host.numbers[name].value == pytest.approx(number.value, rel=1e-5)
+    with pytest.raises(InputError, match="no measured kernels"):
+        read_calibration(host_file)
+
+
+def test_kernels_and_host_share_a_file(calibration, refit, tmp_path):
+    path = tmp_path / "both.calibration.yaml"
+    path.write_text(calibration_text(calibration, refit))
+    back = read_calibration_file(path)
+    assert back.host.numbers.keys() == refit.numbers.keys()
+    assert len(back.kernels.measurements) == len(calibration.measurements)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("step_s: {value: ", "step_s: {value: 9"), ("  points:\n", "  points:\n  - {}\n"), ("hardware: h100-sxm", "hardware: h200-sxm")]
+)  # fmt: skip
+def test_a_changed_refit_is_refused(old, new, host_file, tmp_path):
+    path = tmp_path / "changed.calibration.yaml"
+    assert old in host_file.read_text()
+    path.write_text(host_file.read_text().replace(old, new))
+    with pytest.raises(InputError, match=r"changed\.calibration\.yaml"):
+        read_calibration_file(path)
+
+
+def test_every_replica_takes_the_refitted_host(refit, host_file):
+    asked = asked_replica(MODEL, "h100-sxm", calibration=host_file, offline=True)
+    for name in TRUE:
+        assert getattr(asked.spec.profile.host, name) == pytest.approx(refit.numbers[name].value, rel=1e-5)
+    assert asked.spec.profile.host.prefill_token_s == profile("vllm").host.prefill_token_s
+    lines = [line.what for line in asked.assumptions if "host times" in line.what]
+    assert len(lines) == 1
+    assert "8 results of vllm bench serve" in lines[0]
+
+
+def test_host_times_of_another_engine_or_device_are_refused(host_file):
+    with pytest.raises(InputError, match="refitted for vllm, not for sglang"):
+        asked_replica(MODEL, "h100-sxm", engine="sglang", calibration=host_file, offline=True)
+    with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
+        asked_replica(MODEL, "h200-sxm", calibration=host_file, offline=True)
+
+
+def test_host_times_of_another_version_are_used_and_said(host_file):
+    asked = asked_replica(MODEL, "h100-sxm", engine_version="0.5.4", calibration=host_file, offline=True)
+    assert any("are used for 0.5.4" in warning for warning in asked.warnings)
+
+
+def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, tmp_path, spec):
+    """Round trip: what the results measured at a concurrency is what estimate says of it afterwards, and not before."""
+    paths, tpots = [], {}
+    for made, _ in results_with(spec, TRUE, lengths=(200.0, 500.0)):
         values = {
-            "completed": 10, "duration": 1.0, "total_input_tokens": 10_000, "total_output_tokens": 2_000, "model_id": "alias",
-            "max_concurrency": made.concurrency, "mean_ttft_ms": 1.0, "mean_tpot_ms": made.tpot_s.mean * 1e3,
+            "completed": made.requests, "duration": 1.0, "total_input_tokens": 1000 * made.requests,
+            "total_output_tokens": made.requests * made.output_tokens,
+            "model_id": "alias", "max_concurrency": made.concurrency, "mean_ttft_ms": made.ttft_s.mean * 1e3,
+            "mean_tpot_ms": made.tpot_s.mean * 1e3,
         }  # fmt: skip
-        paths.append(tmp_path / f"{made.concurrency:g}.json")
+        tpots[made.concurrency, made.output_tokens] = made.tpot_s.mean
+        paths.append(tmp_path / made.path)
         paths[-1].write_text(json.dumps(values))
-    ran = capplan(
-        "calibrate",
-        "--from",
-        *paths,
-        "--model",
-        MODEL,
-        "--hardware",
-        "h100-sxm",
-        "--offline",
-        "--format",
-        "json",
-    )
+    path = tmp_path / "host.calibration.yaml"
+    place = ("--hardware", "h100-sxm", "--offline", "--format", "json")
+    ran = capplan("calibrate", "--from", *paths, "--model", MODEL, *place, "-o", path)
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)["result"]
     assert found["after"]["median_ape"] < found["before"]["median_ape"]
-    assert set(found["fitted"]) == {"kernel_time_ratio", "step_s", "sequence_s"}
+    assert set(found["fitted"]) == set(TRUE)
+    assert found["file"] == str(path)
+    load = ("--concurrency", "16", "--input-tokens", "1000", "--output-tokens", "500")
+    errors = []
+    for more in ((), ("--calibration", path)):
+        ran = capplan("estimate", MODEL, *load, *more, *place)
+        assert ran.code == 0, ran.err
+        answer = json.loads(ran.out)
+        errors.append(abs(answer["result"]["tpot_s"]["mean"] / tpots[16.0, 500.0] - 1.0))
+    assert errors[1] < 0.05 < errors[0]
+    assert any("host times of vllm" in str(line) for line in answer["assumptions"])
+
+
+def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
+    from capplan.inputs.question import asked_fleet
+    from capplan.inputs.scenario import read_scenario
+
+    text = "\n".join([
+        "name: chat", f"model: {MODEL}", f"calibration: {host_file}", "traffic:", "  - {name: chat, request_rate: 5 req/s, "
+        "input_tokens: {mean: 500}, output_tokens: {mean: 100}}", "slo: {tpot_p95: 50 ms}", "fleet: {hardware: [%s]}",
+    ])  # fmt: skip
+    path = host_file.parent / "chat.yaml"
+    path.write_text(text % "h100-sxm")
+    asked = asked_fleet(read_scenario(path), offline=True)
+    assert asked.question.profile.host.step_s == pytest.approx(
+        refitted_overhead(read_calibration_file(host_file).host).step_s
+    )
+    assert any("host times" in line.what for line in asked.assumptions)
+    path.write_text(text % "h100-sxm, h200-sxm")
+    with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
+        asked_fleet(read_scenario(path), offline=True)
+
+
+def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_host(host_file):
+    from capplan.inputs.calibration_host import row_profile
+
+    newest, old, other = profile("vllm"), profile("vllm", "0.5.4"), profile("sglang")
+    own = device("h100-sxm")
+    assert row_profile(host_file, newest, own).host != newest.host
+    assert row_profile(host_file, newest, device("h200-sxm")) == newest
+    assert row_profile(host_file, old, own) == old
+    assert row_profile(host_file, other, own) == other
+    assert row_profile(None, newest, own) == newest
+
+
+def test_a_refit_is_compared_with_what_the_engine_has_here(capplan, host_file):
+    ran = capplan("calibrate", "--compare", host_file, "h100-sxm", "--format", "json")
+    assert ran.code == 0, ran.err
+    rows = {row["quantity"]: row for row in json.loads(ran.out)["result"]["rows"]}
+    assert rows["host vllm step_s"]["second"] == profile("vllm").host.step_s
+    assert rows["host vllm step_s"]["ratio"] > 1.5
+    ran = capplan("calibrate", "--compare", host_file, host_file, "--format", "json")
+    assert all(row["agrees"] for row in json.loads(ran.out)["result"]["rows"] if row["ratio"] is not None)
+
+
+def test_two_runs_say_how_far_they_agree(calibration):
+    slower = replace(
+        calibration, measurements=tuple(replace(m, seconds=1.1 * m.seconds) for m in calibration.measurements)
+    )
+    notes = repeat_notes(calibration, slower)
+    assert any("constrained numbers agree" in note for note in notes)
+    assert any("measured medians" in note and "10.0%" in note for note in notes)
 
 
 def test_a_calibration_agrees_with_itself_and_not_with_a_faster_one(calibration):

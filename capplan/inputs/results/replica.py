@@ -51,6 +51,7 @@ def replica_of_result(
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
         engine=engine,
+        engine_version=result.engine_version,
         calibration=calibration,
         offline=offline,
     ).spec
