@@ -58,6 +58,8 @@ class Benchmark:
     static_batch: int | None
     limits: Mapping[str, int]
     """Scheduler limits that the row states (max_num_seqs, max_num_batched_tokens, kv_blocks)."""
+    source: str = ""
+    """Who published the row; some publish how their servers were started elsewhere."""
     offered_rate_reported: bool = False
     """The row's requests per second are those sent, not those finished."""
 
@@ -160,6 +162,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         requests=requests,
         static_batch=int(static) if static else None,
         limits=limits,
+        source=(row.get("source_family") or "").strip(),
         offered_rate_reported="achieved_qps=offered rate" in notes,
     )
 

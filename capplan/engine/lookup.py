@@ -187,12 +187,16 @@ def scheduling(
     if engine.long_chunked_tokens is not None and max_model_len is not None:
         chunked = chunked or max_model_len > engine.long_chunked_tokens
         tokens = tokens if chunked else max(tokens, max_model_len)
+    budget = max_num_batched_tokens or tokens
     return Scheduling(
         policy=engine.policy,
         max_num_seqs=max_num_seqs or entry.max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens or tokens,
+        max_num_batched_tokens=budget,
         chunked=chunked,
         block_tokens=engine.block_tokens,
+        hold_steps=engine.hold_steps,
+        hold_tokens=int(engine.hold_share * budget),
+        poll_steps=engine.poll_steps,
     )
 
 

@@ -100,6 +100,12 @@ class EngineProfile:
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
     long_chunked_tokens: int | None = None
     """Prompts are cut after all where the maximum context is above this (vLLM V0)."""
+    hold_steps: int = 0
+    """As in Scheduling."""
+    hold_share: float = 0.0
+    """Share of the token budget of a step that ends a hold."""
+    poll_steps: int = 0
+    """As in Scheduling."""
     window_kernels: bool = True
     """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
     asked_version: str | None = None

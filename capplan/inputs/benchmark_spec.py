@@ -1,6 +1,6 @@
 """A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from capplan.inputs.calibration_host import row_profile
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.model import read_model
+from capplan.inputs.recipes import NOMINAL_SHARE, recipe_settings
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
@@ -27,6 +28,9 @@ WEIGHT_DTYPES = {
     "int4(gptq)": "int4", "bfloat16": "bf16", "float16": "fp16",
 }  # fmt: skip
 """What measured files call weight dtypes, and our name; None is what the checkpoint holds."""
+
+SPARE_CONTEXT_TOKENS = 200
+"""Longest context over the nominal request in InferenceX's runs."""
 
 CONTEXT_MARGIN = 1.25
 """Maximum context over the mean request where the run does not state it: InferenceX leaves about this much."""
@@ -70,13 +74,51 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
 
 
-def run_settings(
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How the engine behind a row was started; None is the engine's default."""
+
+    profile: EngineProfile
+    kv_format: str
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    memory_fraction: float | None = None
+
+
+def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
+    """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
+    stated = benchmark.limits
+    kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
+    if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
+        return _tool_settings(benchmark, network, gpu, engine, kv_format)
+    recipe = recipe_settings(benchmark)
+    own = replace(
+        engine,
+        hold_steps=recipe.hold_steps or 0,
+        hold_share=recipe.hold_share or 0.0,
+        poll_steps=recipe.poll_steps or 0,
+    )
+    if recipe.graph_tokens is not None:
+        own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
+    sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
+    if sequences == "clients":
+        sequences = benchmark.concurrency
+    if tokens == "context":
+        longest = (benchmark.input_tokens + benchmark.output_tokens) / NOMINAL_SHARE
+        tokens = int(longest) + SPARE_CONTEXT_TOKENS
+    return RunSettings(
+        profile=own,
+        kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
+        max_num_seqs=stated.get("max_num_seqs", sequences),
+        max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
+        memory_fraction=recipe.memory_fraction,
+    )
+
+
+def _tool_settings(
     benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile, kv_format: str
-) -> tuple[Mapping[str, int], float | None]:
-    """Return the limits and the memory fraction of the run: stated, or chosen by NVIDIA's benchmark tool."""
-    if benchmark.limits or benchmark.kind != "offline_max" or engine.engine != "trtllm":
-        return benchmark.limits, None
-    fraction = trtllm_bench.memory_fraction(engine.version)
+) -> RunSettings:
+    """Return what `trtllm-bench` chooses."""
     prompt, answer = benchmark.input_tokens, benchmark.output_tokens
     held = trtllm_bench.cache_requests(
         network,
@@ -89,7 +131,9 @@ def run_settings(
     batch, tokens = trtllm_bench.limits(held, prompt, answer, stages)
     if not engine.chunked:
         tokens = max(tokens, int(prompt) + batch)
-    return {"max_num_seqs": batch * stages, "max_num_batched_tokens": tokens}, fraction
+    return RunSettings(
+        engine, kv_format, batch * stages, tokens, trtllm_bench.memory_fraction(engine.version)
+    )
 
 
 def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> ReplicaSpec:
@@ -110,19 +154,18 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     longest = network.max_context_tokens or tokens
     engine = profile(benchmark.engine, benchmark.engine_version)
     network = network_as_run(network, engine)
-    kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
-    limits, fraction = run_settings(benchmark, network, gpu, engine, kv_format)
+    run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
-        profile=row_profile(calibration, engine, gpu),
+        profile=run.profile,
         sharding=benchmark.sharding,
-        kv_format=kv_format,
+        kv_format=run.kv_format,
         max_model_len=max(2048, min(longest, tokens)),
-        max_num_seqs=limits.get("max_num_seqs"),
-        max_num_batched_tokens=limits.get("max_num_batched_tokens"),
-        gpu_memory_utilization=fraction,
+        max_num_seqs=run.max_num_seqs,
+        max_num_batched_tokens=run.max_num_batched_tokens,
+        gpu_memory_utilization=run.memory_fraction,
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )

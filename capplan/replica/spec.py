@@ -82,10 +82,9 @@ def scheduling_of(spec: ReplicaSpec) -> Scheduling:
         max_num_batched_tokens=spec.max_num_batched_tokens,
     )
     copies = int(spec.sharding.data)
-    return Scheduling(
-        policy=one.policy,
+    return replace(
+        one,
         max_num_seqs=one.max_num_seqs * copies,
         max_num_batched_tokens=one.max_num_batched_tokens * copies * int(spec.sharding.pipeline),
-        chunked=one.chunked,
-        block_tokens=one.block_tokens,
+        hold_tokens=one.hold_tokens * copies,
     )
