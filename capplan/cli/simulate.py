@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, Seed, measure, one_of, whole
+from capplan.cli.options import Form, Offline, Output, Seed, fraction, measure, one_of, whole
 
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
 TraceFile = Annotated[
@@ -133,6 +133,66 @@ Between = Annotated[
         help="What the cache goes over: network, pcie or the device's link, such as nvlink4.",
     ),
 ]
+Scheduling = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduling",
+        parser=one_of(
+            "--scheduling", "scheduling", ("static", "dynamic", "continuous", "chunked", "prefill-first")
+        ),
+        metavar="NAME",
+        help="static, dynamic (with a timeout), continuous (prompts uncut), chunked or prefill-first; default: the engine's.",
+    ),
+]
+BatchTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--batch-timeout",
+        parser=measure("--batch-timeout", "SECONDS"),
+        metavar="TIME",
+        help="A dynamic batch starts when its oldest request has waited so long; default: 100 ms.",
+    ),
+]
+Offload = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kv-offload",
+        metavar="NAME:SIZE[@RATE]",
+        help="Memory of a replica for prefixes that the devices have no room for, such as 'host:512 GB' or "
+        "'nvme:8 TB@14 GB/s', several times, the fastest first; for a trace with block hashes.",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL", help="Speculative decoding with this draft model."),
+]
+DraftStepTime = Annotated[
+    float | None,
+    typer.Option(
+        "--draft-step-time",
+        parser=measure("--draft-step-time", "SECONDS"),
+        metavar="TIME",
+        help="One step of the draft, such as '1 ms', instead of --draft.",
+    ),
+]
+DraftTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-tokens",
+        parser=whole("--draft-tokens", "tokens", most=64),
+        metavar="N",
+        help="Drafted in one round; default: the scenario's, else 4.",
+    ),
+]
+Acceptance = Annotated[
+    float | None,
+    typer.Option(
+        "--acceptance",
+        parser=fraction("--acceptance"),
+        metavar="FRACTION",
+        help="Chance that a draft token is accepted given that all before it were.",
+    ),
+]
 
 
 def command(
@@ -153,44 +213,45 @@ def command(
     prefill_replicas: PrefillReplicas = None,
     decode_replicas: DecodeReplicas = None,
     kv_link: Between = None,
+    scheduling: Scheduling = None,
+    batch_timeout: BatchTimeout = None,
+    kv_offload: Offload = None,
+    draft: Draft = None,
+    draft_step_time: DraftStepTime = None,
+    draft_tokens: DraftTokens = None,
+    acceptance: Acceptance = None,
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
     from capplan.fleet.routed import run_fleet
+    from capplan.inputs import simulation as inputs
+    from capplan.inputs.engine_use import SpeculationFlags, engine_use_of
     from capplan.inputs.operation import operation_of
-    from capplan.inputs.simulation import (
-        admission_of,
-        asked_scenario,
-        asked_stream,
-        chosen_plan,
-        sharding_of,
-        utilisation_of,
-    )
     from capplan.replica.replica import replica_of
     from capplan.report.progress import row_progress
     from capplan.report.show import show
     from capplan.report.simulate_answer import simulate_answer
 
-    asked = asked_scenario(scenario, offline=offline)
+    asked = inputs.asked_scenario(scenario, offline=offline)
+    sharding = inputs.sharding_of(tensor_parallel, pipeline_parallel)
     with row_progress("plans") as progress:
-        chosen = chosen_plan(
-            asked, hardware=hardware, sharding=sharding_of(tensor_parallel, pipeline_parallel), replicas=replicas, progress=progress,
-        )  # fmt: skip
-    operation = operation_of(
-        routing,
-        fail,
-        autoscale,
-        hedge,
-        (prefill_replicas, decode_replicas, kv_link),
-        asked.scenario.fleet.start_up_s,
-    )
-    requests = asked_stream(chosen, trace, seed=seed, seconds=until)
+        chosen = inputs.chosen_plan(
+            asked, hardware=hardware, sharding=sharding, replicas=replicas, progress=progress
+        )
+    pools = (prefill_replicas, decode_replicas, kv_link)
+    operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s)
+    requests = inputs.asked_stream(chosen, trace, seed=seed, seconds=until)
     replica = replica_of(requests.spec)
-    outcome = run_fleet(
-        replica, requests.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo,
-        until_s=until or float("inf"), admission=admission_of(requests.stream, queue_limit, deadline),
+    use, stated = engine_use_of(
+        asked.scenario, requests.spec, scheduler=scheduling, batch_timeout_s=batch_timeout, tiers=kv_offload,
+        speculation=SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance), offline=offline,
     )  # fmt: skip
-    utilisation = utilisation_of(replica, requests, outcome.replicas)
-    return show(simulate_answer(chosen, requests, outcome, seed, utilisation), form, output)
+    admission = inputs.admission_of(requests.stream, queue_limit, deadline, asked.scenario.classes)
+    outcome = run_fleet(
+        replica, requests.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,
+        until_s=until or float("inf"), admission=admission,
+    )  # fmt: skip
+    utilisation = inputs.utilisation_of(replica, requests, outcome.replicas, use)
+    return show(simulate_answer(chosen, requests, outcome, seed, utilisation, stated), form, output)

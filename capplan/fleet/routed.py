@@ -7,13 +7,18 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.simulation import FleetOutcome, Stream, fleet_outcome, simulated_fleet
-from capplan.hardware.device import Device
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of, links_of
+from capplan.fleet.simulation import (
+    BY_ITSELF,
+    FleetOutcome,
+    Stream,
+    fleet_outcome,
+    simulated_fleet,
+    told_of,
+)
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
-from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
 from capplan.serving.requests import Admission
@@ -35,14 +40,6 @@ class Operation:
     """Both or none."""
     kv_link: str | None = None
     """Between them: a link of the device by name."""
-
-
-def links_of(device: Device) -> dict[str, float | None]:
-    """Return the links of a device by name, with their rates per device and direction [B/s]."""
-    links = {"pcie": device.pcie_bytes_per_s, "network": device.network_bytes_per_s}
-    if device.link is not None:
-        links[device.link] = device.link_bytes_per_s
-    return links
 
 
 def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
@@ -89,6 +86,7 @@ def routed_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
+    use: EngineUse = BY_ITSELF,
 ) -> FleetOutcome:
     """Return what equal replicas behind one router do with a stream.
 
@@ -103,6 +101,7 @@ def routed_fleet(
     until_s : [s]
         stop here, whatever is under way
     admission : who may wait; None: everybody
+    use : how the engines are run beyond what they do by themselves
 
     Returns
     -------
@@ -113,12 +112,11 @@ def routed_fleet(
     InputError
         names what cannot be combined
     """
-    reserved = RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0)
-    whole = stream.block_tokens and stream.block_tokens % replica.scheduling.block_tokens == 0
-    caching = PrefixCaching(stream.block_tokens) if whole else None
-    routing: Routing = operation.routing or ("prefix_aware" if caching else "round_robin")
+    engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
+    replica = engines.replica
+    routing: Routing = operation.routing or ("prefix_aware" if engines.caching else "round_robin")
     if _apart(operation):
-        run = _disaggregated(replica, stream, operation, routing, until_s, admission or Admission(), caching)
+        run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
         count = (operation.prefill_replicas or 0) + (operation.decode_replicas or 0)
     else:
         scaling = operation.autoscaling
@@ -138,15 +136,12 @@ def routed_fleet(
             concurrency=stream.concurrency,
             until_s=until_s,
             admission=admission or Admission(),
-            reserved_output_fraction=reserved,
-            caching=caching,
+            **engines.options,
         )
-    return replace(
-        fleet_outcome([run.outcome], stream.class_names, slo),
-        replicas=count,
-        run=run,
-        assumptions=assumed(operation),
-    )
+    found = fleet_outcome([run.outcome], stream.class_names, slo)
+    told = told_of(engines, found, [run.outcome], count)
+    told["assumptions"] += assumed(operation)
+    return replace(found, replicas=count, run=run, **told)
 
 
 def run_fleet(
@@ -158,14 +153,15 @@ def run_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
+    use: EngineUse = BY_ITSELF,
 ) -> FleetOutcome:
     """Return what a fleet does: dealt out beforehand where nothing is said about its operation, else routed."""
     if operation is None:
         return simulated_fleet(
-            replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission
+            replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
         )
     return routed_fleet(
-        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission
+        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
     )
 
 
@@ -210,14 +206,14 @@ def _apart(operation: Operation) -> bool:
 
 
 def _disaggregated(
-    replica: Replica,
+    engines: Engines,
     stream: Stream,
     operation: Operation,
     routing: Routing,
     until_s: float,
     admission: Admission,
-    caching: PrefixCaching | None,
 ) -> FleetRun:
+    replica = engines.replica
     link = kv_link_of(replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
     clock = StepClock(replica.table)
     prefill = EnginePlan(
@@ -233,6 +229,5 @@ def _disaggregated(
         concurrency=stream.concurrency,
         until_s=until_s,
         admission=admission,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-        caching=caching,
+        **engines.options,
     )

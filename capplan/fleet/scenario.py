@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
+from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.workload.request_class import RequestClass
@@ -33,6 +34,17 @@ class FleetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationPlan:
+    """Speculative decoding as a scenario says it."""
+
+    acceptance_fraction: float
+    draft_tokens: int
+    draft: str | None = None
+    """Model; None: only the time of a step is known."""
+    draft_step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One question; made by `capplan.inputs.scenario.read_scenario`, in base units."""
 
@@ -58,6 +70,10 @@ class Scenario:
     gpu_memory_utilization: float | None = None
     calibration: str | None = None
     price_file: str | None = None
+    kv_offload: tuple[TierSize, ...] = ()
+    """Memory behind that of the devices of a replica; counted by the simulation alone."""
+    speculation: SpeculationPlan | None = None
+    """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """Every default that stands in for a key that the file does not have."""
 

@@ -1,7 +1,7 @@
 """A fleet under a stream of requests: replicas side by side, and what they delivered together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import exp, inf
 from typing import Any
 
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of
 from capplan.replica.replica import Replica
-from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import FINISHED, SHED, Outcome, Spread, histogram_spread, slo_met, spread
@@ -21,6 +20,7 @@ from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo, Target
 
+BY_ITSELF = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
 FORGET_S = 60.0
 LARGEST_IMBALANCE_RATIO = 1.25
@@ -78,6 +78,12 @@ class FleetOutcome:
     run: FleetRun | None = None
     """Where the replicas shared a router: what befell them."""
     assumptions: tuple[Assumption, ...] = ()
+    hit_fractions: dict[str, float] = field(default_factory=dict)
+    """Share of the prompt tokens that were found in the device and in each offload tier."""
+    kv_blocks: int = 0
+    """Of all replicas, under autoscaling of the most there may be."""
+    tokens_per_step: float = 1.0
+    """That a decode step yields for a sequence: above one under speculation."""
 
     def value(self, target: Target) -> float:
         """Return what a target limits."""
@@ -90,7 +96,7 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
-def capacity_per_s(replica: Replica, requests: Requests) -> float:
+def capacity_per_s(replica: Replica, requests: Requests, engines: Engines | None = None) -> float:
     """Return the requests per second of one replica that is never idle: a closed loop, the middle half of its run.
 
     A quarter of the requests are in flight at once (or as many as the engine admits), so that prompts and
@@ -98,7 +104,12 @@ def capacity_per_s(replica: Replica, requests: Requests) -> float:
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
     clients = max(1, min(replica.scheduling.max_num_seqs, len(offered) // 4))
-    outcome = simulate(offered, replica.table, replica.scheduling, replica.kv_blocks, concurrency=clients)
+    more: dict[str, Any] = {}
+    if engines is not None:
+        more = engines.options | {"caching": None, "batch_timeout_s": engines.batch_timeout_s}
+    outcome = simulate(
+        offered, replica.table, replica.scheduling, replica.kv_blocks, concurrency=clients, **more
+    )
     return middle_rate(outcome)
 
 
@@ -166,10 +177,10 @@ def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
     """Return some of the requests, by their places."""
     columns: dict[str, Any] = {}
-    for field in fields(requests):
-        column = getattr(requests, field.name)
-        if column is not None and field.name != "block_ids":
-            columns[field.name] = column[rows]
+    for item in fields(requests):
+        column = getattr(requests, item.name)
+        if column is not None and item.name != "block_ids":
+            columns[item.name] = column[rows]
     if requests.block_ids is not None and requests.block_counts is not None:
         ends = np.cumsum(requests.block_counts)
         starts = ends - requests.block_counts
@@ -188,6 +199,7 @@ def simulated_fleet(
     admission: Admission | None = None,
     clock: StepClock | None = None,
     warm_share: float = 0.0,
+    use: EngineUse = BY_ITSELF,
 ) -> FleetOutcome:
     """Return what equal replicas do with a stream: dealt out in turn, or by prefix where the prompts have block ids.
 
@@ -203,32 +215,32 @@ def simulated_fleet(
     clock : of the replica, where it is at hand
     warm_share : [-]
         part of the first requests that latencies leave out
+    use : how its engines are run beyond what they do by themselves
 
     Returns
     -------
     latencies [s], rates [1/s], by class and together
     """
-    caching = None
-    if stream.block_tokens and stream.block_tokens % replica.scheduling.block_tokens == 0:
-        caching = PrefixCaching(stream.block_tokens)
-    dealt = dealt_by_prefix if caching else dealt_round_robin
-    shared_clock = clock or StepClock(replica.table)
+    engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
+    dealt = dealt_by_prefix if engines.caching else dealt_round_robin
+    shared_clock = clock or StepClock(engines.replica.table)
     concurrency = stream.concurrency
     parts = [
         simulate(
             own,
             shared_clock,
-            replica.scheduling,
-            replica.kv_blocks,
+            engines.replica.scheduling,
+            engines.replica.kv_blocks,
             until_s=until_s,
             concurrency=None if concurrency is None else max(round(concurrency / replicas), 1),
             admission=admission or Admission(),
-            reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-            caching=caching,
+            batch_timeout_s=engines.batch_timeout_s,
+            **engines.options,
         )
         for own in dealt(stream.requests, replicas)
     ]
-    return fleet_outcome(parts, stream.class_names, slo, warm_share)
+    found = fleet_outcome(parts, stream.class_names, slo, warm_share)
+    return replace(found, **told_of(engines, found, parts, replicas))
 
 
 def fleet_outcome(
@@ -277,6 +289,23 @@ def fleet_outcome(
         replicas=len(parts),
         parts=tuple(parts),
     )
+
+
+def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int) -> dict[str, Any]:
+    """Return what is to be said of engines that do more than their defaults."""
+    counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
+    names = ["device", *(tier.name for tier in engines.caching.tiers)] if engines.caching else []
+    total = float(counts.sum())
+    hits = {
+        name: found.prefix_hit_fraction * float(count) / total if total else 0.0
+        for name, count in zip(names, counts, strict=False)
+    }
+    return {
+        "hit_fractions": hits,
+        "kv_blocks": engines.replica.kv_blocks * replicas,
+        "tokens_per_step": engines.tokens_per_step,
+        "assumptions": engines.assumptions,
+    }
 
 
 def _figures(

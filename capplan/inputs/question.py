@@ -86,6 +86,9 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
+    for key in ("kv_offload", "speculation"):
+        if getattr(scenario, key):
+            warnings.append(f"{key} counts in capplan simulate alone: plans are sized without it")
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, and people may wait")
     if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:

@@ -7,14 +7,15 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, unknown
+from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
-from capplan.fleet.scenario import FleetLimits, Scenario
+from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.inputs.hardware import device, normalised
 from capplan.inputs.length_record import lengths
 from capplan.inputs.prices import price_records, read_prices
 from capplan.inputs.record import validated
-from capplan.inputs.scenario_file import Fleet, Prices, Promise, ScenarioFile, Traffic
+from capplan.inputs.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation, Traffic
 from capplan.inputs.trace import read_trace
 from capplan.inputs.workload_file import is_workload, with_workload, workload_reuse
 from capplan.inputs.yaml_file import Document, KeyPath, read_yaml
@@ -144,6 +145,8 @@ def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass
         prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
         reuse=None if prefix else reuse,
         arrival_cv=cv,
+        priority=item.priority,
+        deadline_s=item.deadline,
     )
 
 
@@ -297,6 +300,17 @@ def _model(reading: _Reading, name: str) -> str:
     return reading.resolved(name) if explicit or beside.exists() else name
 
 
+def _speculation(reading: _Reading, found: Speculation | None) -> SpeculationPlan | None:
+    if found is None:
+        return None
+    if (found.draft is None) == (found.draft_step_time is None):
+        raise reading.refuse(
+            ("speculation",), "give either draft or draft_step_time, e.g. draft_step_time: 2 ms"
+        )
+    draft = _model(reading, found.draft) if found.draft else None
+    return SpeculationPlan(found.acceptance, found.draft_tokens, draft, found.draft_step_time)
+
+
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file = validated(ScenarioFile, document)
@@ -317,6 +331,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        kv_offload=tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload),
+        speculation=_speculation(reading, file.speculation),
         classes=_classes(reading, file.traffic),
         slo=_slo(reading, file.slo),
         fleet=_limits(reading, file.fleet),

@@ -7,6 +7,8 @@ from pydantic import BeforeValidator, Field
 from capplan.inputs.length_record import LengthRecord
 from capplan.inputs.prices import Commitment
 from capplan.inputs.record import (
+    Bytes,
+    BytesPerS,
     Fraction,
     Headroom,
     Number,
@@ -65,6 +67,10 @@ class Traffic(Record):
     shared_prefix: SharedPrefix | None = None
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
+    priority: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
+    deadline: Seconds | None = None
+    """In a simulation a request that has waited so long is shed."""
 
 
 class Promise(Record):
@@ -119,6 +125,28 @@ class Fleet(Record):
     """Tried besides kv_dtype."""
 
 
+class OffloadMemory(Record):
+    """Memory behind that of the devices of one replica, for prefixes that have no room there."""
+
+    name: str
+    """host, nvme, remote, ... from the fastest to the slowest."""
+    capacity: Bytes
+    bandwidth: BytesPerS | None = None
+    """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
+
+
+class Speculation(Record):
+    """Speculative decoding: a draft model, or the time of one of its steps."""
+
+    acceptance: Fraction
+    """Chance that a draft token is accepted given that all before it were."""
+    draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    """Drafted in one round."""
+    draft: str | None = None
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    draft_step_time: Seconds | None = None
+
+
 class Prices(Record):
     """Which prices count."""
 
@@ -154,6 +182,10 @@ class ScenarioFile(Record):
     max_num_batched_tokens: Tokens | None = None
     gpu_memory_utilization: Share | None = None
     calibration: str | None = None
+    kv_offload: list[OffloadMemory] = Field(default_factory=list)
+    """Counted by capplan simulate alone."""
+    speculation: Speculation | None = None
+    """Counted by capplan simulate alone."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]
     slo: Promise = Field(default_factory=Promise)
     fleet: Fleet = Field(default_factory=Fleet)

@@ -1,7 +1,8 @@
 """What `simulate` and `sweep` are asked: the scenario's plan (or one that is given), and the requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import sampled_requests
+from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
-from capplan.fleet.simulation import Stream, capacity_per_s, selected_requests
+from capplan.fleet.simulation import BY_ITSELF, Stream, capacity_per_s, selected_requests
 from capplan.fleet.sweep import seen_demand
 from capplan.inputs.benchmark_spec import row_efficiency
 from capplan.inputs.calibration_host import refitted_profile
@@ -27,6 +29,7 @@ from capplan.model.sharding import Sharding
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.requests import Admission, Requests
+from capplan.workload.request_class import RequestClass
 
 SAMPLED_SECONDS = 600.0
 MOST_SAMPLED = 1_000_000
@@ -196,13 +199,27 @@ def sharding_of(tensor: int | None, pipeline: int | None) -> Sharding | None:
     return Sharding(float(tensor or 1), float(pipeline or 1), 1.0, 1.0)
 
 
-def admission_of(stream: Stream, queue_limit: int | None, deadline_s: float | None) -> Admission:
-    """Return who may wait in a replica's queue, the same for every class."""
-    deadlines = () if deadline_s is None else (deadline_s,) * len(stream.class_names)
-    return Admission(queue_limit=queue_limit, deadline_s=deadlines)
+def admission_of(
+    stream: Stream,
+    queue_limit: int | None,
+    deadline_s: float | None,
+    classes: Sequence[RequestClass] = (),
+) -> Admission:
+    """Return who may wait in a replica's queue: the flags for every class, but for what a class says of itself."""
+    said = {item.name: item for item in classes}
+    own = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
+    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in own]
+    ranks = [item.priority if item else None for item in own]
+    return Admission(
+        queue_limit=queue_limit,
+        deadline_s=tuple(inf if limit is None else limit for limit in limits) if any(limits) else (),
+        priority=tuple(rank or 0 for rank in ranks) if any(rank is not None for rank in ranks) else (),
+    )
 
 
-def utilisation_of(replica: Replica, asked: AskedStream, replicas: int) -> float:
-    """Return the offered rate over what the replicas can serve at most."""
-    most = capacity_per_s(replica, asked.stream.requests) * replicas
+def utilisation_of(replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = BY_ITSELF) -> float:
+    """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
+    requests = asked.stream.requests
+    engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))
+    most = capacity_per_s(engines.replica, requests, engines) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -75,31 +75,41 @@ def asked_speculation(
             (*asked.assumptions, *_of_times(draft_step_s, None), _DRAFT_MEMORY),
             asked.warnings,
         )
-    network, stated = _draft_network(draft, asked.spec, draft_weight_dtype, offline=offline)
-    ranks = draft_tensor_parallel or int(asked.spec.sharding.tensor)
-    if ranks > int(asked.spec.sharding.tensor):
+    assert draft is not None
+    beside, stated = draft_beside(
+        draft, asked.spec, weight_dtype=draft_weight_dtype, ranks=draft_tensor_parallel, offline=offline
+    )
+    return AskedSpeculation(asked.spec, beside, (*asked.assumptions, *stated), asked.warnings)
+
+
+def draft_beside(
+    draft: str,
+    target: ReplicaSpec,
+    *,
+    weight_dtype: str | None = None,
+    ranks: int | None = None,
+    offline: bool = False,
+) -> tuple[DraftModel, tuple[Assumption, ...]]:
+    """Return a draft model on the devices of its target, and what was assumed."""
+    network, stated = _draft_network(draft, target, weight_dtype, offline=offline)
+    ranks = ranks or int(target.sharding.tensor)
+    if ranks > int(target.sharding.tensor):
         raise InputError(
-            f"--draft-tensor-parallel {ranks}: is over the target's --tensor-parallel {int(asked.spec.sharding.tensor)}; "
+            f"--draft-tensor-parallel {ranks}: is over the target's --tensor-parallel {int(target.sharding.tensor)}; "
             "a draft runs on the devices of its target"
         )
-    if asked.spec.sharding.pipeline > 1:
+    if target.sharding.pipeline > 1:
         raise InputError(
-            f"--pipeline-parallel {int(asked.spec.sharding.pipeline)}: a draft model beside a pipelined target is not modelled\n"
+            f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model beside a pipelined target is not modelled\n"
             "  state its cost: --draft-step-time '2 ms'"
         )
     _refuse_draft_heads(network, ranks)
-    spec = replace(
-        asked.spec,
-        network=network,
-        sharding=Sharding(float(ranks), 1.0, 1.0, asked.spec.sharding.data),
-    )
+    spec = replace(target, network=network, sharding=Sharding(float(ranks), 1.0, 1.0, target.sharding.data))
     note = Assumption(
-        f"the draft runs on {ranks} of the target's {asked.spec.devices} devices, its cache in {spec.kv_format}",
+        f"the draft runs on {ranks} of the target's {target.devices} devices, its cache in {spec.kv_format}",
         "--draft-tensor-parallel, --kv-dtype",
     )
-    return AskedSpeculation(
-        asked.spec, DraftModel(spec), (*asked.assumptions, *stated, note, _FIRST_DRAFT), asked.warnings
-    )
+    return DraftModel(spec), (*stated, note, _FIRST_DRAFT)
 
 
 _FLAT = Assumption(
@@ -148,9 +158,8 @@ def _check_times(
 
 
 def _draft_network(
-    draft: str | None, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
+    draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
 ) -> tuple[Network, tuple[Assumption, ...]]:
-    assert draft is not None
     network = read_model(draft, offline=offline)
     own, other = network.vocabulary_size, target.network.vocabulary_size
     if own != other:

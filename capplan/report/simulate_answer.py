@@ -1,14 +1,17 @@
 """What `capplan simulate` shows: what the requests saw, against the targets."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.inputs.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.outcome import Spread
+from capplan.serving.outcome import Spread, joint_timeline
+from capplan.workload.slo import Slo
 
 TIMES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 
@@ -39,10 +42,13 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "seconds": outcome.seconds,
         "itl_s": known(asdict(outcome.itl_s)),
         "prefix_hit_fraction": outcome.prefix_hit_fraction,
+        "prefix_hit_fractions": outcome.hit_fractions,
+        "tokens_per_step": outcome.tokens_per_step,
         "preemptions": outcome.preemptions,
         "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
         "batch_mean": outcome.batch_mean,
         "busy_fraction": outcome.busy_fraction,
+        "timeline": timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {name: figures_result(figures) for name, figures in outcome.classes.items()},
         **({"operation": operation_result(outcome.run)} if outcome.run else {}),
@@ -81,28 +87,36 @@ def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]
     ]
 
 
+def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
+    """Return what the question assumes, with the context that the requests of a trace need in its place."""
+    context = asked.spec.max_model_len
+    return [
+        Assumption(f"max_model_len {context}: room for the longest request of the trace", item.replace)
+        if item.replace == "max_model_len" and context != chosen.spec.max_model_len
+        else item
+        for item in chosen.asked.assumptions
+    ]
+
+
 def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]:
-    """Return batch and cache over time, of the first replica, in a few spans."""
-    line = outcome.parts[0].timeline
+    """Return batch and cache over time, of all replicas together, in a few spans."""
+    line = joint_timeline([part.timeline for part in outcome.parts])
     width = max(-(-line.start_s.size // rows), 1)
     return [
         {
             "start_s": float(line.start_s[at]),
             "batch_sequences": float(line.batch_sequences[at : at + width].mean()),
             "kv_blocks": float(line.kv_blocks[at : at + width].mean()),
+            "kv_occupancy_fraction": float(line.kv_blocks[at : at + width].mean())
+            / max(outcome.kv_blocks, 1),
             "busy_fraction": float(line.busy_fraction[at : at + width].mean()),
         }
         for at in range(0, line.start_s.size, width)
     ]
 
 
-def simulate_answer(
-    chosen: Chosen, asked: AskedStream, outcome: FleetOutcome, seed: int, utilisation: float
-) -> Answer:
-    """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
-    result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
-    slo = chosen.asked.scenario.slo
-    every = outcome.all
+def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
+    """Return what people see: the whole, the parts, and the classes."""
     targets = [
         {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
@@ -113,13 +127,19 @@ def simulate_answer(
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
     }
     tables = [
-        Table(_latency_rows(every, outcome.itl_s), title="Latencies"),
+        Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
         Table([totals], title="Totals", upright=True),
     ]
+    if len(outcome.hit_fractions) > 1:
+        hits = [
+            {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
+        ]
+        tables.append(Table(hits, title="Prefix hits"))
     if outcome.run:
         replicas = result["operation"]["replicas"]
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
         tables += [Table([events], title="Operation", upright=True), Table(replicas, title="Replicas")]
+    tables.append(Table(result["timeline"], title="Over time, all replicas"))
     if targets:
         tables.append(Table(targets, title="Targets"))
     if len(outcome.classes) > 1:
@@ -127,12 +147,28 @@ def simulate_answer(
             Table(_latency_rows(figures, None), title=f"Class {name}")
             for name, figures in outcome.classes.items()
         ]
+    return tables
+
+
+def simulate_answer(
+    chosen: Chosen,
+    asked: AskedStream,
+    outcome: FleetOutcome,
+    seed: int,
+    utilisation: float,
+    stated: Sequence[Assumption] = (),
+) -> Answer:
+    """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
+    result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
+    slo = chosen.asked.scenario.slo
+    every = outcome.all
+    tables = _tables(result, outcome, slo)
     missed = outcome.missed(slo)
     verdict = (
         f"misses {', '.join(t.key for t in missed)}"
         if missed
         else "holds all targets"
-        if targets
+        if slo.targets
         else "no targets"
     )
     warnings = [*asked.warnings, *chosen.asked.warnings]
@@ -147,7 +183,7 @@ def simulate_answer(
         tables=tuple(tables),
         headline=f"{chosen.asked.scenario.name} on {outcome.replicas} x ({chosen.name}): {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
         closing=(chosen.why,),
-        assumptions=(*chosen.asked.assumptions, *asked.assumptions, *outcome.assumptions),
+        assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
         warnings=tuple(warnings),
         exit_code=4 if missed else 0,
     )

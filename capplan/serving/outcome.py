@@ -272,7 +272,7 @@ class Ledger:
             else 0.0,
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
             busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
-            timeline=_joint([gauge.timeline(seconds) for gauge in gauges]),
+            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges]),
         )
 
 
@@ -283,7 +283,7 @@ def _summed(rows: Sequence[list[float]]) -> Array:
     return total
 
 
-def _joint(timelines: Sequence[Timeline]) -> Timeline:
+def joint_timeline(timelines: Sequence[Timeline]) -> Timeline:
     """Return the sum over engines on the coarsest spans; each is a power of two of the finest."""
     widest = max(timelines, key=lambda timeline: timeline.span_s)
     if len(timelines) == 1:

@@ -68,6 +68,10 @@ class RequestClass:
     """How much of the prompts a prefix cache of which size finds, where a trace tells; instead of shared_prefix_tokens."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
+    priority: int | None = None
+    """Lower numbers go first in a simulation; None: as the class of no number, 0."""
+    deadline_s: float | None = None
+    """A simulated request that waited so long is shed."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
         """Return the requests per second, given how long an answer takes."""

@@ -1,0 +1,245 @@
+"""How the engines of a fleet are run beyond what their version does by itself: another scheduler, tiers, speculation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Literal
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
+from capplan.replica.replica import Replica
+from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.spec import served_context_tokens
+from capplan.replica.speculation import DraftModel
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
+
+Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
+SCHEDULERS: tuple[Scheduler, ...] = ("static", "dynamic", "continuous", "chunked", "prefill-first")
+
+
+BATCH_TIMEOUT_S = 0.1
+"""That a dynamic batch waits where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierSize:
+    """Memory behind that of the devices of one replica."""
+
+    name: str
+    capacity_bytes: float
+    bytes_per_s: float | None = None
+    """Of the whole replica; None: what joins it to the devices, by its name (host, remote)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Speculative decoding."""
+
+    draft: DraftModel | float
+    """The model, or the time of one of its steps [s]."""
+    acceptance_fraction: float
+    draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUse:
+    """What is asked of the engines; the defaults are what they do by themselves."""
+
+    scheduler: Scheduler | None = None
+    batch_timeout_s: float | None = None
+    tiers: tuple[TierSize, ...] = ()
+    drafting: Drafting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Equal engines, ready to be simulated."""
+
+    replica: Replica
+    caching: PrefixCaching | None = None
+    tokens_per_step: float = 1.0
+    query_tokens: int = 1
+    batch_timeout_s: float = inf
+    assumptions: tuple[Assumption, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what a simulation of any number of them is told."""
+        engine = self.replica.spec.profile.engine
+        return {
+            "tokens_per_step": self.tokens_per_step,
+            "query_tokens": self.query_tokens,
+            "reserved_output_fraction": RESERVED_OUTPUT_FRACTION.get(engine, 0.0),
+            "caching": self.caching,
+        }
+
+
+def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: float) -> Engines:
+    """Return engines that do what is asked of them.
+
+    Parameters
+    ----------
+    replica : one of them, by itself
+    use : what is asked
+    id_tokens : [tokens]
+        of a block id of the prompts; 0 where they have none
+    prompt_tokens : [tokens]
+        of a usual prompt, whose cache per token stands for that of all
+
+    Returns
+    -------
+    engines, and what was assumed
+
+    Raises
+    ------
+    InputError
+        names what cannot be combined
+    """
+    stated: list[Assumption] = []
+    if use.scheduler is not None:
+        replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
+    static = replica.scheduling.policy == "static"
+    if use.batch_timeout_s is not None and use.scheduler != "dynamic":
+        raise InputError(
+            "--batch-timeout: belongs to --scheduling dynamic; other schedulers wait for no batch"
+        )
+    block = replica.scheduling.block_tokens
+    whole = id_tokens and id_tokens % block == 0
+    if id_tokens and (static or not whole):
+        why = "static batches share none" if static else f"{id_tokens} tokens are no multiple of {block}"
+        stated.append(
+            Assumption(f"prefixes of the prompts are not looked for: {why}", "--scheduling, the engine")
+        )
+    if use.tiers and (static or not whole):
+        why = (
+            "static batches do not share prefixes" if static else "the requests have no block ids to look for"
+        )
+        raise InputError(
+            f"--kv-offload: {why}, so there is nothing that a tier could hold\n"
+            "  replay a trace with hash_ids: --trace mooncake.jsonl"
+        )
+    tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in use.tiers)
+    if tiers:
+        stated.append(_tiers_stated(tiers))
+    tokens, query = 1.0, 1
+    if use.drafting is not None:
+        drafting = use.drafting
+        rounds = replica_in_rounds(
+            replica,
+            drafting.draft,
+            drafting.acceptance_fraction,
+            drafting.draft_tokens,
+            min(prompt_tokens, served_context_tokens(replica.spec)),
+        )
+        replica, tokens, query = rounds.replica, rounds.tokens_per_round, rounds.query_tokens
+        stated.append(
+            Assumption(
+                f"every round yields {tokens:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
+                f"{drafting.acceptance_fraction:.0%} where those before it were",
+                "--acceptance, --draft-tokens",
+            )
+        )
+    return Engines(
+        replica,
+        PrefixCaching(id_tokens, tiers) if whole and not static else None,
+        tokens,
+        query,
+        _timeout_s(use, stated),
+        tuple(stated),
+    )
+
+
+def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
+    if use.scheduler == "dynamic" and use.batch_timeout_s is None:
+        stated.append(
+            Assumption(
+                f"a batch starts when its oldest request has waited for {BATCH_TIMEOUT_S * 1e3:g} ms",
+                "--batch-timeout",
+            )
+        )
+        return BATCH_TIMEOUT_S
+    return inf if use.batch_timeout_s is None else use.batch_timeout_s
+
+
+def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
+    """Return another scheduler with the engine's limits; where prompts are not cut, the longest one must go into a step."""
+    own = replica.scheduling
+    policy = {"static": "static", "dynamic": "static", "prefill-first": "prefill_first"}.get(
+        scheduler, "mixed"
+    )
+    chunked = scheduler == "chunked"
+    budget = own.max_num_batched_tokens
+    longest = served_context_tokens(replica.spec)
+    if not chunked and budget < longest:
+        budget = longest
+        stated.append(
+            Assumption(
+                f"max_num_batched_tokens {budget}, the longest context, as prompts are not cut",
+                "--scheduling",
+            )
+        )
+    return replace(own, policy=policy, chunked=chunked, max_num_batched_tokens=budget)  # type: ignore[arg-type]  # one of the policies
+
+
+def links_of(device: Device) -> dict[str, float | None]:
+    """Return the links of a device by name, with their rates per device and direction [B/s]."""
+    links = {"pcie": device.pcie_bytes_per_s, "network": device.network_bytes_per_s}
+    if device.link is not None:
+        links[device.link] = device.link_bytes_per_s
+    return links
+
+
+LINK_OF_TIER = {"host": "pcie", "remote": "network"}
+"""What joins a tier to the devices where no bandwidth is given."""
+
+
+def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens: float) -> OffloadTier:
+    """Return a tier in blocks of the trace.
+
+    A tier holds every block once. Over the links of the devices each rank loads its own part, replicated heads too;
+    a bandwidth that is given is that of the whole replica.
+
+    Raises
+    ------
+    InputError
+        a tier whose bandwidth nobody knows
+    """
+    spec = replica.spec
+    context = np.asarray(max(prompt_tokens, 1.0))
+    element = kv_bytes_per_element(spec.kv_format)
+
+    def bytes_per_token(ranks: float) -> float:
+        held = kv_bytes_per_sequence(spec.network, context, element, ranks)
+        return float((held + state_bytes_per_sequence(spec.network, ranks)) / context)
+
+    rate, sent = size.bytes_per_s, bytes_per_token(1.0)
+    capacity = int(size.capacity_bytes / (sent * id_tokens))
+    if rate is None:
+        link = LINK_OF_TIER.get(size.name)
+        per_device = links_of(spec.device)[link] if link else None
+        if per_device is None:
+            raise InputError(
+                f"--kv-offload {size.name}: its bandwidth is not known\n  give one: --kv-offload '{size.name}:{size.capacity_bytes / 1e9:g} GB@10 GB/s'"
+            )
+        sent = bytes_per_token(float(spec.sharding.tensor))
+        rate = per_device * float(spec.sharding.pipeline) * float(spec.sharding.data)
+    return OffloadTier(capacity, sent * id_tokens / rate, size.name)
+
+
+def _tiers_stated(tiers: Sequence[OffloadTier]) -> Assumption:
+    each = ", ".join(
+        f"{tier.name} {tier.capacity_blocks:,} blocks at {tier.load_s_per_block * 1e3:.3g} ms"
+        for tier in tiers
+    )
+    return Assumption(
+        f"offload tiers of a replica: {each}; blocks move down as they are pushed out, at no cost, and come back over "
+        "one link per tier while other requests run",
+        "--kv-offload",
+    )

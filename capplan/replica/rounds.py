@@ -1,0 +1,107 @@
+"""A replica under speculative decoding, for the simulator: its decode steps are whole rounds of drafting and verifying."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array, Number
+from capplan.phases.speculation import expected_tokens_per_round
+from capplan.replica.replica import Replica
+from capplan.replica.speculation import DraftModel, memory_of_both, step_time_s
+from capplan.serving.step_table import StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What a speculating replica does in a round."""
+
+    replica: Replica
+    """Its table holds whole rounds, its cache what the draft leaves."""
+    tokens_per_round: float
+    query_tokens: int
+    """That are verified for each sequence: the drafts and one more."""
+
+
+def replica_in_rounds(
+    replica: Replica,
+    draft: DraftModel | float,
+    acceptance_fraction: float,
+    draft_tokens: int,
+    context_tokens: float,
+) -> Rounds:
+    """Return a replica whose decode steps are rounds.
+
+    Parameters
+    ----------
+    replica : without speculation
+    draft : the draft model, or the time of one of its steps [s]
+    acceptance_fraction : [-]
+        chance that a draft token is accepted given that all before it were
+    draft_tokens : [tokens]
+        drafted in one round
+    context_tokens : [tokens]
+        of a usual sequence, for which the cache is divided between both models
+
+    Returns
+    -------
+    the replica with rounds for steps, and what a round yields in the mean
+
+    Raises
+    ------
+    InputError
+        a pipelined replica
+    """
+    spec = replica.spec
+    if spec.sharding.pipeline > 1:
+        raise InputError(
+            "speculation with pipeline stages is not simulated\n  use --tensor-parallel alone, or leave out the speculation"
+        )
+    query = draft_tokens + 1
+    blocks = replica.kv_blocks
+    if isinstance(draft, DraftModel):
+        both = memory_of_both(replica, draft, context_tokens)
+        blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
+    own = replica.scheduling
+    seats = min(own.max_num_seqs, max(own.max_num_batched_tokens // query, 1))
+    return Rounds(
+        replica=replace(
+            replica,
+            table=round_table(replica, draft, draft_tokens),
+            scheduling=replace(own, max_num_seqs=seats),
+            kv_blocks=blocks,
+        ),
+        tokens_per_round=float(expected_tokens_per_round(acceptance_fraction, float(draft_tokens))),
+        query_tokens=query,
+    )
+
+
+def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) -> StepTable:
+    """Return the step times of a replica whose decode steps are rounds.
+
+    A round is the plain step, what verifying all drafts takes beyond one token on the device, and the drafts one after
+    the other. Beside prompts the drafts and the longer attention come on top; the verified tokens are part of the step's.
+    """
+    table, spec = replica.table, replica.spec
+    batch, contexts = np.maximum(table.sequence_knots, 1.0), table.context_knots
+    columns = [float(context) for context in contexts]
+    one, many = np.ones_like(batch), np.full_like(batch, draft_tokens + 1.0)
+    plain = _columns([step_time_s(spec, batch, context, one) for context in columns], batch)
+    verified = _columns([step_time_s(spec, batch, context, many) for context in columns], batch)
+    if isinstance(draft, DraftModel):
+        drafts = _columns([step_time_s(draft.spec, batch, context, one) for context in columns], batch)
+    else:
+        drafts = np.full(plain.shape, draft)
+    more = np.maximum(verified - plain, 0.0)
+    longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
+    return replace(
+        table,
+        decode_s=table.decode_s + more[:, 0] + draft_tokens * drafts[:, 0],
+        head_s=table.head_s + draft_tokens * drafts[:, 0],
+        decode_attention_s=table.decode_attention_s + np.maximum(longer, 0.0),
+    )
+
+
+def _columns(values: list[Number], batch: Array) -> Array:
+    result: Array = np.stack([np.broadcast_to(value, batch.shape) for value in values], axis=1)
+    return result

@@ -1,0 +1,250 @@
+"""Schedulers, offload tiers, speculation, priorities and deadlines of `capplan simulate`."""
+
+import json
+
+import numpy as np
+import pytest
+
+from capplan.cli.main import main
+from capplan.fleet.engine_use import TierSize, offload_tier
+from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.inputs.replica import asked_replica
+from capplan.inputs.simulation import admission_of
+from capplan.replica.replica import replica_of
+from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.speculation import DraftModel, speculation
+from capplan.serving.requests import Requests
+from capplan.serving.step_table import decode_step_s
+from capplan.workload.slo import Slo
+
+SCENARIO = """
+name: chat
+model: llama-3.1-8b
+max_num_seqs: 64
+traffic:
+  - {name: people, request_rate: 4 req/s, input_tokens: 800, output_tokens: 100}
+fleet: {hardware: h100-sxm}
+"""
+PLAN = ["--hardware", "h100-sxm", "--replicas", "1", "--until", "30 s", "--format", "json"]
+
+
+@pytest.fixture(scope="module")
+def replica():
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=8192, offline=True).spec
+    return replica_of(spec)
+
+
+def simulated(capsys, folder, *flags, scenario=SCENARIO, plan=PLAN):
+    path = folder / "chat.yaml"
+    path.write_text(scenario)
+    assert main(["simulate", str(path), *plan, *flags]) in (0, 4)
+    return json.loads(capsys.readouterr().out)
+
+
+def chat_trace(folder, chats=12, turns=5):
+    """Conversations whose prompts grow by two blocks of 512 tokens each turn, one turn a minute."""
+    lines, fresh = [], 0
+    held = {chat: [] for chat in range(chats)}
+    for turn in range(turns):
+        for chat in range(chats):
+            held[chat] += [fresh, fresh + 1]
+            fresh += 2
+            lines.append(
+                {
+                    "timestamp": 60_000 * turn + 4_000 * chat,
+                    "input_length": 512 * len(held[chat]) + 10,
+                    "output_length": 20,
+                    "hash_ids": [*held[chat], 10**6 + fresh],
+                }
+            )
+    path = folder / "chats.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def test_a_tier_holds_what_the_devices_have_no_room_for(tmp_path, capsys):
+    """A small cache forgets a chat before its next turn; a host of 64 GB does not: all but new blocks are found."""
+    small = SCENARIO + "gpu_memory_utilization: 0.26\nmax_num_batched_tokens: 2048\n"
+    trace = ["--trace", chat_trace(tmp_path), "--until", "10 min"]
+    alone = simulated(capsys, tmp_path, *trace, scenario=small)["result"]
+    found = simulated(capsys, tmp_path, *trace, "--kv-offload", "host:64 GB", scenario=small)
+    result = found["result"]
+    assert list(alone["prefix_hit_fractions"]) == ["device"]
+    assert list(result["prefix_hit_fractions"]) == ["device", "host"]
+    assert sum(result["prefix_hit_fractions"].values()) == pytest.approx(result["prefix_hit_fraction"])
+    assert result["prefix_hit_fractions"]["host"] > 0.3
+    reused = sum(1024 * turn for turn in range(5)) / sum(1024 * (turn + 1) + 10 for turn in range(5))
+    assert result["prefix_hit_fraction"] == pytest.approx(reused, abs=1e-9)
+    assert alone["prefix_hit_fraction"] < reused / 2
+    assert result["ttft_s"]["mean"] < alone["ttft_s"]["mean"]
+    assert any("offload tiers" in line["assumption"] for line in found["assumptions"])
+
+
+def test_a_tier_in_the_scenario_is_a_tier_in_the_flags(tmp_path, capsys):
+    trace = ["--trace", chat_trace(tmp_path), "--until", "10 min"]
+    by_flag = simulated(capsys, tmp_path, *trace, "--kv-offload", "disk:1 TB@5 GB/s")
+    said = SCENARIO + "kv_offload: [{name: disk, capacity: 1 TB, bandwidth: 5 GB/s}]\n"
+    by_file = simulated(capsys, tmp_path, *trace, scenario=said)
+    assert by_flag["result"] == by_file["result"]
+
+
+def test_each_rank_loads_its_part_and_replicated_heads_again():
+    """Llama-3.1-8B caches 128 KiB a token: 2 ranks over PCIe at 63 GB/s each load half of it side by side."""
+
+    def load_s(model, tensor):
+        spec = asked_replica(model, "h100-sxm", tensor_parallel=tensor, max_model_len=4096, offline=True).spec
+        return offload_tier(replica_of(spec), TierSize("host", 1e12), 16, 1000.0)
+
+    one, two = load_s("llama-3.1-8b", 1), load_s("llama-3.1-8b", 2)
+    assert one.load_s_per_block == pytest.approx(16 * 131072 / 63e9)
+    assert two.load_s_per_block == pytest.approx(one.load_s_per_block / 2)
+    assert one.capacity_blocks == two.capacity_blocks == int(1e12 / (16 * 131072))
+
+
+def test_rounds_take_as_long_as_the_command_spec_says(replica):
+    """A draft model on the same devices, at every batch and draft length: the same seconds by another way."""
+    draft = DraftModel(asked_replica("llama-3.2-1b", "h100-sxm", max_model_len=8192, offline=True).spec)
+    for length in (1, 4):
+        rounds = replica_in_rounds(replica, draft, 0.7, length, 1000.0)
+        for batch in (1, 8, 64):
+            row = speculation(
+                replica, draft, 0.7, draft_tokens=[length], batches=[batch], context_tokens=1024.0
+            ).rows[0]
+            found = float(decode_step_s(rounds.replica.table, float(batch), 1024.0))
+            assert found == pytest.approx(row.round_s, rel=1e-3)
+            assert rounds.tokens_per_round == pytest.approx(row.expected_tokens_per_round)
+        assert rounds.query_tokens == length + 1
+        assert rounds.replica.kv_blocks < replica.kv_blocks
+
+
+def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
+    rounds = replica_in_rounds(replica, 0.0, 0.7, 0, 1000.0)
+    assert rounds.tokens_per_round == 1.0
+    for name in ("decode_s", "head_s", "decode_attention_s"):
+        assert getattr(rounds.replica.table, name) == pytest.approx(getattr(replica.table, name))
+
+
+def test_speculation_is_faster_alone_and_slower_in_a_crowd(tmp_path, capsys):
+    """A draft of a step in seven: with few in flight it pays, with many the verified tokens cost more than they bring."""
+    flags = ["--draft-step-time", "1 ms", "--acceptance", "0.6", "--draft-tokens", "3"]
+    quiet = SCENARIO.replace("4 req/s", "0.2 req/s")
+    plain, drafted = (simulated(capsys, tmp_path, *f, scenario=quiet)["result"] for f in ([], flags))
+    assert drafted["tokens_per_step"] == pytest.approx(1 + 0.6 + 0.36 + 0.216)
+    assert drafted["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
+    crowd = SCENARIO.replace("4 req/s", "60 req/s").replace("64", "512")
+    plain, drafted = (simulated(capsys, tmp_path, *f, scenario=crowd)["result"] for f in ([], flags))
+    assert drafted["utilisation_fraction"] > plain["utilisation_fraction"]
+
+
+def test_the_speculation_of_a_scenario_is_that_of_the_flags(tmp_path, capsys):
+    said = SCENARIO + "speculation: {draft_step_time: 1 ms, acceptance: 0.6, draft_tokens: 3}\n"
+    flags = ["--draft-step-time", "1 ms", "--acceptance", "0.6", "--draft-tokens", "3"]
+    by_file = simulated(capsys, tmp_path, scenario=said)["result"]
+    assert by_file == simulated(capsys, tmp_path, *flags)["result"]
+    over = simulated(capsys, tmp_path, "--acceptance", "0.9", scenario=said)["result"]
+    assert over["tokens_per_step"] > by_file["tokens_per_step"]
+
+
+def test_plans_are_sized_without_them_and_that_is_said(tmp_path, capsys):
+    path = tmp_path / "chat.yaml"
+    path.write_text(
+        SCENARIO
+        + "speculation: {draft_step_time: 1 ms, acceptance: 0.6, draft_tokens: 3}\nkv_offload: [{name: host, capacity: 1 TB}]\n"
+    )
+    assert main(["fleet", str(path), "--format", "json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert [line.split()[0] for line in warnings if "simulate alone" in line] == ["kv_offload", "speculation"]
+
+
+def test_schedulers_differ_as_they_should(tmp_path, capsys):
+    """Whole batches wait and hold back; a timeout shortens the wait; prompts first are the soonest to start."""
+    found = {
+        name: simulated(capsys, tmp_path, *flags)["result"]
+        for name, flags in {
+            "engine": [],
+            "chunked": ["--scheduling", "chunked"],
+            "continuous": ["--scheduling", "continuous"],
+            "prefill-first": ["--scheduling", "prefill-first"],
+            "static": ["--scheduling", "static"],
+            "dynamic": ["--scheduling", "dynamic", "--batch-timeout", "20 ms"],
+        }.items()
+    }
+    assert found["engine"] == found["chunked"]
+    assert {name: result["finished"] for name, result in found.items()} == dict.fromkeys(found, 120)
+    ttft = {name: result["ttft_s"]["mean"] for name, result in found.items()}
+    assert ttft["static"] > ttft["dynamic"] > max(ttft["continuous"], ttft["prefill-first"])
+    assert found["static"]["itl_s"]["p99"] <= found["chunked"]["itl_s"]["p99"]
+
+
+def test_those_who_matter_more_wait_less(tmp_path, capsys):
+    """Two equal classes at twice what the replica can take: the urgent one is served, the other one pays."""
+    both = SCENARIO.replace(
+        "  - {name: people, request_rate: 4 req/s, input_tokens: 800, output_tokens: 100}\n",
+        "  - {name: people, request_rate: 10 req/s, input_tokens: 800, output_tokens: 100, priority: 0}\n"
+        "  - {name: batch, request_rate: 50 req/s, input_tokens: 800, output_tokens: 100, priority: 5, deadline: 20 s}\n",
+    )
+    result = simulated(capsys, tmp_path, scenario=both)["result"]
+    people, batch = result["classes"]["people"], result["classes"]["batch"]
+    assert (people["shed"], people["unfinished"] < 30) == (0, True)
+    assert batch["shed"] > 0
+    same = simulated(capsys, tmp_path, scenario=both.replace("priority: 5", "priority: 0"))["result"]
+    assert same["classes"]["people"]["queue_s"]["mean"] > 10 * people["queue_s"]["mean"]
+
+
+def test_a_flag_holds_where_a_class_says_nothing(tmp_path):
+    requests = Requests(np.array([10, 10]), np.array([2, 2]), np.array([0.0, 1.0]))
+    stream = Stream(requests, ("people", "batch"))
+    item = type("Class", (), {})
+    people, batch = item(), item()
+    people.name, people.deadline_s, people.priority = "people", None, None
+    batch.name, batch.deadline_s, batch.priority = "batch", 3.0, 2
+    assert admission_of(stream, 5, 9.0, [people, batch]).deadline_s == (9.0, 3.0)
+    assert admission_of(stream, 5, None, [people, batch]).deadline_s == (np.inf, 3.0)
+    assert admission_of(stream, 5, None, [people, batch]).priority == (0, 2)
+    assert admission_of(stream, 5, None, []).priority == ()
+
+
+def test_the_cache_over_time_adds_up(replica):
+    """The mean over the spans of the timeline is the occupancy of the whole run, for one replica and for three."""
+    requests = Requests(np.full(300, 900), np.full(300, 60), np.arange(300) * 0.05)
+    for replicas in (1, 3):
+        found = simulated_fleet(replica, Stream(requests, ("a",)), replicas=replicas, slo=Slo())
+        lines = [part.timeline for part in found.parts]
+        blocks = sum(float(line.kv_blocks.sum()) * line.span_s for line in lines)
+        used = sum(part.kv_occupancy_mean * part.seconds for part in found.parts) * replica.kv_blocks
+        assert blocks == pytest.approx(used, rel=1e-6)
+        assert found.kv_blocks == replicas * replica.kv_blocks
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--kv-offload", "host"], "is not a name and a size"),
+        (["--kv-offload", "host:64 Gb"], "--kv-offload"),
+        (["--kv-offload", "host:64 GB"], "no block ids"),
+        (["--batch-timeout", "1 s"], "belongs to --scheduling dynamic"),
+        (["--scheduling", "first"], "unknown scheduling 'first'"),
+        (["--acceptance", "0.7"], "the cost of a draft"),
+        (["--draft-step-time", "1 ms"], "--acceptance 0.7"),
+        (["--draft-step-time", "1 ms", "--draft", "llama-3.2-1b", "--acceptance", "0.7"], "not both"),
+        (["--draft", "qwen3-0.6b", "--acceptance", "0.7"], "can only verify"),
+        (["--draft-step-time", "1 ms", "--acceptance", "0.7", "-pp", "2"], "pipeline stages"),
+        (["--scheduling", "static", "--routing", "least_loaded"], "behind a router"),
+    ],
+)
+def test_a_wrong_wish_is_one_clear_line(flags, words, tmp_path, capsys):
+    path = tmp_path / "chat.yaml"
+    path.write_text(SCENARIO)
+    assert main(["simulate", str(path), *PLAN, *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
+    path = tmp_path / "chat.yaml"
+    path.write_text(SCENARIO)
+    trace = chat_trace(tmp_path)
+    assert main(["simulate", str(path), *PLAN, "--trace", trace, "--kv-offload", "nvme:1 TB"]) == 2
+    assert "its bandwidth is not known" in capsys.readouterr().err
+    twice = ["--kv-offload", "host:1 TB", "--kv-offload", "host:2 TB"]
+    assert main(["simulate", str(path), *PLAN, "--trace", trace, *twice]) == 2
+    assert "its own name" in capsys.readouterr().err
