@@ -95,20 +95,23 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
 def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Run], list[str]]:
     runs: list[Run] = []
     left_out = []
+    seen: dict[object, str] = {}
     for result, spec in pairs:
         try:
             found = run_of(result, spec)
         except CapplanError as error:
             found = str(error).splitlines()[0]
+        if isinstance(found, Run):
+            copied = seen.get(found.identity)
+            seen[found.identity] = copied or result.path
+            found = f"holds the same run as {copied}" if copied else found
         if isinstance(found, str):
             left_out.append(f"left out: {result.path}: {found}")
         else:
             runs.append(found)
             own, engine = (result.engine or "").lower(), spec.profile.engine
             if own and not any(name in own for name in (engine, "tensorrt", "trt")):
-                left_out.append(
-                    f"{result.engine} is not modelled: its results are replayed as those of {engine}"
-                )
+                left_out.append(f"engine {result.engine}: its results are replayed as those of {engine}")
     if len(runs) < LEAST_RESULTS:
         detail = "".join(f"\n  {line}" for line in left_out[:5])
         raise InputError(
@@ -232,15 +235,15 @@ def _numbers(
     deviation = max(1.4826 * float(np.median(np.abs(rest))) * np.sqrt(len(rest) / freedom), LEAST_NOISE)
     information = jacobian.T @ jacobian / deviation**2 + np.diag(1.0 / widths**2)
     half = np.sqrt(np.diag(np.linalg.inv(information)))
+    prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
     numbers, remarks = {}, []
     for place, (name, free) in enumerate(FREE.items()):
         value, reach = float(solution[place]), 1.96 * float(half[place])
         told = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
         numbers[name] = FittedNumber(value, max(value - reach, 0.0), min(value + reach, free.high), told)
         if not told:
-            needed = (
-                "times to first token" if name in OF_PROMPTS else "more different concurrencies and lengths"
-            )
+            lacking = name in OF_PROMPTS and not prompts
+            needed = "times to first token" if lacking else "more different concurrencies and lengths"
             remarks.append(f"{name} is not constrained by these results: it needs {needed}")
     return numbers, remarks
 

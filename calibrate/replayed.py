@@ -41,6 +41,11 @@ class Run:
     replica: Replica
     values: tuple[Value, ...]
 
+    @property
+    def identity(self) -> object:
+        """The run and what it measured: equal where one result was read twice."""
+        return repr(self.benchmark), self.values, self.replica.spec.network.name
+
     def replayed_s(self, host: HostOverhead) -> list[float]:
         """Return what the replica with these host times makes of each value [s]."""
         spec = self.replica.spec
@@ -87,7 +92,7 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
         input_tokens=lengths[0],
         output_tokens=lengths[1],
         lengths="uniform[0.8,1]" if result.tool == "InferenceX" else "fixed",
-        concurrency=round(result.concurrency) if result.concurrency else None,
+        concurrency=_in_flight(result),
         request_rate=result.request_rate_per_s,
         requests=_requests(result, kind),
         static_batch=round(result.concurrency or 1) if kind == "static_batch" else None,
@@ -119,13 +124,24 @@ def _kind(result: BenchmarkResult) -> Kind | None:
         return "online_conc"
     if result.request_rate_per_s:
         return "online_rate"
+    if _in_flight(result):
+        return "online_conc"
     return "online_burst" if result.requests and result.tool.startswith(("vllm", "sglang")) else None
+
+
+def _in_flight(result: BenchmarkResult) -> int | None:
+    """Return the requests at once: as stated, else the mean by Little's law from their rate and latency."""
+    if result.concurrency:
+        return max(round(result.concurrency), 1)
+    if result.requests_per_s and result.e2e_s.mean:
+        return max(round(result.requests_per_s * result.e2e_s.mean), 1)
+    return None
 
 
 def _requests(result: BenchmarkResult, kind: Kind) -> int | None:
     if kind in ("static_batch", "online_burst", "offline_max"):
         return min(result.requests, MOST_REQUESTS) if result.requests else None
-    usual = max(20, 4 * round(result.concurrency or 50))
+    usual = max(20, 4 * (_in_flight(result) or 50))
     return max(min(result.requests or usual, MOST_REPLAYED), min(usual, result.requests or usual))
 
 

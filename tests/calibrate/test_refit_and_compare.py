@@ -35,6 +35,10 @@ TRUE = {
 """A host slower than the one that the engine has here."""
 
 
+RATIOS = (0.99, 0.994, 0.998, 1.002, 1.006, 1.01)
+"""Of runs repeated as they were."""
+
+
 def result(concurrency, tpot_s=None, ttft_s=None, **more):
     values = {
         "tool": "vllm bench serve",
@@ -86,7 +90,8 @@ def test_the_error_falls_and_the_numbers_come_back(refit):
 
 
 def test_numbers_that_the_results_cannot_tell_are_said(spec):
-    bare = [(replace(r, ttft_s=Spread()), spec) for r, spec in results_with(spec, TRUE, (8,), (200.0,)) * 6]
+    (one, _), *_ = results_with(spec, TRUE, (8,), (200.0,))
+    bare = [(replace(one, ttft_s=Spread(), tpot_s=Spread(one.tpot_s.mean * r)), spec) for r in RATIOS]
     found = refitted(bare)
     for name in ("request_s", "sequence_s", "decode_excess_ratio"):
         assert not found.numbers[name].constrained, name
@@ -100,6 +105,14 @@ def test_a_refit_needs_its_stated_number_of_results(spec):
     assert "no time per output token" in str(raised.value)
     with pytest.raises(InputError, match="0 usable results of 0"):
         refitted([])
+
+
+def test_copies_of_one_result_count_once(spec):
+    made = results_with(spec, TRUE, (1, 4, 16), (100.0, 400.0))
+    copies = [(replace(result, path=f"copy-of-{result.path}"), own) for result, own in made]
+    found = refitted([*made, *copies])
+    assert found.results == 6
+    assert sum("holds the same run as" in remark for remark in found.remarks) == 6
 
 
 def test_results_of_two_devices_are_not_mixed(spec):
