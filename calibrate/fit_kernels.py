@@ -17,12 +17,17 @@ import pandas as pd
 
 from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
 from capplan.accuracy.kernels import predicted_latency
-from capplan.calibrate.kernel_device import fitted_device
+from capplan.calibrate.kernel_device import fitted_device, pooled_parts
 from capplan.calibrate.kernel_parts import Timing
 from capplan.calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit
-from capplan.inputs.efficiency import efficiency_folder, efficiency_for, efficiency_text, shipped_efficiencies
+from capplan.inputs.efficiency import (
+    efficiency_folder,
+    efficiency_text,
+    shipped_efficiencies,
+    timed_efficiency,
+)
 from capplan.inputs.hardware import device
 
 CATALOGUE_NAMES = {
@@ -156,9 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.score:
         every = timings(rows)
         fitted: dict[str, dict[str, Fit]] = {}
+        held_out = not options.no_held_out
+        devices = {name: device(name) for name in CATALOGUE_NAMES}
+        pooled = pooled_parts(devices, every, held_out=held_out)
         for name in chosen:
             own = [timing for timing in every if timing.case.device == name]
-            fitted[name], found = fitted_device(device(name), own, held_out=not options.no_held_out)
+            fitted[name], found = fitted_device(devices[name], own, pooled[name], held_out=held_out)
             for key, errors in found.items():
                 unseen.setdefault(key, []).extend(errors)
             sys.stderr.write(f"{name}: {len(fitted[name])} fits on {len(own)} timings\n")
@@ -168,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (efficiency_folder() / f"{file}.yaml").write_text(text, encoding="utf-8")
         shipped_efficiencies.cache_clear()
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
-    predicted = predictions(rows, {name: efficiency_for(device(name)) for name in chosen})
+    predicted = predictions(rows, {name: timed_efficiency(device(name)) for name in chosen})
     sys.stdout.write(score_table(rows, predicted, unseen))
     return 0
 

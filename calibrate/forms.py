@@ -24,6 +24,8 @@ _LOSING = 1e3
 UNFITTED: Mapping[str, float] = {
     "launch_s": 0.0,
     "router_skew": 0.0,
+    "tile_load_ratio": 0.0,
+    "largest_tile_rows": 128.0,
     "quantise_passes": 0.0,
     # the all-reduce kernels of engines are not in torch: during the fit they never win
     "one_shot_fraction": 1e-9,

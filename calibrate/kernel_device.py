@@ -16,7 +16,9 @@ from capplan.calibrate.kernel_parts import (
     fitted_part,
     record_numbers,
 )
+from capplan.calibrate.kernel_pools import known_numbers, pool_of
 from capplan.calibrate.kernel_scores import Unseen
+from capplan.calibrate.pooled_fit import pooled_fits
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 
@@ -33,6 +35,38 @@ SMALLEST = 4
 """Fewer timings than this tell nothing."""
 
 Group = tuple[str, str]
+Pooled = dict[Group, PartFit]
+"""Key and part -> what all devices together say."""
+
+
+def pooled_parts(
+    devices: Mapping[str, Device], timings: Sequence[Timing], *, held_out: bool
+) -> dict[str, Pooled]:
+    """Return the parts that are fitted on all devices together.
+
+    Parameters
+    ----------
+    devices : as the vendors state them, by catalogue name
+    timings : of all of them
+    held_out : whether to refit without each third of the shape families
+
+    Returns
+    -------
+    by device, then by key and part
+    """
+    pools: dict[tuple[str, str, str], dict[Group, list[Timing]]] = {}
+    for timing in timings:
+        case = timing.case
+        pool = pool_of(case)
+        if pool is not None:
+            groups = pools.setdefault((case.kernel, case.part, pool), {})
+            groups.setdefault((case.device, case.key), []).append(timing)
+    found: dict[str, Pooled] = {name: {} for name in devices}
+    for (_, part, _), groups in sorted(pools.items()):
+        known = {group: known_numbers(own[0].case) for group, own in groups.items()}
+        for (name, key), fit in pooled_fits(devices, groups, known, held_out=held_out).items():
+            found[name][key, part] = replace(fit, numbers={**known[name, key], **fit.numbers})
+    return found
 
 
 def _grouped(own: Sequence[Timing]) -> dict[Group, list[Timing]]:
@@ -117,13 +151,16 @@ def _fixed(
     return {}, None
 
 
-def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> tuple[dict[str, Fit], Unseen]:
+def fitted_device(
+    device: Device, own: Sequence[Timing], pooled: Pooled, *, held_out: bool
+) -> tuple[dict[str, Fit], Unseen]:
     """Return all fits of one device.
 
     Parameters
     ----------
     device : as the vendor states it
     own : its timings
+    pooled : parts that were fitted on all devices together
     held_out : whether to refit without each third of the shape families
 
     Returns
@@ -141,8 +178,9 @@ def fitted_device(device: Device, own: Sequence[Timing], *, held_out: bool) -> t
             continue
         fixed, free = _fixed(key, numbers)
         fixed = {**fixed, **{k: v for k, v in numbers.get(key, {}).items() if k != "loop_l2_ratio"}}
-        found = fitted_part(
-            device, timings, fixed, held_out=held_out, free=free, starts=STARTS.get(timings[0].case.kernel, 4)
+        starts = STARTS.get(timings[0].case.kernel, 4)
+        found = pooled.get((key, part)) or fitted_part(
+            device, timings, fixed, held_out=held_out, free=free, starts=starts
         )
         numbers[key] = {**fixed, **numbers.get(key, {}), **found.numbers}
         parts.setdefault(key, []).append(found)

@@ -94,7 +94,8 @@ class PartFit:
     versions: tuple[str, ...]
 
 
-def _columns(own: Sequence[Timing]) -> dict[str, Array]:
+def timing_columns(own: Sequence[Timing]) -> dict[str, Array]:
+    """Return the arguments of timings of one part as arrays by name."""
     return {
         name: np.array([t.case.arguments[name] for t in own], dtype=np.float64)
         for name in own[0].case.arguments
@@ -197,7 +198,9 @@ def fitted_part(
     rates = kernel_rates(
         case.kernel, device, case.format, Fit({**record_numbers(case.kernel, base), **fixed})
     )
-    problem = _Problem(part, names, _columns(own), seconds, weights, rates, device.l2_bytes or 0.0, eager)
+    problem = _Problem(
+        part, names, timing_columns(own), seconds, weights, rates, device.l2_bytes or 0.0, eager
+    )
     random = np.random.default_rng(0)
     middle = np.log([START_AND_RANGE[name][0] for name in names])
     guesses = [middle + (random.normal(0.0, 0.5, len(names)) if i else 0.0) for i in range(starts)]

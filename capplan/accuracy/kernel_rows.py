@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from capplan.accuracy.expert_router import POWER_LAWS, rank_load
+from capplan.operators.experts import EXPERT_TILES
+
 DEVICES = {
     "a100_sxm": "a100-sxm-80gb", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200",
     "gb200": "gb200", "l40s": "l40s",
@@ -27,10 +30,6 @@ BYTES = {
     "w4a8_mxfp4_mxfp8": (0.53125, 1.03125),
 }  # fmt: skip
 """Format -> bytes per element of weights (scales included) and of activations."""
-
-ROUTER_SKEW = {"balanced": -1.0, "power_law_1.01": 1.3, "power_law_1.2": 1.7}
-"""Router of a timing -> `router_skew`; the power laws draw log-uniform popularities, whose variance is about
-that many squared means."""
 
 ATTENTION_VARIANTS = {
     "vllm_flash_attn": "flash", "vllm_flash_attn_fa2": "flash", "vllm_flash_attn_fa3": "flash", "fa3": "flash",
@@ -180,23 +179,28 @@ def _bmm(row: Mapping[str, Any]) -> KernelCase | str:
     )  # fmt: skip
 
 
+def tile_name(rows: float) -> str:
+    """Return the name of the argument that holds how many tiles of so many rows there are."""
+    return f"tiles_of_{rows:.0f}"
+
+
 def _experts(row: Mapping[str, Any]) -> KernelCase | str:
     fmt = FORMATS.get(_text(row, "dtype"), "")
     if fmt not in BYTES:
         return f"experts in {_text(row, 'dtype')} are not modelled"
     weight, activation = BYTES[fmt]
     kernel = _text(row, "kernel").replace("_situ_as_silu", "")
-    ranks = _number(row, "moe_ep_size", 1.0)
-    skew = ROUTER_SKEW.get(_text(row, "distribution"))
-    if skew is None:
-        return f"router distribution {_text(row, 'distribution')!r} is not modelled"
+    ranks, router = _number(row, "moe_ep_size", 1.0), _text(row, "distribution")
+    if router != "balanced" and router not in POWER_LAWS:
+        return f"router distribution {router!r} is not modelled"
+    tokens, experts, chosen = (_number(row, name) for name in ("num_tokens", "num_experts", "topk"))
+    load = rank_load(int(tokens), int(experts), int(chosen), int(ranks), router)
+    tiles = {tile_name(rows): count for (rows, _), count in zip(EXPERT_TILES, load.row_tiles, strict=True)}
     case = _case(
-        row, "experts", fmt, "experts", tokens=_number(row, "num_tokens"), experts=_number(row, "num_experts"),
-        experts_on_rank=_number(row, "num_experts") / ranks, experts_per_token=_number(row, "topk"),
-        inputs=_number(row, "hidden_size"),
+        row, "experts", fmt, "experts", tokens=tokens, experts=experts, experts_on_rank=experts / ranks,
+        experts_per_token=chosen, routed=load.routed, hit=load.hit, **tiles, inputs=_number(row, "hidden_size"),
         intermediate_size=_number(row, "inter_size") / _number(row, "moe_tp_size", 1.0),
         gated=0.0 if kernel.endswith("nongated") else 1.0, weight_bytes=weight, activation_bytes=activation,
-        router_skew=skew,
     )  # fmt: skip
     return _with(case, variant=kernel.removeprefix(f"{case.engine}_").lower())
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.kernel_rows import BYTES, DEEPSEEK, KernelCase, kernel_case
+from capplan.accuracy.kernel_rows import BYTES, DEEPSEEK, KernelCase, kernel_case, tile_name
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, fit_of
 from capplan.numbers import Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
 from capplan.operators.device_rates import kernel_rates
 from capplan.operators.elementwise import elementwise_time_s
-from capplan.operators.experts import experts_bytes, experts_time_s
+from capplan.operators.experts import EXPERT_TILES, grouped_experts_time_s
 from capplan.operators.matmul import matmul_bytes, matmul_time_s
 from capplan.operators.roofline import soft_maximum
 
@@ -99,19 +99,19 @@ def _bmm_s(a: Arguments, rates: Any) -> Number:
     )
 
 
-def _expert_shape(a: Arguments) -> tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]:
-    return (
-        a["tokens"], a["experts"], a["experts_on_rank"], a["experts_per_token"], a["inputs"],
-        a["intermediate_size"], a["gated"], a["weight_bytes"], a["activation_bytes"],
+def _experts_s(a: Arguments, rates: Any) -> Number:
+    return grouped_experts_time_s(
+        a["tokens"], a["routed"], a["hit"], tuple(a[tile_name(rows)] for rows, _ in EXPERT_TILES),
+        a["tokens"] * a["experts_per_token"] / a["experts_on_rank"], a["inputs"], a["intermediate_size"], a["gated"],
+        a["weight_bytes"], a["activation_bytes"], rates,
     )  # fmt: skip
 
 
-def _experts_s(a: Arguments, rates: Any) -> Number:
-    return experts_time_s(*_expert_shape(a), replace(rates, router_skew=a["router_skew"]))
-
-
 def _experts_bytes(a: Arguments) -> Number:
-    return experts_bytes(*_expert_shape(a), a["router_skew"])
+    matrices = a["hit"] * (2.0 + a["gated"]) * a["inputs"] * a["intermediate_size"] * a["weight_bytes"]
+    rows = a["routed"] * (a["inputs"] + a["intermediate_size"]) * (a["activation_bytes"] + 2.0)
+    moved: Number = matrices + rows
+    return moved
 
 
 def _chunk_s(a: Arguments, rates: Any) -> Number:
@@ -241,17 +241,17 @@ PARTS: dict[tuple[str, str], Part] = {
 """Kernel and part -> the numbers that its timings tell, and the operator that takes the time."""
 
 
-def loop_rates(rates: Any, read_bytes: Number, l2_bytes: float, l2_ratio: Number) -> Any:
+def loop_rates(rates: Any, read_bytes: Number, l2_bytes: Number, l2_ratio: Number) -> Any:
     """Return rates for a benchmark loop that finds in L2 what it read the time before.
 
     The share of a set of Q bytes that stays falls from 1 at 0.7 L2 to 0 at 0.9 L2. A serving step reads
     gigabytes between two uses of the same bytes, so this never applies to it.
     """
-    kept = np.clip((L2_USABLE * l2_bytes - read_bytes) / (L2_EDGE * max(l2_bytes, 1.0)), 0.0, 1.0)
+    kept = np.clip((L2_USABLE * l2_bytes - read_bytes) / (L2_EDGE * np.maximum(l2_bytes, 1.0)), 0.0, 1.0)
     return replace(rates, bytes_per_s=rates.bytes_per_s / (1.0 - kept * (1.0 - 1.0 / l2_ratio)))
 
 
-def part_time_s(part: Part, arguments: Arguments, rates: Any, l2_bytes: float, l2_ratio: Number) -> Number:
+def part_time_s(part: Part, arguments: Arguments, rates: Any, l2_bytes: Number, l2_ratio: Number) -> Number:
     """Return the time of a timed kernel inside a CUDA graph, as its benchmark loop sees it."""
     if part.read_bytes is not None:
         rates = loop_rates(rates, part.read_bytes(arguments), l2_bytes, l2_ratio)

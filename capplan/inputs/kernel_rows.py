@@ -15,6 +15,7 @@ from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.inputs.benchmark_spec import row_efficiency
+from capplan.inputs.efficiency import timed_efficiency
 from capplan.inputs.hardware import device
 from capplan.inputs.row_ranges import impossible_number
 
@@ -69,7 +70,7 @@ def kernel_row_predictions(
     @lru_cache(maxsize=64)
     def supply(name: str) -> tuple[Device, Efficiency]:
         own = device(DEVICES.get(name, name))
-        return own, row_efficiency(own, calibration)
+        return own, row_efficiency(own, calibration) if calibration else timed_efficiency(own)
 
     for number, row in enumerate(rows):
         name, groups = row.get("id") or str(number), kernel_groups(row)

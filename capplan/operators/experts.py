@@ -7,8 +7,10 @@ import numpy as np
 from capplan.numbers import Number
 from capplan.operators.roofline import tiled_time_s
 
-EXPERT_TILES = ((16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
+EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
+_NEVER = 1e12
+"""Tiles of a kind that is not chosen: so many that another kind is faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class ExpertRates:
     router_skew: Number
     """Variance of the experts' popularity over its mean squared: 0 uniform, -1 perfectly even. See
     `experts_hit`."""
+    tile_load_ratio: Number = 0.0
+    """Least rows of a tile over the tokens that an expert of this rank would get if all tokens came to it: kernels
+    choose their tile before they know the routing. 0 where each product takes the fastest tile."""
+    largest_tile_rows: Number = 128.0
+    """Rows of the largest tile that the library has."""
 
 
 def experts_hit(
@@ -234,6 +241,87 @@ def experts_bytes(
     return weights + routed * (inputs + intermediate_size_on_rank) * (activation_bytes_per_element + 2.0)
 
 
+def grouped_experts_time_s(
+    tokens: Number,
+    routed: Number,
+    hit: Number,
+    row_tiles: tuple[Number, ...],
+    expected_load: Number,
+    inputs: Number,
+    intermediate_size_on_rank: Number,
+    gated: Number,
+    weight_bytes_per_element: Number,
+    activation_bytes_per_element: Number,
+    rates: ExpertRates,
+) -> Number:
+    """Return the time of the routed experts of one rank whose loads are known.
+
+        t = tiled(R tokens, d to f) + tiled(R tokens, f to d) + (x_r R + x_t T) 2 d / B + t_0
+
+    Tiles have at least min(r L, r_max) rows.
+
+    Parameters
+    ----------
+    tokens : [-]
+        T, routed in the whole expert group.
+    routed : [-]
+        R, tokens that this rank's experts get, one for each expert that a token chose.
+    hit : [-]
+        experts of this rank that get a token.
+    row_tiles : [-]
+        tiles that the rows of all experts fill, for each of `EXPERT_TILES`.
+    expected_load : [-]
+        L, tokens for each expert of this rank if all tokens came to it: T k / E_r.
+    inputs : [-]
+        d, width that an expert reads and writes.
+    intermediate_size_on_rank : [-]
+        f, inner width on this rank.
+    gated : [-]
+        1 for three matrices, 0 for two.
+    weight_bytes_per_element : [B]
+        scales included.
+    activation_bytes_per_element : [B]
+        as the kernel reads them.
+    rates : what the device reaches; x_r is `routed_passes`, x_t `token_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
+
+    Returns
+    -------
+    [s]
+        t, routing, sorting and combining included, without the router matmul and communication.
+
+    Examples
+    --------
+    >>> rates = ExpertRates(1e12, 1e3, 1.0, 1.0, 1.0, 8.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> round(float(grouped_experts_time_s(1.0, 2.0, 2.0, (2.0,) * 5, 0.25, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
+    0.674
+
+    References
+    ----------
+    Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
+    """
+    least_rows = np.minimum(rates.tile_load_ratio * expected_load, rates.largest_tile_rows)
+    allowed = tuple(
+        np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
+        for (rows, _), tiles in zip(EXPERT_TILES, row_tiles, strict=True)
+    )
+    total_s: Number = 0.0
+    widths = (
+        (inputs, (1.0 + gated) * intermediate_size_on_rank),
+        (intermediate_size_on_rank, inputs),
+    )
+    for width_in, width_out in widths:
+        column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
+        row_bytes = routed * width_in * activation_bytes_per_element
+        total_s = total_s + tiled_time_s(
+            allowed, width_in, width_out, hit, row_bytes, column_bytes, 0.0, EXPERT_TILES, (1.0,),
+            rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
+            rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
+            rates.starved_exponent, 0.0, rates.sharpness,
+        )  # fmt: skip
+    passes = rates.routed_passes * routed + rates.token_passes * tokens
+    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
+
+
 def experts_time_s(
     tokens: Number,
     experts: Number,
@@ -248,9 +336,10 @@ def experts_time_s(
 ) -> Number:
     """Return the time of the routed experts of one layer on the busiest rank.
 
-        t = tiled(tokens to d to f) + tiled(f to d) + (x_r R + x_t T) 2 d / B + t_0
+        t = grouped(T, R, hit, tiles) with R = r T k E_r / E and hit of r T tokens
 
-    Both products run over the experts hit; an expert's tokens fill max(1, tokens / t_m + 1/2) tiles.
+    r is the busiest rank's load over the mean; an expert's tokens fill max(1, tokens / t_m + 1/2) tiles. See
+    `grouped_experts_time_s`, `experts_hit`, `rank_imbalance`.
 
     Parameters
     ----------
@@ -272,7 +361,7 @@ def experts_time_s(
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches; x_r is `routed_passes`, x_t `token_passes`
+    rates : what the device reaches
 
     Returns
     -------
@@ -297,19 +386,7 @@ def experts_time_s(
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
-    total_s: Number = 0.0
-    widths = (
-        (inputs, (1.0 + gated) * intermediate_size_on_rank),
-        (intermediate_size_on_rank, inputs),
-    )
-    for width_in, width_out in widths:
-        column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
-        row_bytes = routed * width_in * activation_bytes_per_element
-        total_s = total_s + tiled_time_s(
-            row_tiles, width_in, width_out, hit, row_bytes, column_bytes, 0.0, EXPERT_TILES, (1.0,),
-            rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
-            rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
-            rates.starved_exponent, 0.0, rates.sharpness,
-        )  # fmt: skip
-    passes = rates.routed_passes * routed + rates.token_passes * tokens
-    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
+    return grouped_experts_time_s(
+        tokens, routed, hit, row_tiles, tokens * experts_per_token / experts_on_rank, inputs,
+        intermediate_size_on_rank, gated, weight_bytes_per_element, activation_bytes_per_element, rates,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
-from capplan.inputs.efficiency import efficiency_for, shipped_efficiencies
+from capplan.inputs.efficiency import shipped_efficiencies, timed_efficiency
 from capplan.inputs.hardware import device
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -43,7 +43,7 @@ FACTS = [
 def test_a_published_timing_is_predicted_within_a_fifth(row, measured):
     """20 %: the errors of these groups are 5 to 10 % on average, and these rows were not chosen by their error."""
     entry = device(DEVICES[row["gpu"]])
-    predicted, reason = predicted_latency(row, entry, efficiency_for(entry))
+    predicted, reason = predicted_latency(row, entry, timed_efficiency(entry))
     assert reason == ""
     assert predicted == pytest.approx(measured, rel=0.2)
 
@@ -68,7 +68,7 @@ def _errors(name, group):
     entries = {gpu: device(DEVICES[gpu]) for gpu in {row["gpu"] for row in rows}}
     errors = []
     for row in rows:
-        predicted, reason = predicted_latency(row, entries[row["gpu"]], efficiency_for(entries[row["gpu"]]))
+        predicted, reason = predicted_latency(row, entries[row["gpu"]], timed_efficiency(entries[row["gpu"]]))
         assert predicted is not None, reason
         errors.append(abs(predicted / float(row["latency_us"]) - 1.0))
     return errors
