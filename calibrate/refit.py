@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from capplan.calibrate.replayed import Run, run_of
-from capplan.engine.profile import HostOverhead
+from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.calibration import FittedNumber, HostRefit, ResultPoint
 from capplan.inputs.results.record import BenchmarkResult
@@ -77,7 +77,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
     points = _points(problem, solution, jacobian, rest)
     return HostRefit(
         engine=first.profile.engine,
-        engine_version=first.profile.version,
+        engine_version=first.profile.asked_version or first.profile.version,
         hardware=first.device.name,
         tools=tuple(dict.fromkeys(run.result.tool for run in runs)),
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
@@ -123,7 +123,7 @@ def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Ru
 
 def _refuse_mixture(runs: Sequence[Run]) -> None:
     for what, names in (
-        ("engines", {f"{r.replica.spec.profile.engine} {r.replica.spec.profile.version}" for r in runs}),
+        ("engines", {_engine(r.replica.spec.profile) for r in runs}),
         ("devices", {r.replica.spec.device.name for r in runs}),
     ):
         if len(names) > 1:
@@ -131,6 +131,10 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
                 f"these results are of several {what}: {', '.join(sorted(names))}\n"
                 "  host times are those of one engine on one device: refit each by itself"
             )
+
+
+def _engine(own: EngineProfile) -> str:
+    return f"{own.engine} {own.asked_version or own.version}"
 
 
 def _model(spec: ReplicaSpec) -> str:

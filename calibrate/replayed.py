@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
-from capplan.accuracy.replay import SERVER_KINDS, metrics_of, outcome_of
+from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
 from capplan.engine.profile import HostOverhead
 from capplan.inputs.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import Replica, replica_of
@@ -16,7 +16,7 @@ FIRST_TOKEN_WEIGHT = 0.6
 """Of a time to first token beside a time per token: it repeats itself to 4 to 29 % only, the other to 0.5 to 3.5 %."""
 UNIFORM_MEAN = 0.9
 """Mean of the lengths of InferenceX over the nominal length."""
-MOST_REPLAYED = 2000
+MOST_REPLAYED = 5000
 """Requests of one run that are replayed at most: a refit replays each run some forty times."""
 
 
@@ -141,8 +141,8 @@ def _in_flight(result: BenchmarkResult) -> int | None:
 def _requests(result: BenchmarkResult, kind: Kind) -> int | None:
     if kind in ("static_batch", "online_burst", "offline_max"):
         return min(result.requests, MOST_REQUESTS) if result.requests else None
-    usual = max(20, 4 * (_in_flight(result) or 50))
-    return max(min(result.requests or usual, MOST_REPLAYED), min(usual, result.requests or usual))
+    known = result.requests or ONLINE_REQUESTS_PER_CLIENT * (_in_flight(result) or 50)
+    return min(max(known, 20 if result.requests is None else 1), MOST_REPLAYED)
 
 
 def _values(result: BenchmarkResult) -> tuple[Value, ...]:
