@@ -4,12 +4,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.engine.lookup import graph_max_sequences, tier
+from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.memory.usable import engine_memory_bytes
 from capplan.numbers import Array, Number
 from capplan.phases.speculation import expected_tokens_per_round
 from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, memory_of_both, step_time_s
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepTable, piecewise_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
 
     A round is the plain step, what verifying all drafts takes beyond one token on the device, and the drafts one after
     the other. Beside prompts the drafts and the longer attention come on top; the verified tokens are part of the step's.
+    More verified tokens than the largest CUDA graph holds take at least as long as a step with so many prompt tokens.
     """
     table, spec = replica.table, replica.spec
     batch, contexts = np.maximum(table.sequence_knots, 1.0), table.context_knots
@@ -94,11 +99,24 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
         drafts = np.full(plain.shape, draft)
     more = np.maximum(verified - plain, 0.0)
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
+    verified_tokens = batch * (draft_tokens + 1.0)
+    eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
+    graph = largest_graph_sequences(spec, replica.scheduling)
+    least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(
         table,
-        decode_s=table.decode_s + more[:, 0] + draft_tokens * drafts[:, 0],
+        decode_s=np.maximum(table.decode_s + more[:, 0], least) + draft_tokens * drafts[:, 0],
         head_s=table.head_s + draft_tokens * drafts[:, 0],
         decode_attention_s=table.decode_attention_s + np.maximum(longer, 0.0),
+    )
+
+
+def largest_graph_sequences(spec: ReplicaSpec, own: Scheduling) -> int:
+    """Return how many tokens, one for each sequence, the largest CUDA graph of a decode step holds."""
+    entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
+    groups = int(spec.sharding.data)
+    return groups * graph_max_sequences(
+        spec.profile, entry, own.max_num_seqs // groups, int(spec.sharding.tensor)
     )
 
 
