@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -22,11 +22,28 @@ Kind: TypeAlias = Literal[
     "online_rate",
 ]
 
-SHAREGPT_SPREAD = (1.1, 0.9)
-"""Log standard deviation of prompt and answer lengths of chat data, where only the mean is known."""
 
-SHAREGPT_LONGEST = (8.0, 2.5)
-"""Longest prompt and answer of chat data over their means: benchmarks cut answers off (an assumption)."""
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Lengths of the requests of a dataset whose mean is known."""
+
+    prompt_spread: float
+    """Log standard deviation of the prompts."""
+    longest_prompt: float
+    answer_spread: float
+    longest_answer: float
+
+
+CHAT = Dataset(1.1, 8.0, 0.9, 2.5)
+"""Chat data of which no more is known: longest prompt and answer over their means (assumptions)."""
+
+DATASETS = {
+    "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),
+    "sharegpt_edge_v1": Dataset(1.19, 600.0, 0.9, 512.0),
+    "sharegpt_longctx_v1": Dataset(0.02, 29932.0, 0.0, 256.0),
+}
+"""AccelMark's, in tokens: quartiles and 99th percentile of prompts and the limit of answers in suites/suite_*/suite.json
+and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
 
 SUITE_REQUESTS = {"A": 300, "B": 200, "C": 300, "D": 100, "F": 300, "G": 300}
 """Requests of AccelMark's open-loop suites: rate x seconds at their lightest rates, where nothing queues."""
@@ -176,17 +193,33 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
     """
     random = np.random.default_rng(SEED)
     uniform = re.search(r"uniform\[([\d.]+),\s*([\d.]+)\]", benchmark.lengths)
-    out = []
     means = (benchmark.input_tokens, benchmark.output_tokens)
-    for mean, spread, longest in zip(means, SHAREGPT_SPREAD, SHAREGPT_LONGEST, strict=True):
-        if uniform:
-            low, high = float(uniform.group(1)), float(uniform.group(2))
-            draw = random.uniform(low, high, requests) * (2.0 * mean / (low + high))
-        elif "sharegpt" in benchmark.lengths and mean > 1:
-            draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)
-            draw = np.minimum(draw, longest * mean)
-            draw = np.minimum(draw * mean / draw.mean(), longest * mean)
-        else:
-            draw = np.full(requests, mean)
-        out.append(np.maximum(1.0, np.round(draw)))
-    return out[0], out[1]
+    if uniform:
+        low, high = float(uniform.group(1)), float(uniform.group(2))
+        draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
+    elif "sharegpt" in benchmark.lengths:
+        own = DATASETS.get(benchmark.lengths.partition(" ")[0]) or replace(
+            CHAT, longest_prompt=CHAT.longest_prompt * means[0], longest_answer=CHAT.longest_answer * means[1]
+        )
+        draws = [
+            _chat_lengths(random, requests, means[0], own.prompt_spread, own.longest_prompt),
+            _chat_lengths(random, requests, means[1], own.answer_spread, own.longest_answer),
+        ]
+    else:
+        draws = [np.full(requests, mean) for mean in means]
+    prompts, answers = (np.maximum(1.0, np.round(draw)) for draw in draws)
+    return prompts, answers
+
+
+def _chat_lengths(
+    random: np.random.Generator, requests: int, mean: float, spread: float, longest: float
+) -> Array:
+    """Return lognormal lengths with a mean, none above the longest."""
+    if mean <= 1.0:
+        return np.full(requests, mean)
+    draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)
+    for _ in range(3):
+        draw = np.minimum(draw, longest)
+        draw = draw * (mean / draw.mean())
+    capped: Array = np.minimum(draw, longest)
+    return capped

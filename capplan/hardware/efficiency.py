@@ -36,7 +36,9 @@ class Efficiency:
     """Why, in words for the footer of a table."""
 
 
-def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str) -> tuple[Fit, str]:
+def fit_of(
+    efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str, variant: str = ""
+) -> tuple[Fit, str]:
     """Return the fit of a kernel: the engine's own first, then any engine's, format by format.
 
     Where an engine has several kernels (`kernel/format@engine:variant`), the first in the file is its default.
@@ -47,10 +49,11 @@ def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine
     kernel : matmul, attention, experts, ...
     formats : wanted format first, then the nearest ones
     engine : vllm, sglang, trtllm
+    variant : part of the name of the kernel that the engine was told to run; empty takes its default
 
     Returns
     -------
-    the fit, and the format that it was fitted for
+    the fit, and the format that it was fitted for; the engine's default where no fitted kernel has such a name
 
     Examples
     --------
@@ -58,6 +61,11 @@ def fit_of(efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine
     >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
     'bf16'
     """
+    for name in formats if variant else ():
+        for start in (f"{kernel}/{name}@{engine}:", f"{kernel}/{name}@"):
+            for key, fit in efficiency.fits.items():
+                if key.startswith(start) and variant in key.partition(":")[2]:
+                    return fit, name
     for name in formats:
         own, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
         for key in (own, shared):

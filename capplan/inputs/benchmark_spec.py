@@ -80,9 +80,11 @@ class RunSettings:
 
     profile: EngineProfile
     kv_format: str
+    max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     memory_fraction: float | None = None
+    expert_kernel: str = ""
 
 
 def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
@@ -108,10 +110,12 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         tokens = int(longest) + SPARE_CONTEXT_TOKENS
     return RunSettings(
         profile=own,
+        max_model_len=recipe.max_model_len,
         kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
         max_num_seqs=stated.get("max_num_seqs", sequences),
         max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
         memory_fraction=recipe.memory_fraction,
+        expert_kernel=recipe.expert_kernel or "",
     )
 
 
@@ -132,7 +136,11 @@ def _tool_settings(
     if not engine.chunked:
         tokens = max(tokens, int(prompt) + batch)
     return RunSettings(
-        engine, kv_format, batch * stages, tokens, trtllm_bench.memory_fraction(engine.version)
+        engine,
+        kv_format,
+        max_num_seqs=batch * stages,
+        max_num_batched_tokens=tokens,
+        memory_fraction=trtllm_bench.memory_fraction(engine.version),
     )
 
 
@@ -152,7 +160,8 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     gpu = device(benchmark.device)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     longest = network.max_context_tokens or tokens
-    engine = profile(benchmark.engine, benchmark.engine_version)
+    version = recipe_settings(benchmark).engine_version or benchmark.engine_version
+    engine = profile(benchmark.engine, version)
     network = network_as_run(network, engine)
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(
@@ -162,9 +171,10 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         profile=run.profile,
         sharding=benchmark.sharding,
         kv_format=run.kv_format,
-        max_model_len=max(2048, min(longest, tokens)),
+        max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
         max_num_seqs=run.max_num_seqs,
         max_num_batched_tokens=run.max_num_batched_tokens,
+        expert_kernel=run.expert_kernel,
         gpu_memory_utilization=run.memory_fraction,
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,

@@ -20,6 +20,8 @@ class RecipeSettings(Record):
     """What a server was started with; a setting that is not given stays the engine's default."""
 
     kv_dtype: str | None = None
+    engine_version: str | None = None
+    max_model_len: int | None = None
     max_num_seqs: int | Literal["clients"] | None = None
     max_num_batched_tokens: int | Literal["context"] | None = None
     memory_fraction: float | None = None
@@ -29,6 +31,8 @@ class RecipeSettings(Record):
     hold_share: float | None = None
     """Share of the token budget that ends a hold."""
     poll_steps: int | None = None
+    expert_kernel: str | None = None
+    """Part of the name of the kernel for routed experts."""
 
 
 class RecipeRows(Record):

@@ -166,6 +166,7 @@ def device_rates(
     kv_format: str,
     engine: str,
     expert_format: str | None = None,
+    expert_kernel: str = "",
 ) -> DeviceRates:
     """Return what one device reaches with one weight format, cache format and engine.
 
@@ -177,6 +178,7 @@ def device_rates(
     kv_format : of the cache, such as bf16 or fp8
     engine : vllm, sglang, trtllm
     expert_format : of the routed experts, where it differs
+    expert_kernel : part of the name of the kernel for routed experts; empty takes the engine's default
 
     Returns
     -------
@@ -198,9 +200,8 @@ def device_rates(
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     rates, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
     for kernel, formats in wanted.items():
-        fit, fmt = fit_of(
-            efficiency, kernel, formats, ELEMENTWISE_ENGINE if kernel == "elementwise" else engine
-        )
+        whose = ELEMENTWISE_ENGINE if kernel == "elementwise" else engine
+        fit, fmt = fit_of(efficiency, kernel, formats, whose, expert_kernel if kernel == "experts" else "")
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
             assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
         elif fit.label != "measured":

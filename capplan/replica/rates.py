@@ -32,7 +32,13 @@ def _formats(network: Network) -> tuple[list[str], list[str]]:
 
 
 def step_rates(
-    network: Network, device: Device, efficiency: Efficiency, *, engine: str, kv_format: str
+    network: Network,
+    device: Device,
+    efficiency: Efficiency,
+    *,
+    engine: str,
+    kv_format: str,
+    expert_kernel: str = "",
 ) -> LabelledRates:
     """Return the rates of every kernel that a step of the network runs on the device."""
     dense_formats, expert_formats = _formats(network)
@@ -45,6 +51,7 @@ def step_rates(
             kv_format=kv_format,
             engine=engine,
             expert_format=expert_format,
+            expert_kernel=expert_kernel,
         )
 
     dense = {name: of(name) for name in dense_formats}

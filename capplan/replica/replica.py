@@ -121,7 +121,12 @@ def replica_of(spec: ReplicaSpec) -> Replica:
             f"  see what would make it fit: capplan fit"
         )
     rates = step_rates(
-        spec.network, spec.device, spec.efficiency, engine=spec.profile.engine, kv_format=spec.kv_format
+        spec.network,
+        spec.device,
+        spec.efficiency,
+        engine=spec.profile.engine,
+        kv_format=spec.kv_format,
+        expert_kernel=spec.expert_kernel,
     )
     device = device_tables_of(spec, rates, own)
     return Replica(spec, memory, own, step_table_of(device, spec), device, blocks, rates)
