@@ -15,6 +15,10 @@ from capplan.hardware.calibration import Machine
 
 USABLE_MEMORY_FRACTION = 0.6
 """Share of the free memory that the benchmarks may take."""
+ARENA_FRACTION = 1.0 / 16.0
+"""Share of the usable memory that the random data of one dtype takes at most; there are up to six of them."""
+CPU_SLACK_RATIO = 2.0
+"""Seen: 1.6 GB resident over 0.94 GB of operands."""
 BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
 COLD_CACHES_CPU = 64.0
@@ -48,14 +52,19 @@ class Target:
 
     @property
     def usable_bytes(self) -> float:
-        """Memory that the benchmarks may take."""
-        return USABLE_MEMORY_FRACTION * self.free_bytes
+        """Memory that the operands of the benchmarks may take."""
+        return USABLE_MEMORY_FRACTION * self.free_bytes / self.slack_ratio
+
+    @property
+    def slack_ratio(self) -> float:
+        """Memory that a process holds over what its operands take: on a processor freed blocks are not given back at once."""
+        return 1.0 if self.is_cuda else CPU_SLACK_RATIO
 
     @property
     def cold_bytes(self) -> float:
         """Total size of rotated operands that leaves none of them in the cache."""
         caches = 2.0 if self.is_cuda else COLD_CACHES_CPU
-        return min(caches * self.machine.l2_bytes, self.usable_bytes / 2)
+        return min(caches * self.machine.l2_bytes, ARENA_FRACTION * self.usable_bytes)
 
 
 def default_device() -> str:

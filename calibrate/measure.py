@@ -42,6 +42,8 @@ class Run:
     remarks: list[str] = field(default_factory=list)
     unsupported: set[tuple[str, str]] = field(default_factory=set)
     interrupted: str = ""
+    room_bytes: float = 0.0
+    """Memory that one case may take beside the arenas."""
 
     def measurements(self) -> list[Measurement]:
         """Return what was measured, in the order of the plan."""
@@ -54,9 +56,17 @@ class Run:
         ]  # fmt: skip
 
 
+def standing_bytes(planned: Sequence[Case], target: Target) -> float:
+    """Return the memory of the random data that operands are cut from: one arena per dtype, and one for results [B]."""
+    return (len({case.dtype for case in planned}) + 1) * target.cold_bytes
+
+
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
-    """Return the most device memory that any case takes at once [B]."""
-    return max(min(case_bytes(case, target.cold_bytes), target.usable_bytes) for case in planned)
+    """Return the most device memory that is taken at once, by the arenas and any one case [B]."""
+    standing = standing_bytes(planned, target)
+    room = target.usable_bytes - standing
+    largest = max(min(case_bytes(case, target.cold_bytes), room) for case in planned)
+    return (standing + largest) * target.slack_ratio
 
 
 def calibrated(
@@ -119,6 +129,7 @@ def _measure_all(
     each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
     effort = replace(effort, seconds=each_s)
     prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
+    run.room_bytes = target.usable_bytes - standing_bytes(chosen, target)
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
     steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
@@ -146,11 +157,11 @@ def _measure_one(
     """Measure a case, or a smaller one where memory does not suffice; say what was skipped."""
     trial: Case | None = case
     while trial is not None:
-        if case_bytes(trial, 0.0) > target.usable_bytes:
+        if case_bytes(trial, 0.0) > run.room_bytes:
             trial = shrunk(trial)
             continue
         try:
-            calls = calls_of(trial, target.device, _cold_bytes(trial, target))
+            calls = calls_of(trial, target.device, _cold_bytes(trial, target, run.room_bytes))
             sample = sampled(target, calls, effort, graph=trial.graph)
         except torch.OutOfMemoryError:
             _after_failure(target)
@@ -174,10 +185,10 @@ def _measure_one(
     _remark(run, f"out of memory: {case.title} is skipped", tell)
 
 
-def _cold_bytes(case: Case, target: Target) -> float:
+def _cold_bytes(case: Case, target: Target, room_bytes: float) -> float:
     if case.operator in HOST_COPIES:
         return 0.0  # the host link is far slower than any cache
-    return min(target.cold_bytes, target.usable_bytes - case_bytes(case, 0.0))
+    return min(target.cold_bytes, room_bytes - case_bytes(case, 0.0))
 
 
 def _after_failure(target: Target) -> None:

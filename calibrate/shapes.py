@@ -93,7 +93,7 @@ PROCESSOR = Grid(
     ),
     passes=tuple(part * 2**power for power in range(13, 26) for part in (1.0, 1.5)),
     columns=1024,
-    experts=((8, 2, 512, 1024), (16, 4, 1024, 1024)),
+    experts=((8, 2, 512, 1024), (16, 4, 1024, 1024), (32, 8, 2048, 768)),
     expert_tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
     latent=((8, 512, 64, 128, 128), (16, 512, 64, 128, 128)),
     copies=tuple(_MIB * 2**power for power in range(-2, 9)),

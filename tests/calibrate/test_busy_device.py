@@ -4,7 +4,8 @@ import stat
 
 import pytest
 
-from capplan.calibrate.machine import busy_reason
+from capplan.calibrate.machine import busy_reason, opened
+from capplan.errors import InputError
 
 APPS, FIGURES = "--query-compute-apps", "--query-gpu=memory.used"
 
@@ -40,3 +41,41 @@ def test_a_device_is_busy_when_others_hold_it(driver, apps, figures, reason):
 def test_without_the_driver_s_tool_nobody_can_tell(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert busy_reason("GPU-1234") == ""
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A driver's view of one GPU, for the part of `opened` that decides before anything runs on it."""
+    from types import SimpleNamespace
+
+    import torch
+
+    seen = SimpleNamespace(
+        name="NVIDIA H200", uuid="1234", multi_processor_count=132, L2_cache_size=50 * 1024**2
+    )
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_properties": lambda _device: seen,
+        "set_device": lambda _device: None,
+        "mem_get_info": lambda _device: (100e9, 150e9),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+
+
+def test_a_busy_device_is_refused_unless_forced(driver, one_gpu):
+    driver("4242, 30000\\n", "31000, 150000, 0\\n")
+    with pytest.raises(InputError, match=r"cuda:0 \(NVIDIA H200\) is in use: 1 other process") as raised:
+        opened("cuda")
+    assert "--force" in str(raised.value)
+    target = opened("cuda", force=True)
+    assert (target.machine.name, target.machine.device, target.free_bytes) == ("NVIDIA H200", "cuda:0", 100e9)
+    assert target.usable_bytes == pytest.approx(0.6 * 100e9)
+    assert "1234" not in target.machine.uuid_hash
+    assert len(target.machine.uuid_hash) == 12
+
+
+def test_a_device_that_the_machine_lacks_is_refused(driver, one_gpu):
+    driver("", "512, 150000, 0\\n")
+    with pytest.raises(InputError, match="no device cuda:3: torch sees 1"):
+        opened("cuda:3")

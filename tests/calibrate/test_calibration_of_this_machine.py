@@ -25,7 +25,7 @@ from capplan.inputs.calibration import (
     refuse_other_machine,
     same_device,
 )
-from capplan.inputs.calibration_file import calibration_text, read_calibration
+from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
 from capplan.inputs.hardware import device, device_names
 from capplan.operators.device_rates import device_rates
 
@@ -99,6 +99,43 @@ def test_a_changed_or_foreign_file_is_refused_in_one_line(change, words, written
     first = str(raised.value).splitlines()[0]
     assert words in first
     assert "changed.calibration.yaml" in first
+
+
+def older(written, **changes):
+    """Return the text of a file as schema 1 had it: without tiles and host times, and with its own checksum."""
+    import hashlib
+
+    import yaml
+
+    values = yaml.safe_load(written.read_text())
+    values["machine"].pop("tile_rows")
+    body = {
+        key: value for key, value in values.items() if key not in ("schema_version", "checksum")
+    } | changes
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    return yaml.safe_dump({"schema_version": 1, "checksum": checksum, **body}, sort_keys=False)
+
+
+def test_a_file_of_the_schema_before_is_read_and_a_line_says_so(written, tmp_path, capplan):
+    path = tmp_path / "old.calibration.yaml"
+    path.write_text(older(written))
+    found = read_calibration_file(path)
+    assert found.kernels.machine.tile_rows is None
+    assert len(found.notes) == 1
+    assert "schema_version 1" in found.notes[0]
+    rates = efficiency_from_calibration(path, device_from_calibration(path)).fits["matmul/bf16"]
+    assert rates.numbers["tile_row_halvings"] == 0.0
+    load = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "8", "--offline")
+    ran = capplan("estimate", "qwen3-0.6b", "--hardware", "cpu", "--calibration", path, *load)
+    assert ran.code == 0, ran.err
+    assert "old.calibration.yaml: was written in schema_version 1" in ran.err
+
+
+def test_a_changed_file_of_the_schema_before_is_refused_too(written, tmp_path):
+    path = tmp_path / "old.calibration.yaml"
+    path.write_text(older(written).replace("quick: true", "quick: false"))
+    with pytest.raises(InputError, match="changed or cut short"):
+        read_calibration_file(path)
 
 
 def test_an_efficiency_file_of_the_catalogue_is_not_mistaken_for_a_calibration():
@@ -196,6 +233,31 @@ def test_the_cases_of_an_accelerator_span_what_serving_uses():
     assert max(case_bytes(case, 0) for case in planned) < 60e9
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not say what a process held"
+)
+def test_the_stated_memory_is_what_a_run_takes():
+    """In a process of its own: what it holds more at the end of its largest moment is under what it said before."""
+    script = (
+        "from capplan.calibrate.machine import opened\n"
+        "from capplan.calibrate.measure import calibrated, peak_bytes\n"
+        "from capplan.calibrate.shapes import cases\n"
+        "import scipy.optimize, torch\n"
+        "status = lambda: open('/proc/self/status').read()\n"
+        "most = lambda: 1024 * int(status().partition('VmHWM:')[2].split()[0])\n"
+        "target = opened('cpu')\n"
+        "planned = [c for c in cases(accelerator=False, quick=True) if c.operator in ('copy', 'read', 'elementwise')]\n"
+        "before = most()\n"
+        "calibrated(target, quick=True, minutes=0.03, planned=planned)\n"
+        "print(most() - before, peak_bytes(planned, target))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100, check=True
+    )
+    taken, stated = map(float, done.stdout.split())
+    assert stated / 4 < taken < stated
+
+
 def test_memory_stays_under_three_fifths_of_what_is_free_and_large_cases_shrink(target):
     lines = []
     little = replace(target, free_bytes=60e6)
@@ -275,6 +337,40 @@ def test_ctrl_c_writes_what_was_measured_marked_partial(tmp_path):
     back = read_calibration(path)
     assert back.partial
     assert any("interrupted after" in remark for remark in back.remarks)
+
+
+def test_a_terminal_shows_how_long_it_still_takes(tmp_path):
+    """On a pseudo-terminal: the bar and the time that is left, over and over."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    path = tmp_path / "shown.calibration.yaml"
+    words = [
+        sys.executable,
+        "-m",
+        "capplan",
+        "calibrate",
+        "--device",
+        "cpu",
+        "--quick",
+        "--minutes",
+        "0.05",
+        "-o",
+        str(path),
+    ]
+    process = subprocess.Popen(words, cwd=ROOT, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 65536):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    process.wait(timeout=60)
+    os.close(ours)
+    left = re.findall(r"\[#* *\] +(\d+)% (\d+):(\d\d) left", shown.decode())
+    assert len(left) > 10
+    assert int(left[0][1]) * 60 + int(left[0][2]) >= int(left[-1][1]) * 60 + int(left[-1][2])
 
 
 def test_two_ranks_measure_their_collectives(tmp_path):
