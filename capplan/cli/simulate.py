@@ -193,6 +193,13 @@ Acceptance = Annotated[
         help="Chance that a draft token is accepted given that all before it were.",
     ),
 ]
+Reuse = Annotated[
+    bool,
+    typer.Option(
+        "--reuse-preempted",
+        help="A preempted request finds those of its blocks that nobody has overwritten, as with a prefix cache.",
+    ),
+]
 
 
 def command(
@@ -220,6 +227,7 @@ def command(
     draft_step_time: DraftStepTime = None,
     draft_tokens: DraftTokens = None,
     acceptance: Acceptance = None,
+    reuse_preempted: Reuse = False,
     offline: Offline = False,
     form: Form = None,
     output: Output = None,
@@ -246,7 +254,8 @@ def command(
     replica = replica_of(requests.spec)
     use, stated = engine_use_of(
         asked.scenario, requests.spec, scheduler=scheduling, batch_timeout_s=batch_timeout, tiers=kv_offload,
-        speculation=SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance), offline=offline,
+        speculation=SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance),
+        reuse_preempted=reuse_preempted, offline=offline,
     )  # fmt: skip
     admission = inputs.admission_of(requests.stream, queue_limit, deadline, asked.scenario.classes)
     outcome = run_fleet(

@@ -19,6 +19,7 @@ from capplan.replica.rounds import replica_in_rounds
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.requests import Requests
 
 Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
 SCHEDULERS: tuple[Scheduler, ...] = ("static", "dynamic", "continuous", "chunked", "prefill-first")
@@ -56,6 +57,8 @@ class EngineUse:
     batch_timeout_s: float | None = None
     tiers: tuple[TierSize, ...] = ()
     drafting: Drafting | None = None
+    reuse_preempted: bool = False
+    """A preempted request whose prompt has no block ids finds what nobody has overwritten, as with a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,17 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
         _timeout_s(use, stated),
         tuple(stated),
     )
+
+
+def with_own_blocks(requests: Requests, block_tokens: int) -> Requests:
+    """Return requests whose blocks have names, each its own: all that a cache can find is what a request had itself.
+
+    Those that are said to find a prefix keep that instead.
+    """
+    counts = requests.input_tokens // block_tokens
+    if requests.cached_tokens is not None:
+        counts = np.where(requests.cached_tokens > 0, 0, counts)
+    return replace(requests, block_ids=np.arange(int(counts.sum())), block_counts=counts)
 
 
 def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:

@@ -13,6 +13,7 @@ from capplan.fleet.simulation import (
     FleetOutcome,
     Stream,
     fleet_outcome,
+    named_stream,
     simulated_fleet,
     told_of,
 )
@@ -112,6 +113,7 @@ def routed_fleet(
     InputError
         names what cannot be combined
     """
+    stream = named_stream(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
     replica = engines.replica
     routing: Routing = operation.routing or ("prefix_aware" if engines.caching else "round_robin")

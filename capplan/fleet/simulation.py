@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_own_blocks
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
@@ -221,8 +221,9 @@ def simulated_fleet(
     -------
     latencies [s], rates [1/s], by class and together
     """
+    stream = named_stream(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    dealt = dealt_by_prefix if engines.caching else dealt_round_robin
+    dealt = dealt_by_prefix if engines.caching and not use.reuse_preempted else dealt_round_robin
     shared_clock = clock or StepClock(engines.replica.table)
     concurrency = stream.concurrency
     parts = [
@@ -289,6 +290,14 @@ def fleet_outcome(
         replicas=len(parts),
         parts=tuple(parts),
     )
+
+
+def named_stream(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
+    """Return the stream, its blocks named where preempted requests are to find their own again."""
+    block = replica.scheduling.block_tokens
+    if not use.reuse_preempted or stream.block_tokens or replica.scheduling.policy == "static":
+        return stream
+    return replace(stream, requests=with_own_blocks(stream.requests, block), block_tokens=block)
 
 
 def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int) -> dict[str, Any]:

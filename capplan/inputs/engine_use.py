@@ -56,6 +56,7 @@ def engine_use_of(
     batch_timeout_s: float | None = None,
     tiers: Sequence[Any] | None = None,
     speculation: SpeculationFlags | None = None,
+    reuse_preempted: bool = False,
     offline: bool = False,
 ) -> tuple[EngineUse, tuple[Assumption, ...]]:
     """Return what is asked of the engines, flags before the scenario.
@@ -67,6 +68,7 @@ def engine_use_of(
     scheduler, batch_timeout_s : how it forms its steps; None: as the engine does
     tiers : written as in `tier_of`
     speculation : flags
+    reuse_preempted : whether a preempted request finds its own blocks again
     offline : how a draft model is looked up
 
     Returns
@@ -87,7 +89,7 @@ def engine_use_of(
     names = [size.name for size in sizes]
     if len(set(names)) < len(names):
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier its own name")
-    return EngineUse(scheduler, batch_timeout_s, sizes, drafting), stated
+    return EngineUse(scheduler, batch_timeout_s, sizes, drafting, reuse_preempted), stated
 
 
 def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:

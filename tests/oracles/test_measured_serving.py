@@ -74,7 +74,8 @@ def replayed_log(name):
         offline=True,
     ).spec
     trace = read_trace(path)
-    found = simulated_fleet(replica_of(spec), Stream(trace.requests(), ("sharegpt",)), slo=Slo())
+    use = EngineUse(reuse_preempted=meta.get("kv_cache", {}).get("enable_prefix_caching", False))
+    found = simulated_fleet(replica_of(spec), Stream(trace.requests(), ("sharegpt",)), slo=Slo(), use=use)
     return ttft, found.all.ttft_s.mean, tpot, found.all.tpot_s.mean
 
 

@@ -1,12 +1,13 @@
 """Schedulers, offload tiers, speculation, priorities and deadlines of `capplan simulate`."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.engine_use import TierSize, offload_tier
+from capplan.fleet.engine_use import EngineUse, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.inputs.replica import asked_replica
 from capplan.inputs.simulation import admission_of
@@ -248,3 +249,22 @@ def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
     twice = ["--kv-offload", "host:1 TB", "--kv-offload", "host:2 TB"]
     assert main(["simulate", str(path), *PLAN, "--trace", trace, *twice]) == 2
     assert "its own name" in capsys.readouterr().err
+
+
+def test_a_preempted_request_finds_its_own_blocks_again(replica):
+    """In a cache that is too small some prompts are worked on twice; those that find their blocks are worked on less."""
+    small = replace(replica, kv_blocks=400)
+    rng = np.random.default_rng(5)
+    requests = Requests(rng.integers(200, 900, 120), rng.integers(100, 600, 120), np.arange(120) * 0.05)
+    stream = Stream(requests, ("chat",))
+    plain = simulated_fleet(small, stream, slo=Slo())
+    reused = simulated_fleet(small, stream, slo=Slo(), use=EngineUse(reuse_preempted=True))
+    assert plain.preemptions > 20
+    assert plain.prefix_hit_fraction == 0.0
+    assert reused.parts[0].cached_tokens > 0
+    assert reused.parts[0].prefill_tokens < plain.parts[0].prefill_tokens
+    assert reused.all.e2e_s.mean < plain.all.e2e_s.mean
+    ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineUse(reuse_preempted=True))
+    alone = simulated_fleet(replica, stream, slo=Slo())
+    assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
+    assert ample.all == alone.all
