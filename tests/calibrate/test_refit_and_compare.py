@@ -1,10 +1,16 @@
 """Refits from result files find the host times that the results were made with; comparisons say what differs."""
 
+import csv
+import gzip
 import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from capplan.accuracy.benchmark import benchmark_of
+from capplan.accuracy.replay import replayed_columns
 from capplan.calibrate.compare import (
     calibration_side,
     datasheet_side,
@@ -16,13 +22,16 @@ from capplan.calibrate.refit import refitted
 from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
+from capplan.inputs.benchmark_spec import benchmark_spec
 from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
 from capplan.inputs.calibration_host import refitted_overhead
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.replica import asked_replica
+from capplan.inputs.results.read import read_results
 from capplan.inputs.results.record import BenchmarkResult, Spread
 from capplan.inputs.results.replica import replica_of_result
+from capplan.replica.replica import replica_of
 
 MODEL = "llama-3.1-8b"
 TRUE = {
@@ -238,6 +247,97 @@ def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, 
         errors.append(abs(answer["result"]["tpot_s"]["mean"] / tpots[16.0, 500.0] - 1.0))
     assert errors[1] < 0.05 < errors[0]
     assert any("host times of vllm" in str(line) for line in answer["assumptions"])
+
+
+def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_both(written, capplan, tmp_path):
+    """Results on the calibrated CPU of this machine: the host is 50 ms per step slower than any that is known here."""
+    own = asked_replica("qwen3-0.6b", "cpu", calibration=written, max_model_len=2048, offline=True).spec
+    more = {"model": "qwen3-0.6b", "hardware": "cpu", "input_tokens": 64.0, "output_tokens": 32.0}
+    slow = replace(own.profile.host, step_s=0.05)
+    paths = []
+    for concurrency in (1.0, 2.0, 3.0, 4.0, 6.0, 8.0):
+        tpot_s, ttft_s = run_of(result(concurrency, 1.0, 1.0, **more), own).replayed_s(slow)
+        values = {
+            "completed": 20 * concurrency, "duration": 1.0, "total_input_tokens": 1280 * concurrency,
+            "total_output_tokens": 640 * concurrency, "max_concurrency": concurrency,
+            "mean_ttft_ms": ttft_s * 1e3, "mean_tpot_ms": tpot_s * 1e3,
+        }  # fmt: skip
+        paths.append(tmp_path / f"{concurrency:g}.json")
+        paths[-1].write_text(json.dumps(values))
+    path = tmp_path / "both.calibration.yaml"
+    place = ("--hardware", "cpu", "--offline", "--format", "json")
+    ran = capplan(
+        "calibrate", "--from", *paths, "--model", "qwen3-0.6b", *place, "--calibration", written, "-o", path
+    )
+    assert ran.code == 0, ran.err
+    back = read_calibration_file(path)
+    assert back.kernels == read_calibration(written)
+    assert back.host.hardware == "cpu"
+    tpots = []
+    for file in (written, path):
+        words = (
+            "--input-tokens",
+            "64",
+            "--output-tokens",
+            "32",
+            "--max-model-len",
+            "2048",
+            "--concurrency",
+            "1",
+        )
+        ran = capplan("estimate", "qwen3-0.6b", *words, *place, "--calibration", file)
+        assert ran.code == 0, ran.err
+        tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
+    assert 0.04 < tpots[1] - tpots[0] < 0.06
+
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "serving_measured.csv.gz"
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="measured serving results are not here")
+def test_a_refit_on_some_measured_results_helps_the_others(tmp_path):
+    """gpt-oss-120b on B200s under vLLM 0.13.0: refitted on every other result, judged on the rest by the path of validate."""
+    with gzip.open(SHARED, "rt") as lines:
+        rows = [r for r in csv.DictReader(lines) if _is_one_of_the_run(r)]
+    runs = []
+    for row in rows[::2]:
+        values = {
+            "hw": row["gpu"], "conc": float(row["concurrency"]), "model": row["model_hf_id"], "framework": "vllm",
+            "tp": int(float(row["tp"])), "pp": 1, "ep": 1, "isl": float(row["isl"]) / 0.9, "osl": float(row["osl"]) / 0.9,
+            "output_tput_per_gpu": 1.0, "mean_ttft": float(row["ttft_ms_mean"]) / 1e3, "mean_tpot": float(row["tpot_ms_mean"]) / 1e3,
+        }  # fmt: skip
+        path = tmp_path / f"{row['id']}.json"
+        path.write_text(json.dumps(values))
+        runs += read_results(path, engine_version="0.13.0")
+    found = refitted([(run, replica_of_result(run, offline=True)) for run in runs])
+    path = tmp_path / "b200.calibration.yaml"
+    path.write_text(calibration_text(None, found))
+    errors = {}
+    for calibration in (None, path):
+        for row in rows[1::2]:
+            benchmark = benchmark_of(row)
+            columns = replayed_columns(benchmark, replica_of(benchmark_spec(benchmark, calibration)))
+            errors.setdefault(calibration, []).append(
+                abs(columns["tpot_ms_mean"] / float(row["tpot_ms_mean"]) - 1.0)
+            )
+    assert np.median(errors[path]) < 0.05
+    assert np.median(errors[path]) < np.median(errors[None])
+
+
+def _is_one_of_the_run(row):
+    wanted = {
+        "engine": "vllm",
+        "engine_version": "0.13.0",
+        "gpu": "b200",
+        "model_hf_id": "openai/gpt-oss-120b",
+    }
+    return (
+        all(row[key] == value for key, value in wanted.items())
+        and row["kind"] == "online_conc"
+        and row["concurrency"]
+        and float(row["concurrency"]) <= 16
+        and float(row["osl"]) < 2000
+    )
 
 
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
