@@ -233,34 +233,34 @@ def command(
     output: Output = None,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.fleet.routed import run_fleet
+    from capplan.fleet.routed import most_replicas, run_fleet
     from capplan.inputs import simulation as inputs
     from capplan.inputs.engine_use import SpeculationFlags, engine_use_of
     from capplan.inputs.operation import operation_of
     from capplan.replica.replica import replica_of
     from capplan.report.progress import row_progress
     from capplan.report.show import show
-    from capplan.report.simulate_answer import simulate_answer
+    from capplan.report.simulate_answer import say_overload, simulate_answer
 
     asked = inputs.asked_scenario(scenario, offline=offline)
-    sharding = inputs.sharding_of(tensor_parallel, pipeline_parallel)
     with row_progress("plans") as progress:
         chosen = inputs.chosen_plan(
-            asked, hardware=hardware, sharding=sharding, replicas=replicas, progress=progress
-        )
+            asked, hardware=hardware, sharding=inputs.sharding_of(tensor_parallel, pipeline_parallel),
+            replicas=replicas, progress=progress,
+        )  # fmt: skip
     pools = (prefill_replicas, decode_replicas, kv_link)
     operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s)
     requests = inputs.asked_stream(chosen, trace, seed=seed, seconds=until)
     replica = replica_of(requests.spec)
+    speculation = SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance)
     use, stated = engine_use_of(
         asked.scenario, requests.spec, scheduler=scheduling, batch_timeout_s=batch_timeout, tiers=kv_offload,
-        speculation=SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance),
-        reuse_preempted=reuse_preempted, offline=offline,
+        speculation=speculation, reuse_preempted=reuse_preempted, offline=offline,
     )  # fmt: skip
-    admission = inputs.admission_of(requests.stream, queue_limit, deadline, asked.scenario.classes)
+    utilisation = inputs.utilisation_of(replica, requests, most_replicas(operation, chosen.replicas), use)
+    say_overload(requests, utilisation)
     outcome = run_fleet(
-        replica, requests.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,
-        until_s=until or float("inf"), admission=admission,
+        replica, requests.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use, until_s=until or float("inf"),
+        admission=inputs.admission_of(requests.stream, queue_limit, deadline, asked.scenario.classes),
     )  # fmt: skip
-    utilisation = inputs.utilisation_of(replica, requests, outcome.replicas, use)
     return show(simulate_answer(chosen, requests, outcome, seed, utilisation, stated), form, output)

@@ -119,10 +119,8 @@ def routed_fleet(
     routing: Routing = operation.routing or ("prefix_aware" if engines.caching else "round_robin")
     if _apart(operation):
         run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
-        count = (operation.prefill_replicas or 0) + (operation.decode_replicas or 0)
     else:
         scaling = operation.autoscaling
-        count = replicas if scaling is None else scaling.max_replicas
         if scaling is not None:
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
         run = simulate_fleet(
@@ -141,6 +139,7 @@ def routed_fleet(
             **engines.options,
         )
     found = fleet_outcome([run.outcome], stream.class_names, slo)
+    count = most_replicas(operation, replicas)
     told = told_of(engines, found, [run.outcome], count)
     told["assumptions"] += assumed(operation)
     return replace(found, replicas=count, run=run, **told)
@@ -165,6 +164,15 @@ def run_fleet(
     return routed_fleet(
         replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
     )
+
+
+def most_replicas(operation: Operation | None, replicas: int) -> int:
+    """Return the replicas that serve at once at most."""
+    if operation is None:
+        return replicas
+    if operation.prefill_replicas is not None:
+        return operation.prefill_replicas + (operation.decode_replicas or 0)
+    return replicas if operation.autoscaling is None else operation.autoscaling.max_replicas
 
 
 def assumed(operation: Operation) -> tuple[Assumption, ...]:

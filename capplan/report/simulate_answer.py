@@ -1,5 +1,6 @@
 """What `capplan simulate` shows: what the requests saw, against the targets."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -85,6 +86,23 @@ def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]
         {"latency": name, **{f"{statistic}_s": known(value) for statistic, value in asdict(found).items()}}
         for name, found in spreads.items()
     ]
+
+
+def overload(asked: AskedStream, utilisation: float) -> str:
+    """Return what is to be said of a rate that nobody can serve."""
+    return (
+        f"{asked.rate_per_s:.3g} req/s are {utilisation:.0%} of what the replicas can serve: "
+        "the queue grows as long as requests come"
+    )
+
+
+def say_overload(asked: AskedStream, utilisation: float) -> None:
+    """Say on stderr, before a run that may take a while, that the rate cannot be served."""
+    if utilisation > 1.0:
+        sys.stderr.write(
+            f"{overload(asked, utilisation)}\n"
+            f"  all {len(asked.stream.requests):,} requests are simulated all the same; shorter: --until '1 min'\n"
+        )
 
 
 def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
@@ -173,10 +191,7 @@ def simulate_answer(
     )
     warnings = [*asked.warnings, *chosen.asked.warnings]
     if utilisation > 1.0:
-        warnings.append(
-            f"{asked.rate_per_s:.3g} req/s are {utilisation:.0%} of what {outcome.replicas} replicas can serve: "
-            "the queue grows as long as requests come"
-        )
+        warnings.append(overload(asked, utilisation))
     return Answer(
         command="simulate",
         result=result,

@@ -268,3 +268,18 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
     alone = simulated_fleet(replica, stream, slo=Slo())
     assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
     assert ample.all == alone.all
+
+
+def test_a_rate_that_nobody_can_serve_is_said_before_the_run(tmp_path, capsys, monkeypatch):
+    """The word comes first, then the requests; here the run is cut off, and the word has been said."""
+    path = tmp_path / "chat.yaml"
+    path.write_text(SCENARIO.replace("4 req/s", "4000 req/s"))
+
+    def never(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("capplan.fleet.routed.run_fleet", never)
+    assert main(["simulate", str(path), *PLAN]) == 130
+    said = capsys.readouterr().err
+    assert "4e+03 req/s are" in said
+    assert "--until '1 min'" in said
