@@ -25,7 +25,7 @@ from capplan.inputs.calibration import (
     refuse_other_machine,
     same_device,
 )
-from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
+from capplan.inputs.calibration_file import read_calibration
 from capplan.inputs.hardware import device, device_names
 from capplan.operators.device_rates import device_rates
 
@@ -65,83 +65,6 @@ def test_peaks_are_the_best_rates_seen_so_no_measured_product_beats_them(calibra
 def test_more_work_of_one_kind_takes_longer(calibration):
     sizes = {m.shape["moved_bytes"]: m.seconds for m in calibration.measurements if m.operator == "copy"}
     assert sizes[max(sizes)] > 5 * sizes[min(sizes)]
-
-
-def test_a_file_comes_back_as_it_was_measured(calibration, written):
-    back = read_calibration(written)
-    assert back.machine == calibration.machine
-    assert len(back.measurements) == len(calibration.measurements)
-    for fit in calibration.fits:
-        for name, number in fit.numbers.items():
-            assert back.fit_of(fit.key).numbers[name].value == pytest.approx(number.value, rel=1e-5)
-    assert calibration_text(back) == written.read_text()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: re.sub(r"memory_bytes_per_s: [0-9.]+", "memory_bytes_per_s: 9.9e+12", text, count=1), "changed or cut short"),
-        (lambda text: text[: len(text) // 2].rpartition("\n")[0] + "\n", "changed or cut short"),
-        (lambda text: text[: len(text) // 3], ""),
-        (lambda text: text.replace("schema_version: 2", "schema_version: 0"), "schema_version 0 is not read"),
-        (lambda text: text.replace("schema_version: 2\n", ""), "has no schema_version"),
-        (lambda text: text.replace("quick: true", "quick: true\nwarp: 9"), "unknown key 'warp'"),
-        (lambda text: text.replace("repeats: ", "repeats: -"), "repeats"),
-        (lambda _text: "just: a file\n", "has no schema_version"),
-        (lambda _text: "", "is empty"),
-    ],
-)  # fmt: skip
-def test_a_changed_or_foreign_file_is_refused_in_one_line(change, words, written, tmp_path):
-    path = tmp_path / "changed.calibration.yaml"
-    path.write_text(change(written.read_text()))
-    with pytest.raises(InputError) as raised:
-        read_calibration(path)
-    first = str(raised.value).splitlines()[0]
-    assert words in first
-    assert "changed.calibration.yaml" in first
-
-
-def older(written, **changes):
-    """Return the text of a file as schema 1 had it: without tiles and host times, and with its own checksum."""
-    import hashlib
-
-    import yaml
-
-    values = yaml.safe_load(written.read_text())
-    values["machine"].pop("tile_rows")
-    body = {
-        key: value for key, value in values.items() if key not in ("schema_version", "checksum")
-    } | changes
-    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-    return yaml.safe_dump({"schema_version": 1, "checksum": checksum, **body}, sort_keys=False)
-
-
-def test_a_file_of_the_schema_before_is_read_and_a_line_says_so(written, tmp_path, capplan):
-    path = tmp_path / "old.calibration.yaml"
-    path.write_text(older(written))
-    found = read_calibration_file(path)
-    assert found.kernels.machine.tile_rows is None
-    assert len(found.notes) == 1
-    assert "schema_version 1" in found.notes[0]
-    rates = efficiency_from_calibration(path, device_from_calibration(path)).fits["matmul/bf16"]
-    assert rates.numbers["tile_row_halvings"] == 0.0
-    load = ("--concurrency", "1", "--input-tokens", "64", "--output-tokens", "8", "--offline")
-    ran = capplan("estimate", "qwen3-0.6b", "--hardware", "cpu", "--calibration", path, *load)
-    assert ran.code == 0, ran.err
-    assert "old.calibration.yaml: was written in schema_version 1" in ran.err
-
-
-def test_a_changed_file_of_the_schema_before_is_refused_too(written, tmp_path):
-    path = tmp_path / "old.calibration.yaml"
-    path.write_text(older(written).replace("quick: true", "quick: false"))
-    with pytest.raises(InputError, match="changed or cut short"):
-        read_calibration_file(path)
-
-
-def test_an_efficiency_file_of_the_catalogue_is_not_mistaken_for_a_calibration():
-    path = next((ROOT / "hardware_specs" / "efficiency").glob("*.yaml"))
-    with pytest.raises(InputError, match="efficiency file of the catalogue"):
-        read_calibration(path)
 
 
 def test_a_calibration_of_another_device_is_refused(written, calibration):

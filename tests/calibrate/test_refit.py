@@ -1,4 +1,4 @@
-"""Refits from result files find the host times that the results were made with; comparisons say what differs."""
+"""Refits from result files find the host times that the results were made with, and every command takes them."""
 
 import csv
 import gzip
@@ -11,13 +11,6 @@ import pytest
 
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.replay import replayed_columns
-from capplan.calibrate.compare import (
-    calibration_side,
-    datasheet_side,
-    differences,
-    machine_differences,
-    repeat_notes,
-)
 from capplan.calibrate.refit import refitted
 from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
@@ -25,7 +18,6 @@ from capplan.errors import InputError
 from capplan.inputs.benchmark_spec import benchmark_spec
 from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
 from capplan.inputs.calibration_host import refitted_overhead
-from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
 from capplan.inputs.replica import asked_replica
 from capplan.inputs.results.read import read_results
@@ -380,73 +372,3 @@ def test_a_refit_is_compared_with_what_the_engine_has_here(capplan, host_file):
     assert rows["host vllm step_s"]["ratio"] > 1.5
     ran = capplan("calibrate", "--compare", host_file, host_file, "--format", "json")
     assert all(row["agrees"] for row in json.loads(ran.out)["result"]["rows"] if row["ratio"] is not None)
-
-
-def test_two_runs_say_how_far_they_agree(calibration):
-    slower = replace(
-        calibration, measurements=tuple(replace(m, seconds=1.1 * m.seconds) for m in calibration.measurements)
-    )
-    notes = repeat_notes(calibration, slower)
-    assert any("constrained numbers agree" in note for note in notes)
-    assert any("measured medians" in note and "10.0%" in note for note in notes)
-
-
-def test_a_calibration_agrees_with_itself_and_not_with_a_faster_one(calibration):
-    same = differences(calibration_side(calibration, "a"), calibration_side(calibration, "b"))
-    assert len(same) > 10
-    assert all(row.agrees for row in same if row.ratio is not None)
-    faster = replace(
-        calibration,
-        peaks=replace(calibration.peaks, memory_bytes_per_s=2 * calibration.peaks.memory_bytes_per_s),
-    )
-    rows = {
-        d.quantity: d for d in differences(calibration_side(faster, "f"), calibration_side(calibration, "c"))
-    }
-    assert rows["peak memory bytes_per_s"].ratio == pytest.approx(2.0)
-    assert rows["elementwise/bf16 memory_bytes_per_s"].ratio == pytest.approx(2.0)
-    assert rows["elementwise/bf16 floor_s"].ratio == pytest.approx(1.0)
-
-
-def test_what_differs_between_two_machines_is_listed(calibration):
-    other = replace(calibration.machine, driver="999.1")
-    assert machine_differences(calibration.machine, other) == ["driver: None against 999.1"]
-
-
-def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
-    sheet = device("h100-sxm")
-    side = datasheet_side(sheet, efficiency_for(sheet))
-    assert side.quantities["peak bf16 flop_per_s"] == sheet.peak_flop_per_s["bf16"]
-    ran = capplan("calibrate", "--compare", written, "h100-sxm", "--format", "json")
-    rows = {row["quantity"]: row for row in json.loads(ran.out)["result"]["rows"]}
-    assert rows["peak memory bytes_per_s"]["second"] == sheet.memory_bytes_per_s
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--device", "cpu"), "name it with -o"),
-        (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "does not exist"),
-        (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
-        (("stray.json", "-o", "x.yaml"), "are read with --from"),
-        (("--from", "no-such.json"), "no such file"),
-        (("--compare", "a.calibration.yaml", "b.calibration.yaml"), "a.calibration.yaml"),
-        (("--verify", "no-such-model", "--offline", "-o", "x.yaml"), "no-such-model"),
-        (("--minutes", "0", "-o", "x.yaml"), "--minutes"),
-    ],
-)
-def test_bad_input_is_one_clear_line_and_exit_2(capplan, words, said):
-    ran = capplan("calibrate", *words)
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
-    assert "Traceback" not in ran.err
-
-
-def test_without_torch_the_extra_is_named(program, tmp_path):
-    blocked = tmp_path / "sitecustomize.py"
-    blocked.write_text("import sys\nsys.modules['torch'] = None\n")
-    ran = program(
-        "calibrate", "--device", "cpu", "-o", str(tmp_path / "x.yaml"), env={"PYTHONPATH": f"{tmp_path}:."}
-    )
-    assert ran.code == 2
-    assert "needs torch" in ran.err
-    assert "capplan[calibrate]" in ran.err
