@@ -335,20 +335,24 @@ def case_bytes(case: Case, cold_bytes: float) -> float:
 
 
 def operand_sets(operand_bytes: float, cold_bytes: float) -> int:
-    """Return how many copies of the operands keep them out of the cache.
+    """Return how many sets of operands take turns: as many as the arena holds without two that share memory.
+
+    One more would be cut where the first was, and the last of a pass would leave it in the cache for the next.
 
     Examples
     --------
-    >>> operand_sets(25.0, 100.0), operand_sets(1e9, 100.0)
-    (4, 1)
+    >>> operand_sets(25.0, 100.0), operand_sets(30.0, 100.0), operand_sets(1e9, 100.0)
+    (4, 3, 1)
     """
-    return int(min(max(-(-cold_bytes // operand_bytes), 1), LARGEST_SETS))
+    return int(min(max(cold_bytes // operand_bytes, 1), LARGEST_SETS))
 
 
 def calls_of(case: Case, device: torch.device, cold_bytes: float) -> list[Call]:
     """Return one call per rotated set of operands."""
     kernel = KERNELS[case.operator]
     sets = operand_sets(kernel.operand_bytes(case.shape, case.dtype), cold_bytes)
+    for arena in _ARENAS.values():
+        arena.position = 0
     return [kernel.built(case.shape, case.dtype, device) for _ in range(sets)]
 
 

@@ -21,6 +21,8 @@ CPU_SLACK_RATIO = 2.0
 """Seen: 1.6 GB resident over 0.94 GB of operands."""
 BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
+COLD_CACHES_CUDA = 4.0
+"""Operands are rotated over this many times the L2: what was read a whole arena ago is gone from it."""
 COLD_CACHES_CPU = 64.0
 """Operands of a CPU are rotated over this many second-level caches: the last level is shared, and may exceed memory's share."""
 CPU_TILE_ROWS = 16.0
@@ -63,7 +65,7 @@ class Target:
     @property
     def cold_bytes(self) -> float:
         """Total size of rotated operands that leaves none of them in the cache."""
-        caches = 2.0 if self.is_cuda else COLD_CACHES_CPU
+        caches = COLD_CACHES_CUDA if self.is_cuda else COLD_CACHES_CPU
         return min(caches * self.machine.l2_bytes, ARENA_FRACTION * self.usable_bytes)
 
 

@@ -1,6 +1,7 @@
 """Whatever time there is, every kind of kernel gets its share of it; a slow case does not eat the others' time."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -66,3 +67,25 @@ def test_a_processor_has_tiles_of_sixteen_rows():
     assert times[17.0] == pytest.approx(2 * times[16.0])
     assert times[64.0] == pytest.approx(4 * times[16.0])
     assert float(matmul_time_s(1.0, 1000.0, 640.0, 2.0, 2.0, gpu)) == pytest.approx(times[64.0])
+
+
+@pytest.mark.parametrize("size", [2**15, 3 * 2**16, 5 * 2**18, 2**22])
+def test_sets_that_take_turns_share_no_memory(size, monkeypatch):
+    """Whatever was cut before: a set that lies where another one does would be found in the cache."""
+    import torch
+
+    from capplan.calibrate import kernels
+
+    cut = []
+    real = kernels.random_operand
+    monkeypatch.setattr(kernels, "random_operand", lambda *words: cut.append(real(*words)) or cut[-1])
+    device, cold_bytes = torch.device("cpu"), float(2**23)
+    kernels.prepare_arenas(device, ("bf16",), cold_bytes)
+    kernels.random_operand((12_345_67,), "bf16", device)
+    cut.clear()
+    calls = kernels.calls_of(
+        kernels.Case("copy", "bf16", {"moved_bytes": 4.0 * size / 2}), device, cold_bytes
+    )
+    places = sorted((one.data_ptr(), one.data_ptr() + one.numel() * 2) for one in cut)
+    assert len(places) == len(calls) >= 1
+    assert all(first[1] <= second[0] for first, second in pairwise(places))
