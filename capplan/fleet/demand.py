@@ -1,10 +1,12 @@
 """The traffic of a scenario as the search and the simulator want it: one mixture of requests."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.fleet.engine_use import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array
 from capplan.serving.requests import Requests
@@ -29,24 +31,38 @@ class Demand:
     """Prompt and answer of the largest request that is planned for (99.9 %)."""
     hit_fractions: tuple[float, ...] = ()
     """By class, the share of the prompt tokens that the prefix cache of one plan finds; empty before a plan is known."""
+    tiers: tuple[TierSize, ...] = ()
+    """Memory of every replica for prefixes that its devices have no room for."""
+    load_s: float = 0.0
+    """That a request waits in the mean for blocks from those tiers; known with the plan."""
 
     @property
     def reuses(self) -> bool:
         """Return whether the cached part of the prompts depends on the size of the cache."""
         return any(item.reuse is not None for item in self.classes)
 
-    def with_cache(self, cache_tokens: float) -> "Demand":
-        """Return the demand as a replica with such a cache sees it, half of it free for prefixes (an assumption)."""
-        free = FREE_SHARE * cache_tokens
-        hits = tuple(
-            round(float(item.reuse.hit_fraction(free)), 2) if item.reuse else 0.0 for item in self.classes
-        )
+    def with_cache(self, cache_tokens: float, tiers: Sequence[TierTokens] = ()) -> "Demand":
+        """Return the demand as a replica with such a cache sees it, half of it free for prefixes (an assumption).
+
+        Tiers hold what has fallen out of the cache, so that the sizes add up; what only a tier finds is loaded from it.
+        """
+        sizes = np.cumsum([FREE_SHARE * cache_tokens, *(tier.tokens for tier in tiers)])
+        found = [
+            item.reuse.hit_fraction(sizes) if item.reuse else np.zeros(sizes.size) for item in self.classes
+        ]
+        hits = tuple(round(float(own[-1]), 2) for own in found)
         weights = _weights(self.classes)
+        per_token = np.array([tier.load_s_per_token for tier in tiers])
+        loads = [
+            w * c.input_tokens.mean_tokens * float(np.diff(own) @ per_token)
+            for w, own, c in zip(weights, found, self.classes, strict=True)
+        ]
         cached = sum(
             w * (h * c.input_tokens.mean_tokens if c.reuse else c.cached_input_tokens)
             for w, h, c in zip(weights, hits, self.classes, strict=True)
         )
-        return replace(self, lengths=replace(self.lengths, cached_tokens=cached), hit_fractions=hits)
+        lengths = replace(self.lengths, cached_tokens=cached)
+        return replace(self, lengths=lengths, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
 
     def request_rate_per_s(self, response_time_s: Array) -> Array:
         """Return requests per second when an answer takes so long; users wait for it before they ask again."""
@@ -81,7 +97,8 @@ def demand_of(scenario: Scenario) -> Demand:
         float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999))
         for c in scenario.classes
     )
-    return Demand(scenario.classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
+    lengths = Lengths(inputs, outputs, input_cv, output_cv, cached)
+    return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
 
 
 def sampled_requests(demand: Demand, rate_per_s: float, count: int, seed: int, longest: int) -> Requests:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.network import Network
+from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
@@ -214,6 +216,13 @@ LINK_OF_TIER = {"host": "pcie", "remote": "network"}
 """What joins a tier to the devices where no bandwidth is given."""
 
 
+class TierTokens(NamedTuple):
+    """A tier as a replica sees it."""
+
+    tokens: float
+    load_s_per_token: float
+
+
 def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens: float) -> OffloadTier:
     """Return a tier in blocks of the trace.
 
@@ -226,25 +235,39 @@ def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens
         a tier whose bandwidth nobody knows
     """
     spec = replica.spec
+    found = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
+    return OffloadTier(int(found.tokens / id_tokens), found.load_s_per_token * id_tokens, size.name)
+
+
+def tier_in_tokens(
+    network: Network,
+    device: Device,
+    sharding: Sharding,
+    kv_format: str,
+    size: TierSize,
+    prompt_tokens: float,
+) -> TierTokens:
+    """Return what a tier holds for one replica, and how long it takes to bring a token back; see offload_tier."""
     context = np.asarray(max(prompt_tokens, 1.0))
-    element = kv_bytes_per_element(spec.kv_format)
+    element = kv_bytes_per_element(kv_format)
 
     def bytes_per_token(ranks: float) -> float:
-        held = kv_bytes_per_sequence(spec.network, context, element, ranks)
-        return float((held + state_bytes_per_sequence(spec.network, ranks)) / context)
+        held = kv_bytes_per_sequence(network, context, element, ranks)
+        return float((held + state_bytes_per_sequence(network, ranks)) / context)
 
     rate, sent = size.bytes_per_s, bytes_per_token(1.0)
-    capacity = int(size.capacity_bytes / (sent * id_tokens))
+    capacity = size.capacity_bytes / sent
     if rate is None:
         link = LINK_OF_TIER.get(size.name)
-        per_device = links_of(spec.device)[link] if link else None
+        per_device = links_of(device)[link] if link else None
         if per_device is None:
             raise InputError(
-                f"--kv-offload {size.name}: its bandwidth is not known\n  give one: --kv-offload '{size.name}:{size.capacity_bytes / 1e9:g} GB@10 GB/s'"
+                f"kv_offload {size.name}: its bandwidth to {device.name} is not known\n"
+                f"  give one: --kv-offload '{size.name}:{size.capacity_bytes / 1e9:g} GB@10 GB/s', or bandwidth: 10 GB/s"
             )
-        sent = bytes_per_token(float(spec.sharding.tensor))
-        rate = per_device * float(spec.sharding.pipeline) * float(spec.sharding.data)
-    return OffloadTier(capacity, sent * id_tokens / rate, size.name)
+        sent = bytes_per_token(float(sharding.tensor))
+        rate = per_device * float(sharding.pipeline) * float(sharding.data)
+    return TierTokens(capacity, sent / rate)
 
 
 def _tiers_stated(tiers: Sequence[OffloadTier]) -> Assumption:

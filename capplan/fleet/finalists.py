@@ -101,6 +101,12 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
     )
 
 
+def after_loads(replica: Replica, demand: Demand) -> Replica:
+    """Return a replica whose requests wait for their blocks from offload tiers, each for the mean time."""
+    table = replica.table
+    return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
+
+
 def simulated(replica: Replica, clock: StepClock, demand: Demand, rate_per_s: float, longest: int) -> Outcome:
     """Return what the replica does with the scenario's traffic at a rate."""
     return simulate(
@@ -172,7 +178,7 @@ def confirmed_plan(
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
     question = replace(question, demand=found.demand)
-    replica = replica_of(spec_of(found, question))
+    replica = after_loads(replica_of(spec_of(found, question)), question.demand)
     clock = StepClock(replica.table)
     limit = confirmed_rate(replica, clock, question, found.request_rate_limit)
     if limit <= 0:

@@ -71,7 +71,7 @@ class Scenario:
     calibration: str | None = None
     price_file: str | None = None
     kv_offload: tuple[TierSize, ...] = ()
-    """Memory behind that of the devices of a replica; counted by the simulation alone."""
+    """Memory behind that of the devices of a replica, for prefixes that have no room there."""
     speculation: SpeculationPlan | None = None
     """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())

@@ -12,6 +12,7 @@ from capplan.accuracy.serving import network_class
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
+from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.plan import Relaxation
 from capplan.fleet.probability import needed_ratio, within_probability
 from capplan.hardware.device import Device
@@ -152,16 +153,33 @@ class _Part:
         """Return the layouts that hold the targets at some load, and how far the others are from it."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
-        seen = [self.question.demand.with_cache(float(tokens)) for tokens in cache_tokens]
+        seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
         found: list[Found] = []
         near: list[Relaxation] = []
-        for hits in sorted({demand.hit_fractions for demand in seen}):
-            rows = [row for row, demand in enumerate(seen) if demand.hit_fractions == hits]
+        kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
+        for kind in sorted(set(kinds)):
+            rows = [row for row, own_kind in enumerate(kinds) if own_kind == kind]
             own = replace(self, question=replace(self.question, demand=seen[rows[0]]))
             more, closest = own._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
             found += more
             near += closest
         return found, near
+
+    def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
+        """Return the demand as a replica of a layout sees it."""
+        demand = self.question.demand
+        tiers = [
+            tier_in_tokens(
+                self.network,
+                layout.device,
+                layout.sharding,
+                self.kv_format,
+                size,
+                float(demand.lengths.input_tokens),
+            )
+            for size in demand.tiers
+        ]
+        return demand.with_cache(cache_tokens, tiers)
 
     def _evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
@@ -181,7 +199,7 @@ class _Part:
                 np.maximum(most, 1.0)[:, None],
                 limits.max_num_batched_tokens[:, None],
                 prefill_first=q.profile.policy == "prefill_first",
-                request_s=q.profile.host.request_s,
+                request_s=q.profile.host.request_s + q.demand.load_s,
             ),
             grid,
         )

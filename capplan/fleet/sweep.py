@@ -11,6 +11,8 @@ import numpy as np
 
 from capplan import __version__
 from capplan.fleet.demand import Demand, sampled_requests
+from capplan.fleet.engine_use import tier_in_tokens
+from capplan.fleet.finalists import after_loads
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
@@ -109,8 +111,15 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
 
 def seen_demand(demand: Demand, replica: Replica) -> Demand:
     """Return the demand as a replica sees it: what its cache finds depends on the size of the cache."""
-    tokens = replica.kv_blocks * replica.scheduling.block_tokens
-    return demand.with_cache(float(tokens)) if demand.reuses else demand
+    if not demand.reuses:
+        return demand
+    spec, tokens = replica.spec, replica.kv_blocks * replica.scheduling.block_tokens
+    prompt = float(demand.lengths.input_tokens)
+    tiers = [
+        tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
+        for size in demand.tiers
+    ]
+    return demand.with_cache(float(tokens), tiers)
 
 
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
@@ -130,9 +139,11 @@ def swept_point(point: Point) -> Row:
     count = SAMPLED_REQUESTS
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
-    requests = sampled_requests(
-        seen_demand(point.demand, replica), point.request_rate or 1.0, count, point.seed, longest
-    )
+    demand = seen_demand(point.demand, replica)
+    requests = sampled_requests(demand, point.request_rate or 1.0, count, point.seed, longest)
+    if demand.load_s:
+        replica = after_loads(replica, demand)
+        clock = StepClock(replica.table)
     stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
     outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
     rate = middle_rate(outcome.parts[0])

@@ -86,9 +86,10 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
-    for key in ("kv_offload", "speculation"):
-        if getattr(scenario, key):
-            warnings.append(f"{key} counts in capplan simulate alone: plans are sized without it")
+    if scenario.speculation:
+        warnings.append("speculation counts in capplan simulate alone: plans are sized without it")
+    if scenario.kv_offload and not demand.reuses:
+        warnings.append("kv_offload finds nothing: no traffic says what a larger prefix cache would find")
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, and people may wait")
     if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:

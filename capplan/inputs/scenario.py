@@ -300,6 +300,21 @@ def _model(reading: _Reading, name: str) -> str:
     return reading.resolved(name) if explicit or beside.exists() else name
 
 
+def _tiers(reading: _Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
+    found = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
+    names = [tier.name for tier in found]
+    twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        at = ("kv_offload", twice, "name")
+        raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each its own name")
+    if found:
+        reading.assume(
+            "offload tiers hold what falls out of the cache; every request waits the mean time of its loads",
+            "kv_offload",
+        )
+    return found
+
+
 def _speculation(reading: _Reading, found: Speculation | None) -> SpeculationPlan | None:
     if found is None:
         return None
@@ -331,7 +346,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
-        kv_offload=tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload),
+        kv_offload=_tiers(reading, file),
         speculation=_speculation(reading, file.speculation),
         classes=_classes(reading, file.traffic),
         slo=_slo(reading, file.slo),

@@ -183,7 +183,7 @@ class ScenarioFile(Record):
     gpu_memory_utilization: Share | None = None
     calibration: str | None = None
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
-    """Counted by capplan simulate alone."""
+    """From the fastest to the slowest; for traffic that says which prefixes come again."""
     speculation: Speculation | None = None
     """Counted by capplan simulate alone."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capplan.cli.main import main
 from capplan.fleet.demand import demand_of, sampled_requests
+from capplan.fleet.engine_use import TierTokens
 from capplan.fleet.simulation import Stream, dealt_by_prefix, dealt_round_robin, simulated_fleet
 from capplan.inputs.replica import asked_replica
 from capplan.inputs.scenario import read_scenario
@@ -99,3 +101,35 @@ def test_every_request_goes_to_one_replica(prompts, replicas):
     assert arrivals.tolist() == whole.arrival_s.tolist()
     assert sum(part.block_ids.size for part in dealt) == whole.block_ids.size
     assert all((np.diff(part.arrival_s) >= 0).all() for part in dealt)
+
+
+def test_a_tier_adds_its_size_and_what_it_costs_to_load(scenario):
+    """Sizes add up along the curve; only what the tier finds beyond the cache is loaded."""
+    demand = demand_of(read_scenario(scenario))
+    curve = demand.classes[0].reuse
+    alone, larger = demand.with_cache(2e5), demand.with_cache(2e5 + 2 * 3e5)
+    tiered = demand.with_cache(2e5, [TierTokens(3e5, 2e-6)])
+    assert alone.hit_fractions < tiered.hit_fractions == larger.hit_fractions
+    gained = float(curve.hit_fraction(1e5 + 3e5) - curve.hit_fraction(1e5))
+    assert tiered.load_s == pytest.approx(gained * float(demand.lengths.input_tokens) * 2e-6, rel=0.05)
+    assert alone.load_s == 0.0
+
+
+def test_a_fleet_with_a_tier_needs_less_and_waits_for_its_loads(scenario, capsys):
+    """The same traffic on a small cache: with a host behind it a replica holds its targets at a larger rate."""
+
+    def plan(more):
+        small = scenario.with_name(f"s{len(more)}.yaml")
+        promise = "slo: {ttft_p95: 1 s}\ngpu_memory_utilization: 0.27\nmax_num_batched_tokens: 2048\n"
+        small.write_text(scenario.read_text() + promise + more)
+        assert main(["fleet", str(small), "--format", "json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        return answer["result"]["plans"][0], answer
+
+    alone, _ = plan("")
+    tiered, said = plan("kv_offload: [{name: host, capacity: 200 GB}]\n")
+    assert tiered["usd_per_hour"] <= alone["usd_per_hour"]
+    assert tiered["ttft_s"]["mean"] < alone["ttft_s"]["mean"]
+    slow, _ = plan("kv_offload: [{name: host, capacity: 200 GB, bandwidth: 2 GB/s}]\n")
+    assert slow["ttft_s"]["mean"] > tiered["ttft_s"]["mean"]
+    assert any("offload tiers" in line["assumption"] for line in said["assumptions"])
