@@ -160,7 +160,7 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
         "l2_bytes": machine.l2_bytes,
-        "tile_row_halvings": tile_row_halvings(machine),
+        "tile_row_halvings": tile_row_halvings(machine, dtype),
         "link_bytes_per_s": link,
         "network_bytes_per_s": link,
         "domain_devices": float(peaks.node_ranks),

@@ -25,8 +25,8 @@ COLD_CACHES_CUDA = 4.0
 """Operands are rotated over this many times the L2: what was read a whole arena ago is gone from it."""
 COLD_CACHES_CPU = 64.0
 """Operands of a CPU are rotated over this many second-level caches: the last level is shared, and may exceed memory's share."""
-CPU_TILE_ROWS = 16.0
-"""Of a matrix register of AMX; the kernels for vector registers have tiles as small."""
+CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
+"""Rows of the smallest tile: of a matrix register (AMX), and of kernels for vector registers, as timings show."""
 _QUERIES = (
     "driver_version",
     "clocks.sm",

@@ -27,8 +27,8 @@ class Machine:
     multiprocessors: int
     """Streaming multiprocessors; on a CPU the threads used."""
     l2_bytes: float
-    tile_rows: float | None = None
-    """Rows of the smallest tile of a matrix product; None where those of GPU libraries hold."""
+    tile_rows: Mapping[str, float] = field(default_factory=dict)
+    """Rows of the smallest tile of a matrix product, by dtype; a dtype that is not named has those of GPU libraries."""
     clocks: Mapping[str, str] = field(default_factory=dict)
     """Clocks and power state that the driver showed, as it wrote them; never set by us."""
 

@@ -42,16 +42,17 @@ MEASURED_NAMES = ("cpu", "measured")
 _FORM_FACTORS = ("pcie", "nvl")
 
 
-def tile_row_halvings(machine: Machine) -> float:
+def tile_row_halvings(machine: Machine, dtype: str) -> float:
     """Return how often the rows of the tiles of `operators` are halved to be those of a machine.
 
     Examples
     --------
-    >>> cpu = Machine("cpu", "a processor", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows=16.0)
-    >>> tile_row_halvings(cpu)
-    2.0
+    >>> cpu = Machine("cpu", "a processor", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows={"bf16": 16.0})
+    >>> tile_row_halvings(cpu, "bf16"), tile_row_halvings(cpu, "fp32")
+    (2.0, 0.0)
     """
-    return math.log2(TILES[0][0] / machine.tile_rows) if machine.tile_rows else 0.0
+    rows = machine.tile_rows.get(dtype)
+    return math.log2(TILES[0][0] / rows) if rows else 0.0
 
 
 def same_device(machine: Machine, device: Device) -> bool:
@@ -201,7 +202,7 @@ def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Eff
     unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]
     numbers |= {key: near[key] for key in unseen if key in near}
     if fit.kernel == "matmul":
-        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine)
+        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine, fit.dtype)
     launch = next((f.numbers["launch_s"].value for f in calibration.fits if f.kernel == "launch"), None)
     if "launch_s" in near and launch is not None:
         numbers["launch_s"] = launch

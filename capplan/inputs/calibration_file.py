@@ -5,7 +5,7 @@ import json
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -54,7 +54,7 @@ class MachineRecord(Record):
     memory_bytes: float = Field(gt=0)
     multiprocessors: int = Field(gt=0)
     l2_bytes: float = Field(gt=0)
-    tile_rows: float | None = Field(default=None, gt=0)
+    tile_rows: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     clocks: dict[str, str]
 
 
@@ -263,7 +263,7 @@ def _values(calibration: Calibration) -> dict[str, Any]:
         "quick": calibration.quick,
         "partial": calibration.partial,
         "machine": {name: getattr(machine, name) for name in MachineRecord.model_fields}
-        | {"clocks": dict(machine.clocks)},
+        | {"clocks": dict(machine.clocks), "tile_rows": dict(machine.tile_rows)},
         "peaks": {
             "memory_bytes_per_s": _rounded(calibration.peaks.memory_bytes_per_s),
             "flop_per_s": {
