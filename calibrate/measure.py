@@ -1,6 +1,7 @@
 """One run of the microbenchmarks: every case in its turn, within the time and the memory that there are."""
 
 import datetime
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ FULL_BUDGET_S = 700.0
 HOST_COPIES = ("host_to_device", "device_to_host")
 PASSES = {"cpu": 3, "cuda": 1}
 """Times that every case is measured, each on another minute: the neighbours of a processor come and go."""
+BUSY_LOAD_FRACTION = 0.5
+"""Load per processor from which a line says that others compute beside; a processor is never free, so it is not refused."""
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes beside inputs and outputs."""
@@ -54,6 +57,18 @@ class Run:
             )
             for _, (case, sample) in sorted(self.samples.items())
         ]  # fmt: skip
+
+
+def load_beside() -> str:
+    """Return what runs on this machine's processors before we do, in words; empty where little does, or nobody can tell."""
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return ""
+    processors = os.cpu_count() or 1
+    if load < BUSY_LOAD_FRACTION * processors:
+        return ""
+    return f"others use this machine: a load of {load:.1f} on {processors} processors at the start"
 
 
 def standing_bytes(planned: Sequence[Case], target: Target) -> float:
@@ -101,6 +116,9 @@ def calibrated(
     if planned is None and not quick and not target.is_cuda:
         run.unsupported.add(("matmul", "fp8"))
         _remark(run, f"matmul in fp8 is skipped: {NO_FP8}", tell)
+    beside = "" if target.is_cuda else load_beside()
+    if beside:
+        _remark(run, beside, tell)
     usual_s = QUICK_BUDGET_S[target.device.type] if quick else FULL_BUDGET_S
     budget_s = minutes * 60.0 if minutes else usual_s
     peak = peak_bytes(chosen, target)

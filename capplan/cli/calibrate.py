@@ -257,6 +257,12 @@ def _refitted(
     return refit_answer(found, output)
 
 
+def _is_calibration(name: str) -> bool:
+    """Return whether a name is that of a calibration file, not of a device or of its hardware YAML."""
+    path = Path(name)
+    return ".calibration" in path.suffixes or (path.suffix in SUFFIXES and "hardware_specs" not in path.parts)
+
+
 def _compared(first: str, second: str) -> "Answer":
     from capplan.calibrate.compare import (
         differences,
@@ -271,7 +277,7 @@ def _compared(first: str, second: str) -> "Answer":
     from capplan.report.calibrate_answer import comparison_answer
 
     own = read_calibration_file(first)
-    if Path(second).suffix not in SUFFIXES or "hardware_specs" in second:
+    if not _is_calibration(second):
         sheet = device(second)
         sides = file_side(own, first), shipped_side(sheet, efficiency_for(sheet), own.host)
         return comparison_answer(first, sheet.title, differences(*sides), own.notes)

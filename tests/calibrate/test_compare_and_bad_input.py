@@ -84,3 +84,34 @@ def test_without_torch_the_extra_is_named(program, tmp_path):
     assert ran.code == 2
     assert "needs torch" in ran.err
     assert "capplan[calibrate]" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"speed": 3}', "not a result of a tool that is known"),
+        ('{"completed": 8, "mean_ttft_ms": 3.0}', "duration"),
+        ("[]", "holds no results"),
+        ('{"completed": 8, "durat', "cut short"),
+    ],
+)
+def test_a_result_file_that_tells_nothing_is_refused(capplan, tmp_path, text, said):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    place = ("--model", "llama-3.1-8b", "--hardware", "h100-sxm", "--offline")
+    ran = capplan("calibrate", "--from", path, *place, "-o", tmp_path / "x.calibration.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "result.json" in ran.err.splitlines()[0]
+    assert not (tmp_path / "x.calibration.yaml").exists()
+
+
+def test_shipped_calibrations_are_compared_like_any_other(capplan):
+    from capplan.inputs.data_folder import data_folder
+
+    files = sorted((data_folder("hardware_specs") / "calibrations").glob("*.calibration.yaml"))
+    assert files
+    for path in files:
+        ran = capplan("calibrate", "--compare", path, path, "--format", "json")
+        assert ran.code == 0, ran.err
+        assert all(row["agrees"] for row in json.loads(ran.out)["result"]["rows"] if row["ratio"] is not None)

@@ -1,11 +1,13 @@
 """Whatever time there is, every kind of kernel gets its share of it; a slow case does not eat the others' time."""
 
+import os
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from capplan.calibrate.measure import load_beside
 from capplan.calibrate.shapes import cases
 from capplan.calibrate.timing import Effort, Sample, repeated
 from capplan.calibrate.turns import FIRST, furthest_first, in_turns
@@ -89,3 +91,11 @@ def test_sets_that_take_turns_share_no_memory(size, monkeypatch):
     places = sorted((one.data_ptr(), one.data_ptr() + one.numel() * 2) for one in cut)
     assert len(places) == len(calls) >= 1
     assert all(first[1] <= second[0] for first, second in pairwise(places))
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.2, ""), (64.0, "a load of 64.0")])
+def test_a_machine_that_others_use_is_said(load, said, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert said in load_beside()
+    assert bool(said) == bool(load_beside())
