@@ -1,16 +1,15 @@
 """Scores of serving predictions with numbers that had seen a row beside scores with numbers that had not.
 
 `left_out_text(own, left_out)` is the file capplan/accuracy/data/left_out.yaml, which docs/accuracy.md is written from.
-Both arguments are what `fit_serving.predictions_with` returns.
+Both arguments are what `fit_serving.fit_all` returns.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from capplan.accuracy.score import Prediction, Score, scored
 from capplan.accuracy.serving import row_groups
-from capplan.replica.replica import Replica
+from capplan.calibrate.host_rows import PredictedRow
 
 HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
@@ -23,28 +22,16 @@ COLUMNS = frozenset(
 )
 
 
-class Predicted(Protocol):
-    """What is needed of a row that was predicted."""
-
-    @property
-    def row(self) -> Mapping[str, str]:
-        """Columns of the row."""
-
-    @property
-    def replica(self) -> Replica:
-        """What ran it."""
-
-
 def _by_group(
-    pairs: Iterable[tuple[Predicted, Prediction]],
+    rows: Iterable[PredictedRow],
 ) -> dict[tuple[str, str, str], list[Prediction]]:
     out: dict[tuple[str, str, str], list[Prediction]] = {}
-    for item, prediction in pairs:
+    for row, prediction in ((one, prediction) for one in rows for prediction in one.predictions):
         column = prediction.metric.partition(":")[2] or prediction.metric
         if column not in COLUMNS:
             continue
         own = replace(prediction, metric=column)
-        for grouping, group in row_groups(item.row, item.replica, None).items():
+        for grouping, group in row_groups(row.item.row, row.item.replica, None).items():
             if grouping != "ranks":
                 out.setdefault((grouping, group, column), []).append(own)
     return out
@@ -55,9 +42,7 @@ def _figures(score: Score) -> str:
     return ", ".join("null" if value is None else f"{value:.4f}" for value in values)
 
 
-def left_out_text(
-    own: Sequence[tuple[Predicted, Prediction]], left_out: Sequence[tuple[Predicted, Prediction]]
-) -> str:
+def left_out_text(own: Sequence[PredictedRow], left_out: Sequence[PredictedRow]) -> str:
     """Return the file of scores by load, source, device, engine and model class.
 
     Parameters

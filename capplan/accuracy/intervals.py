@@ -106,3 +106,29 @@ def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Predict
         high = weighted_quantile(values, weights, (1.0 + level) / 2.0)
         out[key] = Interval(min(low, 1.0), max(high, 1.0), len(entries), groups)
     return out
+
+
+def left_out_coverage(predictions: Sequence[tuple[tuple[str, ...], str, Prediction]]) -> float:
+    """Return the share of values that lie inside the interval which all other groups give.
+
+    Parameters
+    ----------
+    predictions : regime keys, group, prediction; weighted, refusals left out
+
+    Returns
+    -------
+    [-]
+        share of the weight
+    """
+    groups = {group for _, group, _ in predictions}
+    held = total = 0.0
+    for group in groups:
+        intervals = residual_intervals(entry for entry in predictions if entry[1] != group)
+        for keys, own, prediction in predictions:
+            if own != group or not prediction.predicted or prediction.measured <= 0:
+                continue
+            bounds = interval_of(intervals, keys) or widest(intervals)
+            ratio = prediction.measured / prediction.predicted
+            held += prediction.weight * (bounds.low_ratio <= ratio <= bounds.high_ratio)
+            total += prediction.weight
+    return held / max(total, 1e-12)

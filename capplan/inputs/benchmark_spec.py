@@ -85,6 +85,7 @@ class RunSettings:
     max_num_batched_tokens: int | None = None
     memory_fraction: float | None = None
     expert_kernel: str = ""
+    expert_parallel: bool = False
 
 
 def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
@@ -108,6 +109,8 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     if tokens == "context":
         longest = (benchmark.input_tokens + benchmark.output_tokens) / NOMINAL_SHARE
         tokens = int(longest) + SPARE_CONTEXT_TOKENS
+    elif tokens == "two_prompts":
+        tokens = 2 * round(benchmark.input_tokens / NOMINAL_SHARE)
     return RunSettings(
         profile=own,
         max_model_len=recipe.max_model_len,
@@ -116,6 +119,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
         memory_fraction=recipe.memory_fraction,
         expert_kernel=recipe.expert_kernel or "",
+        expert_parallel=recipe.expert_parallel or False,
     )
 
 
@@ -163,13 +167,14 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     version = recipe_settings(benchmark).engine_version or benchmark.engine_version
     engine = profile(benchmark.engine, version)
     network = network_as_run(network, engine)
+    sharding = benchmark.sharding
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
         profile=run.profile,
-        sharding=benchmark.sharding,
+        sharding=replace(sharding, expert=sharding.tensor) if run.expert_parallel else sharding,
         kv_format=run.kv_format,
         max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
         max_num_seqs=run.max_num_seqs,

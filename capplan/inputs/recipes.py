@@ -23,7 +23,7 @@ class RecipeSettings(Record):
     engine_version: str | None = None
     max_model_len: int | None = None
     max_num_seqs: int | Literal["clients"] | None = None
-    max_num_batched_tokens: int | Literal["context"] | None = None
+    max_num_batched_tokens: int | Literal["context", "two_prompts"] | None = None
     memory_fraction: float | None = None
     graph_tokens: int | None = None
     """Largest step with prompts that runs under CUDA graphs."""
@@ -31,6 +31,8 @@ class RecipeSettings(Record):
     hold_share: float | None = None
     """Share of the token budget that ends a hold."""
     poll_steps: int | None = None
+    expert_parallel: bool | None = None
+    """Experts are spread over the tensor ranks."""
     expert_kernel: str | None = None
     """Part of the name of the kernel for routed experts."""
 
@@ -42,6 +44,7 @@ class RecipeRows(Record):
     models: list[str] = Field(default_factory=list)
     devices: list[str] = Field(default_factory=list)
     weights: list[str] = Field(default_factory=list)
+    versions: list[str] = Field(default_factory=list)
     lengths: str | None = None
     """Nominal prompt/answer tokens."""
     clients_from: int = 0
@@ -86,6 +89,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (not rows.models or benchmark.model in rows.models)
         and (not rows.devices or benchmark.device in rows.devices)
         and (not rows.weights or benchmark.weight_format in rows.weights)
+        and (not rows.versions or benchmark.engine_version in rows.versions)
         and (rows.lengths is None or rows.lengths == "/".join(nominal))
         and (benchmark.concurrency or 0) >= rows.clients_from
         and (below is None or float(benchmark.sharding.tensor) < below)

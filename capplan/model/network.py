@@ -63,6 +63,8 @@ class Attention:
     """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
     biases_softmax: bool = False
     """Attention sinks and the like: no cost, kept for the report."""
+    query_key_norms: Literal["none", "head", "wide"] = "none"
+    """Norms of queries and keys: of each head, or over all heads at once, whose mean squares tensor ranks exchange."""
     index_heads: int = 0
     """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
     index_head_dim: int = 0

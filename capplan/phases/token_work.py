@@ -4,7 +4,7 @@ Every function takes the tokens of the whole replica and returns the cost on one
 attention-data-parallel replica are spread evenly over its groups.
 """
 
-from capplan.model.network import Experts, Layer, Network, Projection
+from capplan.model.network import Attention, Experts, Layer, Network, Projection
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -87,13 +87,17 @@ def elementwise_costs(
     """Return the elementwise kernels of one layer: a fused add and norm before each block, rotary, activation.
 
     A fused add and norm reads and writes the residual and the branch (4 passes of 2 bytes; every stream of a
-    residual that has several); rotary reads and writes q and k, and the cache write copies k and v; the
-    activation reads gate and up and writes one of them; a compressor writes and reads its values in fp32.
+    residual that has several); rotary reads and writes q and k, and the cache write copies k and v, as do norms
+    of q and k; the activation reads gate and up and writes one of them; a compressor writes and reads its values in fp32.
     """
     costs = []
     norm_bytes = 4.0 * (layer.residual_streams + 1.0) * hidden_size * tokens
     if layer.mixers:
         costs.append(pass_cost("norm", norm_bytes, rates))
+    for mixer in layer.mixers:
+        if isinstance(mixer, Attention) and mixer.query_key_norms != "none":
+            width = (mixer.query_heads + mixer.kv_heads) * mixer.head_dim / tensor_parallel
+            costs.append(pass_cost("query_key_norm", 4.0 * width * tokens, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
@@ -115,7 +119,7 @@ def collective_costs(
     """Return the collectives of one layer.
 
     One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts
-    together). Under attention data parallelism experts gather the tokens of all groups first and
+    together); norms over all heads exchange two mean squares in fp32 for each token. Under attention data parallelism experts gather the tokens of all groups first and
     scatter their sums afterwards.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
@@ -123,6 +127,10 @@ def collective_costs(
     reduced = OperatorCost("all_reduce", all_reduce_time_s(ranks, message, rates.link), sent_bytes=message)
     names = {(p.tensor_class, p.split) for p in layer.projections}
     costs = []
+    if any(isinstance(mixer, Attention) and mixer.query_key_norms == "wide" for mixer in layer.mixers):
+        squares = 8.0 * tokens / sharding.data
+        seconds = all_reduce_time_s(ranks, squares, rates.link)
+        costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
         costs.append(reduced)
     if layer.experts:

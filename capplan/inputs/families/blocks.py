@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from capplan.inputs.families.config import Config
 from capplan.model.network import (
@@ -80,6 +81,7 @@ def attention(
     chunked: bool = False,
     cached: bool = True,
     sinks: bool = False,
+    query_key_norms: Literal["none", "head", "wide"] = "none",
 ) -> Attention:
     """Return the mixer of these heads."""
     return Attention(
@@ -91,6 +93,7 @@ def attention(
         chunked=chunked,
         cached=cached,
         biases_softmax=sinks,
+        query_key_norms=query_key_norms,
     )
 
 

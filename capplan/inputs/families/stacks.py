@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from capplan.inputs.families.blocks import (
     Heads,
@@ -58,8 +59,11 @@ def block(
 ) -> Layer:
     """Return one layer of attention and feed-forward."""
     width = shape.hidden_size * (2 if traits.norm_bias else 1)
+    norms: Literal["none", "head", "wide"] = (
+        "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
+    )
     return decoder_layer(
-        attention(shape, window, chunked=chunked, sinks=traits.sinks),
+        attention(shape, window, chunked=chunked, sinks=traits.sinks, query_key_norms=norms),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
         traits.norms * width + attention_norms(shape, traits),

@@ -1,0 +1,113 @@
+"""Measured rows of serving, ready to be predicted with any host times."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from capplan.accuracy.benchmark import Benchmark, benchmark_of
+from capplan.accuracy.replay import replayed_columns, requests_of
+from capplan.accuracy.score import Prediction
+from capplan.accuracy.serving import load_of, measured_columns, row_weight
+from capplan.engine.lookup import version_key
+from capplan.engine.profile import HostOverhead
+from capplan.errors import CapplanError
+from capplan.inputs.benchmark_spec import benchmark_spec
+from capplan.inputs.validation import is_core
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.tables import table_of_plan, with_host
+
+ERAS: dict[str, tuple[str, ...]] = {
+    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.18.0"),
+    "sglang": ("0.4.0",),
+    "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0", "1.2.0"),
+}
+"""Versions from which a set of numbers holds: where an engine's stack changed. TensorRT-LLM 1.0.9 is the build for gpt-oss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row, ready to be predicted with any host times."""
+
+    row: Mapping[str, str]
+    benchmark: Benchmark
+    replica: Replica
+    weight: float
+    group: str
+    """Source, model and device."""
+
+
+def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
+    """Return the core rows that can be predicted."""
+    items = []
+    for row in rows:
+        if not is_core(row):
+            continue
+        try:
+            benchmark = benchmark_of(row)
+            replica = replica_of(benchmark_spec(benchmark))
+        except CapplanError:
+            continue
+        items.append(Item(row, benchmark, replica, row_weight(row), row.get("group") or ""))
+    return items
+
+
+def era_of(item: Item) -> tuple[str, str]:
+    """Return the engine and the version from which its numbers hold."""
+    profile = item.replica.spec.profile
+    key = version_key(profile.asked_version or profile.version) or (999, 0, 0)
+    older = [since for since in ERAS[profile.engine] if (version_key(since) or (0, 0, 0)) <= key]
+    return profile.engine, older[-1] if older else ERAS[profile.engine][0]
+
+
+def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None = None) -> dict[str, float]:
+    """Return the columns of a row with some host times.
+
+    Parameters
+    ----------
+    item : the row
+    host : times; the graphs that the engine captured are the row's own
+    most_requests : [-]
+        requests to replay at most; None: as many as the benchmark sent
+
+    Returns
+    -------
+    columns of measured rows; empty where the run cannot be replayed
+    """
+    spec, benchmark = item.replica.spec, item.benchmark
+    own = replace(host, graph_tokens=spec.profile.host.graph_tokens)
+    layers = len(spec.network.layers)
+    table = table_of_plan(with_host(item.replica.device_tables, own, layers, offline=spec.offline), 0)
+    if most_requests is not None and requests_of(benchmark) > most_requests:
+        benchmark = replace(benchmark, requests=most_requests)
+    try:
+        return replayed_columns(benchmark, replace(item.replica, table=table))
+    except CapplanError:
+        return {}
+
+
+def steering_columns(item: Item) -> list[str]:
+    """Return the columns that steer the fit: mean latencies of a server, throughput of a batch."""
+    measured = measured_columns(item.row)
+    latency = [c for c in ("ttft_ms_mean", "tpot_ms_mean") if c in measured]
+    middle = [c for c in ("ttft_ms_p50", "tpot_ms_p50") if c in measured]
+    whole = [c for c in ("output_tok_s",) if c in measured]
+    return latency or middle or whole
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRow:
+    """A row and one prediction for each of its measured values."""
+
+    item: Item
+    load: str
+    predictions: tuple[Prediction, ...]
+    """Their metric is kind:column."""
+
+
+def predicted_row(item: Item, host: HostOverhead) -> PredictedRow:
+    """Return the predictions of a row with some host times."""
+    columns, kind = predicted_columns(item, host), item.row.get("kind", "")
+    predictions = tuple(
+        Prediction(item.row.get("id", ""), f"{kind}:{name}", value, columns.get(name), weight=item.weight)
+        for name, value in measured_columns(item.row).items()
+    )
+    return PredictedRow(item, load_of(item.benchmark, columns), predictions)
