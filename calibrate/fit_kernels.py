@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
 from capplan.accuracy.kernels import predicted_latency
-from capplan.calibrate.kernel_device import fitted_device, pooled_parts
+from capplan.calibrate.kernel_device import Pooled, fitted_device, pooled_parts
 from capplan.calibrate.kernel_parts import Timing
 from capplan.calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.hardware.device import Device
@@ -114,6 +115,26 @@ def with_missing_kernels(fits: Mapping[str, Fit], fitted: Mapping[str, Mapping[s
     return complete
 
 
+def held_out_errors(pooled: Mapping[str, Pooled]) -> Unseen:
+    """Return the errors of fits that had not seen the shape family, by table and group.
+
+    Parameters
+    ----------
+    pooled : by device, then by key and part
+
+    Returns
+    -------
+    relative errors
+    """
+    found: Unseen = {}
+    for parts in pooled.values():
+        for part in parts.values():
+            for place, error in zip(part.scored, part.held_out_errors, strict=True):
+                if np.isfinite(error):
+                    found.setdefault(place, []).append(float(error))
+    return found
+
+
 def predictions(
     rows: Sequence[Mapping[str, Any]], efficiencies: Mapping[str, Efficiency]
 ) -> list[float | None]:
@@ -164,11 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         held_out = not options.no_held_out
         devices = {name: device(name) for name in CATALOGUE_NAMES}
         pooled = pooled_parts(devices, every, held_out=held_out)
+        unseen = held_out_errors(pooled)
         for name in chosen:
             own = [timing for timing in every if timing.case.device == name]
-            fitted[name], found = fitted_device(devices[name], own, pooled[name], held_out=held_out)
-            for key, errors in found.items():
-                unseen.setdefault(key, []).extend(errors)
+            fitted[name] = fitted_device(devices[name], own, pooled[name])
             sys.stderr.write(f"{name}: {len(fitted[name])} fits on {len(own)} timings\n")
         for name, fits in fitted.items():
             file, names = CATALOGUE_NAMES[name]

@@ -13,11 +13,9 @@ from capplan.calibrate.kernel_parts import (
     UNTOLD,
     PartFit,
     Timing,
-    fitted_part,
     record_numbers,
 )
 from capplan.calibrate.kernel_pools import known_numbers, pool_of
-from capplan.calibrate.kernel_scores import Unseen
 from capplan.calibrate.pooled_fit import pooled_fits
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
@@ -29,8 +27,6 @@ EXPERTS_ORDER = (
 )  # fmt: skip
 """Which of several kernels an engine takes by itself in the versions that were timed (parts of the names for
 experts); others follow by rows."""
-STARTS = {"link": 12, "linear_attention": 8}
-"""Random starts of the solver where minima are many: algorithms that take over from each other."""
 SMALLEST = 4
 """Fewer timings than this tell nothing."""
 
@@ -42,7 +38,7 @@ Pooled = dict[Group, PartFit]
 def pooled_parts(
     devices: Mapping[str, Device], timings: Sequence[Timing], *, held_out: bool
 ) -> dict[str, Pooled]:
-    """Return the parts that are fitted on all devices together.
+    """Return what the timings of all devices say of every part of every kernel.
 
     Parameters
     ----------
@@ -57,25 +53,21 @@ def pooled_parts(
     pools: dict[tuple[str, str, str], dict[Group, list[Timing]]] = {}
     for timing in timings:
         case = timing.case
-        pool = pool_of(case)
-        if pool is not None:
-            groups = pools.setdefault((case.kernel, case.part, pool), {})
+        if case.part not in MODULES:
+            groups = pools.setdefault((case.kernel, pool_of(case), case.part), {})
             groups.setdefault((case.device, case.key), []).append(timing)
     found: dict[str, Pooled] = {name: {} for name in devices}
-    for (_, part, _), groups in sorted(pools.items()):
-        known = {group: known_numbers(own[0].case) for group, own in groups.items()}
+    numbers: dict[str, dict[str, dict[str, float]]] = {name: {} for name in devices}
+    for _, every in sorted(pools.items()):
+        groups = {group: own for group, own in every.items() if len(own) >= SMALLEST}
+        if not groups:
+            continue
+        known = {group: known_numbers(own[0].case, numbers[group[0]]) for group, own in groups.items()}
         for (name, key), fit in pooled_fits(devices, groups, known, held_out=held_out).items():
+            part = groups[name, key][0].case.part
             found[name][key, part] = replace(fit, numbers={**known[name, key], **fit.numbers})
+            numbers[name][key] = {**numbers[name].get(key, {}), **found[name][key, part].numbers}
     return found
-
-
-def _grouped(own: Sequence[Timing]) -> dict[Group, list[Timing]]:
-    groups: dict[Group, list[Timing]] = {}
-    for timing in own:
-        if timing.case.part not in MODULES:
-            groups.setdefault((timing.case.key, timing.case.part), []).append(timing)
-    # NCCL tells the ring that the engines' own collectives fall back to
-    return dict(sorted(groups.items(), key=lambda item: "@nccl" not in item[0][0]))
 
 
 def _engine_of(key: str) -> str:
@@ -98,13 +90,14 @@ def _borrowed(key: str, numbers: Mapping[str, dict[str, float]], name: str) -> f
     return None if best is None else best[1]
 
 
-def _rank(key: str, rows: int) -> tuple[str, int, int]:
-    variant = key.partition(":")[2]
+def _rank(key: str, rows: int) -> tuple[str, int, str, int]:
+    start, _, variant = key.partition(":")
     if key.startswith("experts/"):
         order = next((i for i, name in enumerate(EXPERTS_ORDER) if name in variant), len(EXPERTS_ORDER))
     else:
         order = ATTENTION_ORDER.index(variant) if variant in ATTENTION_ORDER else len(ATTENTION_ORDER)
-    return key.partition(":")[0], order, -rows
+    kernel, _, engine = start.partition("@")
+    return kernel, order, engine, -rows
 
 
 def _completed(
@@ -117,8 +110,8 @@ def _completed(
         values, guessed = dict(numbers[key]), []
         ratio = values.pop("loop_l2_ratio", 1.0)
         for name in record_numbers(kernel, {}):
-            if name in values:
-                continue
+            if name in values or name not in START_AND_RANGE.keys() | UNTOLD.keys():
+                continue  # the others have defaults
             if name in UNTOLD:
                 values[name] = UNTOLD[name]
                 continue
@@ -133,66 +126,30 @@ def _completed(
     return complete
 
 
-def _fixed(
-    key: str, numbers: Mapping[str, dict[str, float]]
-) -> tuple[dict[str, float], tuple[str, ...] | None]:
-    """Return numbers that a fit takes as given, and which are left to fit.
-
-    vLLM calls DeepGEMM as SGLang does, but was timed outside CUDA graphs: only its launch is told.
-    """
-    if key.startswith("link/bf16@") and "link/bf16@nccl" in numbers:
-        return dict(numbers["link/bf16@nccl"]), None
-    if key.startswith("matmul/fp8_block@vllm"):
-        same = next(
-            (numbers[k] for k in ("matmul/fp8_block@sglang", "matmul/fp8_block@trtllm") if k in numbers), None
-        )
-        if same is not None:
-            return {k: v for k, v in same.items() if k != "loop_l2_ratio"}, ()
-    return {}, None
-
-
-def fitted_device(
-    device: Device, own: Sequence[Timing], pooled: Pooled, *, held_out: bool
-) -> tuple[dict[str, Fit], Unseen]:
+def fitted_device(device: Device, own: Sequence[Timing], pooled: Pooled) -> dict[str, Fit]:
     """Return all fits of one device.
 
     Parameters
     ----------
     device : as the vendor states it
     own : its timings
-    pooled : parts that were fitted on all devices together
-    held_out : whether to refit without each third of the shape families
+    pooled : what the timings of all devices say of this one
 
     Returns
     -------
-    fits by key, an engine's default kernel before its others, and the errors on held-out thirds
+    fits by key, an engine's default kernel before its others
     """
     numbers: dict[str, dict[str, float]] = {}
     parts: dict[str, list[PartFit]] = {}
-    unseen: Unseen = {}
-    groups = _grouped(own)
-    later = [group for group in groups if group[0].startswith("matmul/fp8_block@vllm")]
-    for key, part in [*(group for group in groups if group not in later), *later]:
-        timings = groups[key, part]
-        if len(timings) < SMALLEST:
-            continue
-        fixed, free = _fixed(key, numbers)
-        fixed = {**fixed, **{k: v for k, v in numbers.get(key, {}).items() if k != "loop_l2_ratio"}}
-        starts = STARTS.get(timings[0].case.kernel, 4)
-        found = pooled.get((key, part)) or fitted_part(
-            device, timings, fixed, held_out=held_out, free=free, starts=starts
-        )
-        numbers[key] = {**fixed, **numbers.get(key, {}), **found.numbers}
-        parts.setdefault(key, []).append(found)
-        for timing, error in zip(timings, found.held_out_errors, strict=True):
-            if not np.isnan(error):
-                unseen.setdefault((timing.table, timing.group), []).append(float(error))
+    for (key, _), fit in pooled.items():
+        numbers[key] = {**numbers.get(key, {}), **fit.numbers}
+        parts.setdefault(key, []).append(fit)
     rows = {key: sum(len(p.errors) for p in found) for key, found in parts.items()}
     fits = {
         key: _fit(values, guessed, parts[key]) for key, (values, guessed) in _completed(numbers, rows).items()
     }
     modules = _module_fits(device, fits, own)
-    return {**fits, **_layer_records(fits, modules), **modules}, unseen
+    return {**fits, **_layer_records(fits, modules), **modules}
 
 
 def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[PartFit]) -> Fit:

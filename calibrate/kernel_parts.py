@@ -1,20 +1,14 @@
-"""Fit the numbers of kernels to timings: part by part, robustly, and again without each third of the shapes."""
+"""Timings as calls of operators, and what is known of every number before they are fitted."""
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from capplan.accuracy.kernel_rows import KernelCase
-from capplan.accuracy.kernels import PARTS, Part, eager_time_s, part_time_s
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Fit
 from capplan.numbers import Array
-from capplan.operators.device_rates import RECORDS, kernel_rates
+from capplan.operators.device_rates import RECORDS
 
 START_AND_RANGE: dict[str, tuple[float, float, float]] = {
     "compute_fraction": (0.75, 0.03, 1.0), "memory_fraction": (0.8, 0.02, 1.0), "sharpness": (3.5, 1.0, 12.0),
@@ -55,8 +49,6 @@ QUANTISING = frozenset({"fp8", "fp8_block", "int8", "nvfp4"})
 TYPICAL_ERROR = 0.05
 """Relative errors beyond this count less than squared: a tenth of the timings are off by half for no reason of
 shape (a neighbour is not), and the numbers should not follow them."""
-PULL = 0.03
-"""Weight that keeps a number that no timing tells at its start."""
 LARGEST_WEIGHT = 8.0
 """Of a timing of the first table (shapes of dense models) against one of the second (a sample of everything):
 both tables weigh the same, up to this."""
@@ -92,6 +84,8 @@ class PartFit:
     held_out_errors: Array
     """By timing, of fits that had not seen its shape family; NaN where none was made."""
     versions: tuple[str, ...]
+    scored: tuple[tuple[str, str], ...] = ()
+    """By timing: table and group."""
 
 
 def timing_columns(own: Sequence[Timing]) -> dict[str, Array]:
@@ -106,117 +100,6 @@ def fold_of(case: KernelCase) -> int:
     """Return which third a timing belongs to: by its shape family, so that a family is never split."""
     shape = ",".join(f"{case.arguments.get(name, 0.0):g}" for name in SHAPE[case.kernel])
     return zlib.crc32(shape.encode()) % FOLDS
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """One part of one kernel on one device, ready for the solver."""
-
-    part: Part
-    names: tuple[str, ...]
-    columns: Mapping[str, Array]
-    seconds: Array
-    weights: Array
-    rates: Any
-    l2_bytes: float
-    eager: NDArray[np.bool_]
-
-    def predicted(self, logs: Array, keep: NDArray[np.bool_] | None = None) -> Array:
-        values = dict(zip(self.names, np.exp(logs), strict=True))
-        ratio = values.pop("loop_l2_ratio", 1.0)
-        columns = (
-            self.columns if keep is None else {name: column[keep] for name, column in self.columns.items()}
-        )
-        rates = replace(self.rates, **values)
-        seconds = part_time_s(self.part, columns, rates, self.l2_bytes, ratio)
-        eager = self.eager if keep is None else self.eager[keep]
-        if eager.any():
-            seconds = np.where(eager, eager_time_s(seconds, rates.launch_s), seconds)
-        return np.asarray(seconds, dtype=np.float64)
-
-    def solved(self, keep: NDArray[np.bool_], starts: Sequence[Array]) -> Array:
-        low, high = (np.log([START_AND_RANGE[name][i] for name in self.names]) for i in (1, 2))
-        middle = np.log([START_AND_RANGE[name][0] for name in self.names])
-        measured, weights = np.log(self.seconds[keep]), np.sqrt(self.weights[keep])
-
-        def residuals(logs: Array) -> Array:
-            predicted = np.log(np.maximum(self.predicted(logs, keep), 1e-12))
-            return np.concatenate([weights * (predicted - measured), PULL * (logs - middle)])
-
-        best: Any = None
-        for start in starts:
-            inside = np.clip(start, low + 1e-4, high - 1e-4)
-            found = least_squares(
-                residuals,
-                inside,
-                bounds=(low, high),
-                loss="soft_l1",
-                f_scale=TYPICAL_ERROR,
-                diff_step=3e-3,
-                max_nfev=80,
-            )
-            best = found if best is None or found.cost < best.cost else best
-        return np.asarray(best.x, dtype=np.float64)
-
-
-def fitted_part(
-    device: Device, own: Sequence[Timing], fixed: Mapping[str, float], *, held_out: bool,
-    starts: int = 4, free: tuple[str, ...] | None = None,
-) -> PartFit:  # fmt: skip
-    """Return the numbers of one part, its in-sample errors, and those of thirds that were not seen.
-
-    Parameters
-    ----------
-    device : as the vendor states it
-    own : timings of one device, kernel key and part
-    fixed : numbers of the same record that other timings tell
-    held_out : whether to refit without each third
-    starts : random starts of the solver
-    free : numbers to fit, where not all that the part tells
-
-    Returns
-    -------
-    the numbers and errors
-    """
-    case = own[0].case
-    part = PARTS[case.kernel, case.part]
-    names = tuple(
-        name
-        for name in (part.numbers if free is None else free)
-        if name != "quantise_passes" or case.format in QUANTISING
-    )
-    eager = np.array([timing.case.eager for timing in own])
-    if eager.any():
-        names = (*names, "launch_s")
-    if part.read_bytes is not None and free is None:
-        names = (*names, "loop_l2_ratio")
-    seconds = np.array([timing.seconds for timing in own])
-    first = np.array([timing.table == "kernels_measured" for timing in own])
-    balance = np.clip((~first).sum() / max(first.sum(), 1), 1.0, LARGEST_WEIGHT)
-    weights = np.where(first, balance, 1.0)
-    base = {name: START_AND_RANGE[name][0] for name in START_AND_RANGE}
-    rates = kernel_rates(
-        case.kernel, device, case.format, Fit({**record_numbers(case.kernel, base), **fixed})
-    )
-    problem = _Problem(
-        part, names, timing_columns(own), seconds, weights, rates, device.l2_bytes or 0.0, eager
-    )
-    random = np.random.default_rng(0)
-    middle = np.log([START_AND_RANGE[name][0] for name in names])
-    guesses = [middle + (random.normal(0.0, 0.5, len(names)) if i else 0.0) for i in range(starts)]
-    everything = np.ones(len(own), dtype=bool)
-    best = problem.solved(everything, guesses)
-    errors = np.abs(problem.predicted(best) / seconds - 1.0)
-    unseen = np.full(len(own), np.nan)
-    if held_out:
-        folds = np.array([fold_of(timing.case) for timing in own])
-        for fold in range(FOLDS):
-            keep = folds != fold
-            if keep.sum() > len(names) and (~keep).any():
-                again = problem.solved(keep, [middle, best])
-                unseen[~keep] = np.abs(problem.predicted(again, ~keep) / seconds[~keep] - 1.0)
-    versions = tuple(sorted({f"{timing.case.engine or 'all engines'} {timing.version}" for timing in own}))
-    return PartFit(dict(zip(names, (float(v) for v in np.exp(best)), strict=True)), errors, unseen, versions)
 
 
 def record_numbers(kernel: str, values: Mapping[str, float]) -> dict[str, float]:

@@ -37,11 +37,46 @@ def expert_library(variant: str, fmt: str) -> str:
     return "trtllm-gen" if "trtllm" in variant or fmt == "w4a8_mxfp4_mxfp8" else "cutlass"
 
 
-def pool_of(case: KernelCase) -> str | None:
-    """Return the pool that a timing is fitted in, None where its kernel is fitted by itself."""
-    return expert_library(case.variant, case.format) if case.kernel == "experts" else None
+def pool_of(case: KernelCase) -> str:
+    """Return the pool that a timing is fitted in: the kernels of one library, on all devices and in all formats.
+
+    Pools are fitted in the order of their names, within a kernel.
+    """
+    if case.kernel == "experts":
+        return expert_library(case.variant, case.format)
+    if case.kernel == "matmul":
+        return f"{case.format.removesuffix('_plugin')}{' launched' if case.eager else ''}"
+    if case.kernel == "link":
+        return f"{LINK_POOLS[case.part]} {case.engine}{' over PCIe' if case.device == 'l40s' else ''}"
+    if case.kernel == "elementwise":
+        return case.format
+    return case.engine if case.kernel == "latent_bmm" else case.variant or case.engine
 
 
-def known_numbers(case: KernelCase) -> Mapping[str, float]:
-    """Return the numbers of a kernel that are not fitted."""
-    return EXPERT_LIBRARIES[expert_library(case.variant, case.format)] if case.kernel == "experts" else {}
+LINK_POOLS: Mapping[str, str] = {"nccl": "1", "direct": "2", "dispatch": "3", "combine": "4"}
+"""Engines' kernels fall back to the ring, and a combine sends as a dispatch does."""
+
+
+def known_numbers(case: KernelCase, numbers: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the numbers of a kernel that its timings do not tell.
+
+    vLLM calls DeepGEMM as SGLang does, but was timed outside CUDA graphs: only its launch is told.
+
+    Parameters
+    ----------
+    case : one of its timings
+    numbers : of the kernels of this device that were fitted before, by key
+
+    Returns
+    -------
+    numbers by name
+    """
+    known = dict(numbers.get(case.key, {}))
+    if case.kernel == "experts":
+        known |= EXPERT_LIBRARIES[expert_library(case.variant, case.format)]
+    if case.kernel == "link" and case.part != "nccl":
+        known = {**numbers.get("link/bf16@nccl", {}), **known}
+    if case.kernel == "matmul" and case.eager:
+        keys = ("matmul/fp8_block@sglang", "matmul/fp8_block@trtllm")
+        known |= next((dict(numbers[key]) for key in keys if key in numbers), {})
+    return {name: value for name, value in known.items() if name != "loop_l2_ratio"}

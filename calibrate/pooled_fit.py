@@ -3,8 +3,7 @@
     log x_gn = m_n + w_n z_gn
 
 A number n of a group g (device, kernel, format, engine) is that of its pool, m, as far off as the timings of the group
-demand: every z costs as much as a timing that is off by one `TRUST`. Widths w say which numbers are the
-device's (shares of a peak, starts: wide) and which the library's (tiles, ramps: narrow, or shared where w = 0).
+demand: every z costs as much as a timing that is off by one `TRUST`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,20 +34,20 @@ from capplan.operators.device_rates import kernel_rates
 Group = tuple[str, str]
 """Catalogue name of a device, and key of a fit."""
 
-TRUST = 0.1
+TRUST = 0.05
 """Relative error of a timing that is worth one width of a number."""
 POOL_WIDTH = 1.0
 """Of a pool's number around its start, in natural logarithms."""
 WIDTHS: Mapping[str, float] = {
-    "compute_fraction": 1.0, "memory_fraction": 1.0, "floor_s": 1.0, "routed_passes": 1.0, "token_passes": 1.0,
-    "loop_l2_ratio": 0.5, "launch_s": 1.0,
+    "ring_ramp_bytes": 2.0, "crowding_exponent": 2.0, "direct_crowding_exponent": 2.0, "multicast_fraction": 2.0,
+    "all_to_all_step_s": 1.5,
 }  # fmt: skip
 """Of a group's number around its pool's, in natural logarithms; `USUAL_WIDTH` for others."""
-USUAL_WIDTH = 0.4
+USUAL_WIDTH = 1.0
 _STEP = 1e-3
 _ROUNDS = 60
 _ENOUGH = 1e-4
-"""Relative gain of a round of the solver after which it stops."""
+"""Relative gain of two rounds of the solver after which it stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +100,10 @@ def stacked_rows(rates: Any, index: NDArray[np.intp]) -> Any:
     )
 
 
+def _widths(names: Sequence[str]) -> Array:
+    return np.array([WIDTHS.get(name, USUAL_WIDTH) for name in names])
+
+
 def _ranges(names: Sequence[str]) -> tuple[Array, Array]:
     ends = np.log([START_AND_RANGE[name][1:] for name in names])
     return ends[:, 0], ends[:, 1]
@@ -141,6 +144,7 @@ def _rows(
                 name not in known
                 and (name != "quantise_passes" or fmt in QUANTISING)
                 and (name != "launch_s" or eager)
+                and (name != "loop_l2_ratio" or not own[0].case.eager)
                 for name in names
             ]
         )
@@ -174,7 +178,7 @@ class _Solver:
     def numbers(self, unknowns: Array) -> Array:
         """Return the logarithms by group and number."""
         count = len(self.rows.names)
-        widths = np.array([WIDTHS.get(name, USUAL_WIDTH) for name in self.rows.names])
+        widths = _widths(self.rows.names)
         return np.asarray(unknowns[:count] + widths * unknowns[count:].reshape(self.groups, count))
 
     def _residuals(self, unknowns: Array, middle: Array) -> Array:
@@ -188,7 +192,7 @@ class _Solver:
         rows, count = self.rows, len(self.rows.names)
         low, high = _ranges(rows.names)
         logs = self.numbers(unknowns)[rows.group]
-        widths = np.array([WIDTHS.get(name, USUAL_WIDTH) for name in rows.names])
+        widths = _widths(rows.names)
         now = rows.predicted(logs)
         scale = np.sqrt(rows.weights) * _robust(now - rows.logs)[1]
         slopes = np.zeros((len(now) + unknowns.size, unknowns.size))
@@ -211,7 +215,7 @@ class _Solver:
         middle = np.log([START_AND_RANGE[name][0] for name in self.rows.names])
         unknowns = np.concatenate([middle, np.zeros(self.groups * len(middle))]) if start is None else start
         residuals, damping = self._residuals(unknowns, middle), 1e-2
-        cost = float(residuals @ residuals)
+        cost, small = float(residuals @ residuals), 0
         for _ in range(_ROUNDS):
             slopes = self._slopes(unknowns)
             square, gradient = slopes.T @ slopes, slopes.T @ residuals
@@ -226,7 +230,8 @@ class _Solver:
                     damping = max(damping / 3.0, 1e-6)
                     break
                 damping *= 4.0
-            if gain < _ENOUGH:
+            small = small + 1 if gain < _ENOUGH else 0
+            if small > 1:
                 break
         return unknowns
 
@@ -273,5 +278,6 @@ def pooled_fits(
         active = rows.active[mine][0]
         values = {name: float(numbers[index, i]) for i, name in enumerate(rows.names) if active[i]}
         versions = tuple(sorted({f"{t.case.engine or 'all engines'} {t.version}" for t in own}))
-        fits[group] = PartFit(values, errors[mine], unseen[mine], versions)
+        scored = tuple((timing.table, timing.group) for timing in own)
+        fits[group] = PartFit(values, errors[mine], unseen[mine], versions, scored)
     return fits

@@ -39,6 +39,9 @@ ATTENTION_VARIANTS = {
     "vllm_flashinfer_fiprefill": "flashinfer", "vllm_flashinfer_fidecode": "flashinfer",
 }  # fmt: skip
 
+LARGEST_GROUP = 32.0
+"""Query heads of one KV head that TensorRT-LLM decodes together; beyond them it reads the cache for every head."""
+
 DEEPSEEK = {"hidden": 7168.0, "q_lora": 1536.0, "kv_lora": 512.0, "rope": 64.0, "nope": 128.0, "value": 128.0}
 """Widths of the MLA layers that were timed (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
 
@@ -127,6 +130,12 @@ def _attention(row: Mapping[str, Any]) -> KernelCase | str:
     if prefill and kernel in {"vllm_flashinfer_trtllmdecode", "vllm_flashinfer_fidecode"}:
         variant += "-mixed"
     head_dim, heads = _number(row, "head_dim", 128.0), _number(row, "num_heads")
+    if (
+        not prefill
+        and variant == "own"
+        and heads > LARGEST_GROUP * (_number(row, "num_kv_heads", 0.0) or heads)
+    ):
+        variant += "-ungrouped"
     shape = {
         "sequences": _number(row, "batch"),
         "query_heads": heads,
@@ -188,8 +197,12 @@ def _experts(row: Mapping[str, Any]) -> KernelCase | str:
     fmt = FORMATS.get(_text(row, "dtype"), "")
     if fmt not in BYTES:
         return f"experts in {_text(row, 'dtype')} are not modelled"
-    weight, activation = BYTES[fmt]
     kernel = _text(row, "kernel").replace("_situ_as_silu", "")
+    if fmt == "w4a16_mxfp4" and kernel == "sglang_fused_moe_triton":
+        fmt = (
+            "bf16"  # the weights were widened before: four times the bytes, and the numbers of 16-bit weights
+        )
+    weight, activation = BYTES[fmt]
     ranks, router = _number(row, "moe_ep_size", 1.0), _text(row, "distribution")
     if router != "balanced" and router not in POWER_LAWS:
         return f"router distribution {router!r} is not modelled"

@@ -25,6 +25,9 @@ L2_USABLE = 0.9
 L2_EDGE = 0.2
 """Share of L2 over which it goes from all to nothing."""
 
+NEVER_S = 1e3
+"""Start of an algorithm that a library does not have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -160,6 +163,8 @@ def _moved_bytes(a: Arguments) -> Number:
 
 
 def _nccl_s(a: Arguments, rates: Any) -> Number:
+    # the kernels of engines are not in NCCL
+    rates = replace(rates, one_shot_floor_s=NEVER_S, two_shot_floor_s=NEVER_S)
     ranks, message = a["ranks"], a["message_bytes"]
     operation = a["operation"]
     gather_s = collective.all_gather_time_s(ranks, message, rates)
