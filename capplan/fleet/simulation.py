@@ -15,7 +15,7 @@ from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import FINISHED, SHED, Outcome, Spread, histogram_spread, slo_met, spread
-from capplan.serving.requests import Admission, Requests
+from capplan.serving.requests import NAMED_BLOCKS, Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo, Target
@@ -103,6 +103,7 @@ def capacity_per_s(replica: Replica, requests: Requests, engines: Engines | None
     answers are mixed as in a steady state; all at once would prefill first and finish in a rush.
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
+    offered = replace(offered, answer_ids=None, answer_counts=None)
     clients = max(1, min(replica.scheduling.max_num_seqs, len(offered) // 4))
     more: dict[str, Any] = {}
     if engines is not None:
@@ -179,13 +180,12 @@ def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
     columns: dict[str, Any] = {}
     for item in fields(requests):
         column = getattr(requests, item.name)
-        if column is not None and item.name != "block_ids":
+        if column is not None and item.name not in NAMED_BLOCKS:
             columns[item.name] = column[rows]
-    if requests.block_ids is not None and requests.block_counts is not None:
-        ends = np.cumsum(requests.block_counts)
-        starts = ends - requests.block_counts
-        pieces = [requests.block_ids[starts[row] : ends[row]] for row in rows.tolist()]
-        columns["block_ids"] = np.concatenate(pieces)
+    for name in NAMED_BLOCKS:
+        pieces = requests.pieces(name)
+        if pieces is not None:
+            columns[name] = np.concatenate([pieces[row] for row in rows.tolist()])
     return replace(requests, **columns)
 
 

@@ -1,7 +1,7 @@
 """A request trace as a whole: when requests came, and how long prompt and answer were."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.statistics import interarrival_cv
 from capplan.workload.summary import PrefixReuse
 from capplan.workload.trace import Counts, TracePart
+from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
 
 MAX_REQUESTS = 2_000_000
 """Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
@@ -74,14 +75,21 @@ class Trace:
 
     def requests(self) -> Requests:
         """Return the requests as the simulation wants them."""
+        prompts, outputs = self.input_tokens.astype(np.int64), self.output_tokens.astype(np.int64)
         hashed = self.block_ids.size > 0
-        return Requests(
-            self.input_tokens.astype(np.int64),
-            self.output_tokens.astype(np.int64),
+        named = Requests(
+            prompts,
+            outputs,
             self.arrival_s,
             block_ids=self.block_ids if hashed else None,
             block_counts=self.block_counts if hashed else None,
         )
+        if not hashed or self.block_tokens > LARGEST_BLOCK_TOKENS:
+            return named
+        answers, counts = answer_blocks(
+            self.block_ids, self.block_counts, prompts, outputs, self.block_tokens
+        )
+        return replace(named, answer_ids=answers, answer_counts=counts)
 
 
 def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:

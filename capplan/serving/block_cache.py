@@ -159,6 +159,17 @@ class BlockCache:
             self._absent.discard(block)
         return fewer
 
+    def keep(self, ids: Sequence[int]) -> None:
+        """Keep blocks that have been worked on outside any prompt, as those of an answer, the tail going first."""
+        for block in reversed(ids):
+            if block in self._users:
+                continue
+            tier = self._tier_of(block)
+            if tier >= 0:
+                del self._tiers[tier][block]
+            self._free[block] = None
+            self._free.move_to_end(block)
+
     def trim(self, room: int) -> None:
         """Let go of the least recently used blocks beyond the room there is."""
         free = self._free

@@ -16,6 +16,10 @@ from capplan.numbers import Array
 Counts = NDArray[np.int64]
 
 
+NAMED_BLOCKS = {"block_ids": "block_counts", "answer_ids": "answer_counts"}
+"""Columns that hold several ids for each request -> columns with their numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Requests:
     """Requests as columns of equal length, in order of arrival."""
@@ -34,6 +38,10 @@ class Requests:
     """Identities of the full blocks of all prompts, one prompt after the other; equal ids are equal prefixes."""
     block_counts: Counts | None = None
     """How many of block_ids belong to each request."""
+    answer_ids: Counts | None = None
+    """Identities of the blocks that the answers complete, which are known once a request has ended."""
+    answer_counts: Counts | None = None
+    """How many of answer_ids belong to each request."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -44,12 +52,23 @@ class Requests:
         columns: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
-            if column is not None and field.name != "block_ids":
+            if column is not None and field.name not in NAMED_BLOCKS:
                 columns[field.name] = column[start:stop]
-        if self.block_ids is not None and self.block_counts is not None:
-            first = int(self.block_counts[:start].sum())
-            columns["block_ids"] = self.block_ids[first : first + int(self.block_counts[start:stop].sum())]
+        for name, counts_name in NAMED_BLOCKS.items():
+            ids, counts = getattr(self, name), getattr(self, counts_name)
+            if ids is not None and counts is not None:
+                first = int(counts[:start].sum())
+                columns[name] = ids[first : first + int(counts[start:stop].sum())]
         return replace(self, **columns)
+
+    def pieces(self, name: str) -> list[Counts] | None:
+        """Return the ids of a column of NAMED_BLOCKS by request; None where there are none."""
+        ids, counts = getattr(self, name), getattr(self, NAMED_BLOCKS[name])
+        if ids is None or counts is None:
+            return None
+        ends = np.cumsum(counts)
+        starts = ends - counts
+        return [ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,7 @@ class InFlight:
     """One request between arrival and end; what is kept per request in the system and nothing after it."""
 
     __slots__ = (
+        "answer_ids",
         "arrival_s",
         "base",
         "block_ids",
@@ -108,6 +128,7 @@ class InFlight:
         self.shared_tokens = 0
         self.class_index = 0
         self.block_ids: list[int] = []
+        self.answer_ids: list[int] = []
         self.received = False
         self.done_tokens = 0
         self.blocks = 0
@@ -149,15 +170,20 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
             raise InputError(f"request {first + int(bad[0])}: {name} is {value}; it must be at least 1")
     for field in fields(requests):
         column = getattr(requests, field.name)
-        if column is not None and field.name != "block_ids" and column.shape != requests.input_tokens.shape:
+        if (
+            column is not None
+            and field.name not in NAMED_BLOCKS
+            and column.shape != requests.input_tokens.shape
+        ):
             raise InputError(f"requests: {field.name} has {column.size} entries for {len(requests)} requests")
-    for name in ("cached_tokens", "class_index", "block_counts"):
+    for name in ("cached_tokens", "class_index", "block_counts", "answer_counts"):
         column = getattr(requests, name)
         if column is not None and np.any(column < 0):
             where = first + int(np.flatnonzero(column < 0)[0])
             raise InputError(f"request {where}: {name} is negative")
-    if (requests.block_ids is None) != (requests.block_counts is None):
-        raise InputError("requests: block_ids and block_counts must be given together")
+    for name, counts in NAMED_BLOCKS.items():
+        if (getattr(requests, name) is None) != (getattr(requests, counts) is None):
+            raise InputError(f"requests: {name} and {counts} must be given together")
     arrival = requests.arrival_s
     if timed and arrival is not None and arrival.size:
         if not np.all(np.isfinite(arrival)) or arrival[0] < 0.0:
@@ -177,6 +203,7 @@ class Feed:
     """
 
     __slots__ = (
+        "_answers",
         "_columns",
         "_delay_s",
         "_lists",
@@ -202,6 +229,7 @@ class Feed:
         source = (requests,) if isinstance(requests, Requests) else requests
         self._parts = _parts(source, self.PART_REQUESTS, timed=concurrency is None)
         self._lists: list[tuple[float, int, int, int, int, list[int]]] = []
+        self._answers: list[list[int]] = []
         self._position = 0
         self._delay_s = delay_s
         self._priority = priority
@@ -220,6 +248,8 @@ class Feed:
         if cached:
             flight.cached_tokens = cached
         flight.block_ids = block_ids
+        if self._answers:
+            flight.answer_ids = self._answers[self._position]
         if class_index:
             flight.class_index = class_index
         if self._priority:
@@ -254,9 +284,10 @@ class Feed:
             return False
         zeros = [0] * len(part)
         ids: list[list[int]] = [[]] * len(part)
-        if part.block_ids is not None and part.block_counts is not None:
-            ends = np.cumsum(part.block_counts)[:-1]
-            ids = [piece.tolist() for piece in np.split(part.block_ids, ends)]
+        prompts = part.pieces("block_ids")
+        if prompts is not None:
+            ids = [piece.tolist() for piece in prompts]
+        self._answers = [piece.tolist() for piece in part.pieces("answer_ids") or ()]
         self._lists = list(
             zip(
                 zeros if part.arrival_s is None else part.arrival_s.tolist(),

@@ -297,6 +297,8 @@ class Server(EngineState):
             self._drop_stale()
 
     def _finish(self, flight: InFlight) -> None:
+        if flight.answer_ids and self._cache:
+            self._cache.keep(flight.answer_ids)
         self._release(flight)
         self._ledger.finished(flight, self.now_s)
         self._feed.ended(self.now_s)

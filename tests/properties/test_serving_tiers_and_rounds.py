@@ -159,7 +159,23 @@ class TieredReference(Reference):
 
     # --- steps ---
 
+    def keep_answer(self, request):
+        """The blocks that an answer has completed stay known, behind those of its prompt."""
+        starts = np.concatenate(([0], np.cumsum(self.requests.answer_counts)))
+        ids = self.requests.answer_ids[starts[request.index] : starts[request.index + 1]].tolist()
+        others = self.in_use()
+        for block in reversed(ids):
+            if block in others:
+                continue
+            for place in [self.kept, *self.tiers]:
+                if block in place:
+                    place.remove(block)
+            self.kept.append(block)
+            self.known.add(block)
+
     def finish(self, request):
+        if self.caching:
+            self.keep_answer(request)
         self.give_back(request, len(request.ids))
         self.running.append(request)
         super().finish(request)
@@ -307,9 +323,10 @@ def random_chat(seed, policy):
         caching = PrefixCaching(size, tiers)
         counts = requests.input_tokens // size
         chats = [rng.permutation(1000)[:200] + 1000 * chat for chat in range(3)]
-        ids = []
-        for count in counts:
-            chat, own = chats[int(rng.integers(0, 3))], int(rng.integers(0, count + 1))
+        ids, answers = [], []
+        for count, output in zip(counts, requests.output_tokens, strict=True):
+            chat, own = chats[int(rng.integers(0, 3))], int(rng.choice([count, rng.integers(0, count + 1)]))
+            answers.append(chat[own : own + output // size] if own == count else chat[:0])
             fresh = rng.integers(10**6, 10**9, max(int(count) - own, 0))
             ids += [*chat[:own].tolist(), *fresh.tolist()]
         requests = Requests(
@@ -319,6 +336,8 @@ def random_chat(seed, policy):
             class_index=requests.class_index,
             block_ids=np.array(ids, dtype=np.int64),
             block_counts=counts,
+            answer_ids=np.concatenate(answers),
+            answer_counts=np.array([len(answer) for answer in answers]),
         )
     options |= {"caching": caching, "growth": growth, "query": query}
     return requests, table, scheduling, blocks, options

@@ -1,0 +1,80 @@
+"""Conversations in a trace: which blocks of a prompt are the answer of the turn before."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+
+LARGEST_BLOCK_TOKENS = 64
+"""Of larger blocks the last whole one of a prompt says too little about what follows it (an assumption)."""
+
+
+def answer_blocks(
+    block_ids: Counts,
+    block_counts: Counts,
+    input_tokens: Counts,
+    output_tokens: Counts,
+    block_tokens: int,
+) -> tuple[Counts, Counts]:
+    """Return the blocks that each answer completes, as the prompt of the next turn names them.
+
+    A request is the next turn of an earlier one if its prompt begins with all whole blocks of that prompt, the last of
+    which came with it for the first time, and is long enough to hold its answer too.
+
+    Parameters
+    ----------
+    block_ids : [-]
+        of all prompts, one after the other, in order of arrival; equal ids stand for equal prefixes.
+    block_counts : [blocks]
+        of each prompt.
+    input_tokens, output_tokens : [tokens]
+        of each request.
+    block_tokens : [tokens]
+        of one block.
+
+    Returns
+    -------
+    ids of the answers, one request after the other, and how many belong to each [blocks]
+
+    Examples
+    --------
+    A prompt of two blocks, an answer of two more, and the next turn, of five blocks:
+
+    >>> ids, counts = np.array([1, 2, 1, 2, 3, 4, 5]), np.array([2, 5])
+    >>> answer_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
+    (array([3, 4]), array([2, 0]))
+
+    References
+    ----------
+    Alibaba, qwen-bailian-usagetraces-anon: prompts of later turns hold the earlier ones with their answers,
+    https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon.
+    """
+    ends = np.cumsum(block_counts)
+    ids = block_ids.tolist()
+    answers: list[list[int]] = [[] for _ in range(block_counts.size)]
+    seen: set[int] = set()
+    last: dict[int, int] = {}
+    rows = zip(
+        (ends - block_counts).tolist(),
+        ends.tolist(),
+        input_tokens.tolist(),
+        output_tokens.tolist(),
+        strict=True,
+    )
+    ready: list[tuple[int, int]] = []
+    for row, (start, end, prompt, output) in enumerate(rows):
+        own = ids[start:end][: prompt // block_tokens]
+        ready.append((len(own), (prompt + output) // block_tokens))
+        for place in range(len(own) - 1, -1, -1):
+            before = last.get(own[place])
+            if before is None or ready[before][0] != place + 1:
+                continue
+            whole = ready[before][1]
+            if whole <= len(own) and not answers[before]:
+                answers[before] = own[place + 1 : whole]
+            break
+        if own and own[-1] not in seen:
+            last[own[-1]] = row
+        seen.update(own)
+    counts = np.array([len(answer) for answer in answers], dtype=np.int64)
+    return np.array([block for answer in answers for block in answer], dtype=np.int64), counts
