@@ -219,11 +219,12 @@ def main(arguments: Sequence[str]) -> int:
         (package / "engine" / "host_times.py").write_text(host_times_text(times), encoding="utf-8")
     report("in sample", own)
     report("left out", left_out)
-    (data / "left_out.yaml").write_text(left_out_text(own, left_out), encoding="utf-8")
     residuals = regime_residuals(left_out)
+    coverage = left_out_coverage(residuals)
+    (data / "left_out.yaml").write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
     intervals = residual_intervals(residuals)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
-    print(f"80 % interval from the other groups holds: {100 * left_out_coverage(residuals):.1f} %")
+    print(f"80 % interval from the other groups holds: {100 * coverage:.1f} %")
     return 0
 
 

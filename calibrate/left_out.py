@@ -15,7 +15,6 @@ HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
     "# written by `python -m capplan.calibrate.fit_serving`.\n"
     "# [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, left out\n"
-    "scores:\n"
 )
 COLUMNS = frozenset(
     {"ttft_ms_mean", "ttft_ms_p50", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "output_tok_s"}
@@ -42,13 +41,17 @@ def _figures(score: Score) -> str:
     return ", ".join("null" if value is None else f"{value:.4f}" for value in values)
 
 
-def left_out_text(own: Sequence[PredictedRow], left_out: Sequence[PredictedRow]) -> str:
+def left_out_text(
+    own: Sequence[PredictedRow], left_out: Sequence[PredictedRow], interval_coverage: float
+) -> str:
     """Return the file of scores by load, source, device, engine and model class.
 
     Parameters
     ----------
     own : rows and their predictions with numbers fitted on all rows
     left_out : the same rows with numbers fitted without their group
+    interval_coverage : [-]
+        share of left-out values that lie in the interval which the other groups give
 
     Returns
     -------
@@ -60,4 +63,4 @@ def left_out_text(own: Sequence[PredictedRow], left_out: Sequence[PredictedRow])
         name = ", ".join(f'"{part}"' for part in key)
         first, second = scored(seen[key]), scored(unseen[key])
         lines.append(f"  - [{name}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
-    return HEAD + "".join(lines)
+    return f"{HEAD}interval_coverage: {interval_coverage:.4f}\nscores:\n" + "".join(lines)

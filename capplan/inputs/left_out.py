@@ -35,3 +35,11 @@ def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], Le
             grouping, group, column, count, median, within, left_median, left_within
         )
     return found
+
+
+def left_out_interval_coverage(path: Path = LEFT_OUT_FILE) -> float | None:
+    """Return the share of left-out values in the interval that the other groups give; None where no fit left any."""
+    if not path.exists():
+        return None
+    found = read_yaml(path, kind="a table of scores").value.get("interval_coverage")
+    return None if found is None else float(found)

@@ -22,6 +22,7 @@ from capplan.inputs.model import read_model
 from capplan.inputs.prices import scenario_prices
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.replica.spec import network_as_run
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -98,7 +99,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
             f"{demand.lengths.output_tokens:.0f} tokens, over the context of {tokens}\n  raise max_model_len"
         )
     question = Question(
-        networks=networks,
+        networks={name: network_as_run(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
         efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
         kv_formats=scenario.kv_dtypes,

@@ -18,7 +18,7 @@ from capplan.memory.packed_pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, network_as_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def asked_replica(
     target = named_device(hardware, calibration)
     rules, host_assumptions, host_warnings = refitted_profile(calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    served = in_weight_format(network, weight_dtype) if weight_dtype else network
+    served = network_as_run(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     kv_format, assumptions = cache_dtype(network, kv_dtype)
     sharding = Sharding(
         float(tensor_parallel), float(pipeline_parallel), float(expert_parallel), float(data_parallel)

@@ -2,12 +2,17 @@
 
 import gzip
 import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
 
 from capplan.accuracy.targets import SERVING
-from capplan.calibrate.fit_serving import items_of, predictions_with
+from capplan.calibrate.host_fit import LOSS_SCALE, NUMBERS, Slopes, numbers_of, prior_host, slopes_of, solved
+from capplan.calibrate.host_rows import items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.left_out import left_out_scores
+from capplan.inputs.left_out import left_out_interval_coverage, left_out_scores
 from capplan.inputs.measured import measured_rows
 from capplan.inputs.validation import BUILT_IN_POINTS, validation
 from capplan.report.accuracy_page import coverage_text, fitted_section, interval_table, separated_table
@@ -27,14 +32,60 @@ def quick_rows():
 
 def test_scores_are_read_as_they_were_written(tmp_path):
     items = items_of(quick_rows())[:25]
-    own = [pair for item in items for pair in predictions_with([item], item.replica.spec.profile.host)]
+    own = [predicted_row(item, item.replica.spec.profile.host) for item in items]
     path = tmp_path / "left_out.yaml"
-    path.write_text(left_out_text(own, own), encoding="utf-8")
+    path.write_text(left_out_text(own, own, 0.8), encoding="utf-8")
+    assert left_out_interval_coverage(path) == 0.8
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     for entry in found.values():
         assert entry.median_error == entry.left_out_median_error
         assert 0.0 <= entry.within_20 <= 1.0
+
+
+def rows_of(true, count, outliers=0):
+    """Rows whose errors vanish at known numbers, but for a few that are wrong for another reason."""
+    rng = np.random.default_rng(5)
+    spread = np.array([number.spread for number in NUMBERS])
+    rows = []
+    for place in range(count):
+        slopes = rng.normal(size=(2, len(NUMBERS))) * 0.3 / spread
+        errors = slopes @ (numbers_of(prior_host()) - true)
+        if place < outliers:
+            errors = errors + 2.0
+        rows.append(Slopes(f"group {place}", np.ones(2), errors, slopes))
+    return rows
+
+
+@pytest.mark.parametrize("outliers", [0, 25])
+def test_the_fit_finds_the_numbers_behind_the_rows(outliers):
+    """Errors that are linear in the numbers are fitted exactly, in spite of rows that are far off."""
+    spread = np.array([number.spread for number in NUMBERS])
+    true = numbers_of(prior_host()) + 0.4 * spread
+    found = numbers_of(solved(rows_of(true, 200, outliers), prior_host(), 1.0))
+    assert np.abs((found - true) / spread).max() < 0.03
+
+
+def test_a_fit_without_rows_is_the_prior_and_stays_near_with_few():
+    spread = np.array([number.spread for number in NUMBERS])
+    true = numbers_of(prior_host()) + 0.9 * spread
+    assert solved([], prior_host(), 1.0) == prior_host()
+    weak = [Slopes("g", np.full(2, 1e-3), row.errors, row.slopes) for row in rows_of(true, 1)]
+    found = numbers_of(solved(weak, prior_host(), 1.0))
+    assert np.abs((found - numbers_of(prior_host())) / spread).max() < 0.2
+
+
+def test_slopes_of_a_replay_tell_what_it_does_when_a_number_moves():
+    """First order: a step of a quarter moves the errors as the slopes say, to a third of the move."""
+    item = items_of(quick_rows())[0]
+    host = item.replica.spec.profile.host
+    here = slopes_of(item, host)
+    place = [number.name for number in NUMBERS].index("step_s")
+    moved = slopes_of(item, replace(host, step_s=host.step_s + NUMBERS[place].step / 4))
+    expected = here.slopes[:, place] * NUMBERS[place].step / 4
+    assert (
+        np.abs(moved.errors - here.errors - expected).max() < np.abs(expected).max() / 3 + 0.01 * LOSS_SCALE
+    )
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):

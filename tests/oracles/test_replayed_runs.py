@@ -1,0 +1,160 @@
+"""How published benchmarks were run: NVIDIA's tool, and servers whose launch scripts are public."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from capplan.accuracy import trtllm_bench
+from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
+from capplan.accuracy.replay import requests_of
+from capplan.engine.lookup import ENGINES
+from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.inputs.benchmark_spec import benchmark_network, benchmark_spec
+from capplan.inputs.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
+from capplan.inputs.hardware import device
+from capplan.inputs.recipes import recipe_settings, recipes
+from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.replica.replica import replica_of
+
+CLOSED = {
+    "kind": "online_conc", "source_family": "inferencex", "engine": "trtllm", "date": "2025-10-29",
+    "model_hf_id": "meta-llama/Llama-3.1-70B", "weights_dtype": "fp8", "kv_dtype": "auto", "gpu": "h200-sxm",
+    "num_gpus": "4", "tp": "4", "isl": "921.6", "osl": "921.6", "length_distribution": "uniform[0.8,1]", "concurrency": "32",
+}  # fmt: skip
+OFFLINE = {
+    "kind": "offline_max", "engine": "trtllm", "engine_version": "1.0", "model_hf_id": "nvidia/Llama-3.3-70B-Instruct-FP8",
+    "weights_dtype": "fp8", "kv_dtype": "auto", "gpu": "h200-sxm", "num_gpus": "1", "tp": "1", "isl": "1000", "osl": "1000",
+}  # fmt: skip
+
+
+def test_every_recipe_names_things_that_exist():
+    assert len(recipes()) > 10
+    for recipe in recipes():
+        assert recipe.where.engine in ENGINES
+        for model in recipe.where.models:
+            assert benchmark_network(model, "auto").layers
+        for name in recipe.where.devices:
+            assert device(name).name == name
+        assert recipe.settings.model_dump(exclude_none=True), recipe.scripts
+
+
+def test_later_recipes_add_to_earlier_ones():
+    """TensorRT-LLM holds prompts back in the 1024/1024 runs below eight ranks, and only there."""
+    held = recipe_settings(benchmark_of(CLOSED))
+    assert (held.kv_dtype, held.hold_steps, held.hold_share) == ("fp8", 20, 0.9)
+    longer = recipe_settings(benchmark_of({**CLOSED, "isl": "7372.8"}))
+    assert (longer.kv_dtype, longer.hold_steps) == ("fp8", None)
+    assert recipe_settings(benchmark_of({**CLOSED, "num_gpus": "8", "tp": "8"})).hold_steps is None
+    assert recipe_settings(benchmark_of({**CLOSED, "source_family": "mine"})).kv_dtype is None
+
+
+def test_a_recipe_reaches_the_replica_and_a_stated_dtype_wins():
+    spec = benchmark_spec(benchmark_of(CLOSED))
+    assert spec.kv_format == "fp8"
+    assert spec.max_num_batched_tokens == 2048 + 200
+    scheduling = replica_of(spec).scheduling
+    assert (scheduling.hold_steps, scheduling.hold_tokens) == (20, int(0.9 * 2248))
+    assert benchmark_spec(benchmark_of({**CLOSED, "kv_dtype": "bf16"})).kv_format == "bf16"
+
+
+def test_the_tool_of_nvidia_sends_as_many_requests_as_its_page_says():
+    assert requests_of(benchmark_of(OFFLINE)) == 3000
+    assert requests_of(benchmark_of({**OFFLINE, "isl": "128", "osl": "128"})) == 30000
+
+
+@pytest.mark.parametrize(
+    ("held", "prompt", "answer", "stages", "limits"),
+    [
+        (50.0, 128.0, 128.0, 1, (64, 2048)),  # least batch 64, least budget 2048
+        (300.0, 1000.0, 1000.0, 1, (384, 2048)),  # 300 -> whole 128s; 600 tokens -> the least
+        (9000.0, 2048.0, 128.0, 1, (4096, 32768)),  # both at their largest
+        (1000.0, 1000.0, 1000.0, 2, (512, 2048)),  # half of the cache for each stage
+        (2000.0, 2000.0, 1000.0, 1, (2048, 6144)),  # 2000 -> whole 256s; 6000 -> whole 512s
+    ],
+)
+def test_limits_of_the_tool_by_hand(held, prompt, answer, stages, limits):
+    assert trtllm_bench.limits(held, prompt, answer, stages) == limits
+
+
+def test_the_cache_that_the_tool_believes_in_by_hand():
+    """0.95 (141 GiB - weights) over 2 x 80 layers x 8 heads x 128 x 1 byte x 2000 tokens."""
+    spec = benchmark_spec(benchmark_of(OFFLINE))
+    memory = 141.0 * 2.0**30
+    weights = 70.6e9
+    by_hand = 0.95 * (memory - weights) / (2.0 * 80 * 8 * 128 * 2000.0)
+    found = trtllm_bench.cache_requests(spec.network, spec.sharding, memory, 1.0, 2000.0)
+    assert found == pytest.approx(by_hand, rel=0.05)
+
+
+def test_experts_without_a_stated_size_ran_with_attention_data_parallelism():
+    row = {
+        **OFFLINE,
+        "num_gpus": "8",
+        "tp": "8",
+        "ep": "",
+        "notes": "doc says enable_attention_dp for MoE; EP size not stated",
+    }
+    sharding = benchmark_of(row).sharding
+    assert (sharding.tensor, sharding.data, sharding.expert) == (1.0, 8.0, 8.0)
+    assert benchmark_of({**row, "ep": "1"}).sharding.tensor == 8.0
+
+
+def test_an_engine_that_exploits_no_windows_reads_and_keeps_every_token():
+    mistral = {
+        **OFFLINE,
+        "model_hf_id": "mistralai/Mistral-7B-v0.1",
+        "weights_dtype": "fp16",
+        "isl": "20000",
+        "osl": "2000",
+    }
+    old = benchmark_spec(benchmark_of({**mistral, "engine_version": "0.14.0"}))
+    new = benchmark_spec(benchmark_of(mistral))
+    assert all(mixer.window_tokens is None for layer in old.network.layers for mixer in layer.mixers)
+    assert any(mixer.window_tokens for layer in new.network.layers for mixer in layer.mixers)
+    windowed = replace(new.profile, memory=replace(new.profile.memory, whole_windows=False))
+    sizes = [
+        engine_reserved_bytes_per_sequence(new.network, new.sharding, profile, 22000.0, 2.0, 2048.0)
+        for profile in (new.profile, windowed)
+    ]
+    assert sizes[0] > 3.0 * sizes[1]
+
+
+@pytest.mark.parametrize(("name", "spread"), [(name, own) for name, own in DATASETS.items()])
+def test_lengths_of_a_data_set_keep_their_mean_and_their_limit(name, spread):
+    means = {"sharegpt_standard_v1": (240.0, 345.0), "sharegpt_edge_v1": (72.0, 208.0)}.get(
+        name, (28650.0, 256.0)
+    )
+    benchmark = replace(benchmark_of(OFFLINE), lengths=name, input_tokens=means[0], output_tokens=means[1])
+    prompts, answers = lengths_of(benchmark, 5000)
+    assert prompts.max() <= spread.longest_prompt
+    assert answers.max() <= spread.longest_answer
+    assert np.mean(prompts) == pytest.approx(means[0], rel=0.03)
+    assert np.mean(answers) == pytest.approx(means[1], rel=0.03)
+
+
+def test_a_server_of_cards_shares_less_of_its_path_than_the_timed_one():
+    """The collectives that were timed on the L40S keep their own number; a served one takes that of served results."""
+    timed, names = shipped_efficiencies()["l40s"]
+    key = next(key for key in timed.fits if key.startswith("link/"))
+    assert timed.fits[key].numbers["crowding_exponent"] > 1.0
+    assert efficiency_for(device(names[0])).fits[key].numbers["crowding_exponent"] == PCIE_CROWDING_EXPONENT
+    linked = efficiency_for(device("h100-sxm"))
+    assert (
+        linked is shipped_efficiencies()["h100"][0] or linked.fits == shipped_efficiencies()["h100"][0].fits
+    )
+
+
+def test_a_kernel_that_was_asked_for_is_taken_from_whoever_timed_it():
+    fits = Efficiency(
+        "x",
+        {
+            "experts/bf16@trtllm": Fit({"floor_s": 1.0}),
+            "experts/bf16@sglang:fused_triton": Fit({"floor_s": 2.0}),
+            "experts/bf16@vllm:triton_oai": Fit({"floor_s": 3.0}),
+        },
+    )
+    assert fit_of(fits, "experts", ("bf16",), "trtllm")[0].numbers["floor_s"] == 1.0
+    assert fit_of(fits, "experts", ("bf16",), "trtllm", "oai")[0].numbers["floor_s"] == 3.0
+    assert fit_of(fits, "experts", ("bf16",), "vllm", "triton")[0].numbers["floor_s"] == 3.0
+    assert fit_of(fits, "experts", ("bf16",), "trtllm", "unheard of")[0].numbers["floor_s"] == 1.0
