@@ -1,19 +1,22 @@
 """How many simulated requests per second one core reaches, and how much memory a long trace takes.
 
-python benchmarks/bench_simulator.py [--requests 100000] [--long 1000000]
+python benchmarks/bench_simulator.py [--requests 100000] [--long 1000000, 0 leaves it out]
 """
 
 import argparse
 import resource
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from capplan.engine.profile import Scheduling
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.fleet_terms import Hedging
-from capplan.serving.requests import Requests
+from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 
@@ -62,11 +65,31 @@ def long_trace(count: int, *, rate: float) -> Iterator[Requests]:
         yield part
 
 
+def chats_with_blocks(requests: Requests) -> Requests:
+    """Name the blocks of 512 tokens: the leading ones are those of one of 2,000 chats, the last one is new."""
+    counts = requests.input_tokens // 512
+    chats = np.random.default_rng(5).integers(0, 2000, counts.size)
+    starts = np.cumsum(counts) - counts
+    place = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+    ids = np.repeat(chats, counts) * 1000 + place
+    last = np.repeat(counts, counts) - 1 == place
+    return replace(
+        requests,
+        block_ids=np.where(last, 10**9 + np.arange(ids.size), ids),
+        block_counts=counts,
+    )
+
+
+def in_two_classes(requests: Requests) -> Requests:
+    """Divide requests into those that matter and those that can wait."""
+    return replace(requests, class_index=np.arange(len(requests)) % 2)
+
+
 def main() -> None:
     """Print one line per measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--long", type=int, default=0)
+    parser.add_argument("--long", type=int, default=1_000_000)
     arguments = parser.parse_args()
     table = chat_table()
     mixed = Scheduling("mixed", max_num_seqs=256, max_num_batched_tokens=8192)
@@ -88,6 +111,7 @@ def main() -> None:
             f"preemptions {outcome.preemptions}"
         )
     quarter = requests.part(0, arguments.requests // 4)
+    options: dict[str, Any]
     for name, options in (
         ("four replicas, round robin", {}),
         ("four replicas, least loaded", {"routing": "least_loaded"}),
@@ -99,6 +123,25 @@ def main() -> None:
         print(
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {run.outcome.batch_mean:6.1f}  "
             f"TTFT {np.nanmean(run.outcome.ttft_s):7.3f} s  TPOT {np.nanmean(run.outcome.tpot_s):6.4f} s"
+        )
+    named = chats_with_blocks(quarter)
+    tiers = (OffloadTier(20_000, 1e-3, "host"), OffloadTier(100_000, 5e-3, "nvme"))
+    for name, traffic, options in (
+        ("prefix cache by blocks", named, {"caching": PrefixCaching(512)}),
+        ("prefix cache with two tiers", named, {"caching": PrefixCaching(512, tiers)}),
+        ("speculation, 2.8 tokens a round", quarter, {"tokens_per_step": 2.8, "query_tokens": 5}),
+        (
+            "priorities and deadlines",
+            in_two_classes(quarter),
+            {"admission": Admission(deadline_s=(5.0, 30.0), priority=(0, 1))},
+        ),
+    ):
+        begin = time.process_time()
+        outcome = simulate(traffic, table, mixed, 40_000, **options)
+        seconds = time.process_time() - begin
+        print(
+            f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
+            f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  found {outcome.found_blocks}"
         )
     if arguments.long:
         begin = time.process_time()
