@@ -20,7 +20,7 @@ from capplan.errors import CapplanError
 from capplan.inputs.efficiency import efficiency_for, shipped_efficiencies
 from capplan.inputs.hardware import device
 from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.left_out import LeftOut, left_out_scores
+from capplan.inputs.left_out import LeftOut, left_out_interval_coverage, left_out_scores
 from capplan.inputs.validation import Validation, validation
 from capplan.report.accuracy_tables import (
     group_table,
@@ -84,7 +84,8 @@ def coverage_text(found: Validation) -> str:
     low, high = INTERVAL_COVERAGE
     return (
         f"Coverage: {len(known):,} of {len(rows):,} core rows are predicted, {percent(share)} (target {percent(COVERAGE)}). "
-        f"Inside their 80 % interval: {percent(inside)} of the values (target {percent(low)} to {percent(high)}).\n"
+        f"Inside their 80 % interval: {percent(inside)} of the values (target {percent(low)} to {percent(high)}); "
+        f"of left-out values inside the interval that the other groups give: {percent(left_out_interval_coverage())}.\n"
     )
 
 

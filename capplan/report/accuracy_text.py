@@ -14,17 +14,22 @@ Rows that are hard stay in; rows that are refused count against coverage.
 METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths, arrivals or clients, on a replica with the row's engine and version,
   through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
   the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
+- How a run was started is part of the run. What a row does not state is taken from the public scripts and pages of its source, as data with the
+  script's name: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
+  how many requests `trtllm-bench` sends and which limits it chooses (`capplan/accuracy/trtllm_bench.py`), the lengths of a data set
+  (`capplan/accuracy/benchmark.py`). No measured value comes from there.
 - A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
   per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
   datasheet rates (`tests/properties/test_step_floors.py`).
-- In sample: numbers fitted on all core rows. Left out: rows are grouped by source, model and device; groups are dealt into folds and each
-  fold is predicted with host numbers fitted on the other folds. Kernel numbers come from kernel timings alone and have seen no serving row.
-- Intervals are the 10th and 90th percentile of measured over predicted, by quantity, load, model class and whether the device was
-  calibrated, widened where few groups were measured; a regime without data gets the widest. They rest on the same rows as the host
-  numbers (seven for each engine era); on runs of another kind than these they are too narrow rather than too wide.
-- Host numbers are the best of several starts, some proposed by hand, judged on the scored rows over several passes; the prefill ratios of vLLM 0.13
-  and 0.18 were set by hand (2.0 where the loss preferred 2.4, which rests on MoE rows). So in-sample scores and the coverage above are
-  optimistic, and left-out scores are those of an earlier pass. AccelMark's `req_s` repeats the offered rate and says nothing.
+- Host numbers are fitted by robust least squares with a prior that all engines share (`calibrate/host_fit.py`), on rows drawn by weight.
+  In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the numbers that the other groups of
+  its era ask for, the prior where there is no other group. That fit is linear around the numbers of all groups. Kernel numbers come from kernel
+  timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of the L40S.
+- Intervals are the 10th and 90th percentile of measured over predicted among the left-out predictions, by quantity, load, model class and
+  whether the device was calibrated, a little wider where few groups were measured; a regime without data gets the widest. The coverage of
+  left-out intervals takes each group's interval from the other groups alone.
+- Formulas and recipes were chosen while looking at the scored rows: a model of that kind is never quite blind to them. AccelMark's `req_s` repeats the
+  offered rate and says nothing.
 """
 
 FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in
@@ -36,8 +41,10 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
 - **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
   the mean is a tenth of the slowest, as the first burst is a tenth of the requests: kernels are compiled when they are first called. Such
   seconds belong to the day of the run and are not predicted.
-- **Limits that a row does not state.** Six runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
-  for 20 to 118 s: the engine was told to hold fewer. Cache dtypes are `auto` in most published rows and may have been fp8.
+- **Limits that nobody states.** Nine runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
+  for 20 to 118 s: the engine was told to hold fewer, or did not start as its script says.
+- **Hosts that nobody states.** AccelMark's Qwen2.5-0.5B needs about a millisecond of GPU for a step; at ten requests per second the same engine version
+  takes 3 ms on one server and 26 ms on another. Old engines on unknown processors cannot be told apart by any number of ours.
 - **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
 - **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
   for a range of versions cannot tell them apart.
