@@ -26,6 +26,7 @@ UNFITTED: Mapping[str, float] = {
     "router_skew": 0.0,
     "tile_load_ratio": 0.0,
     "largest_tile_rows": 128.0,
+    "largest_split": 4.0,
     "quantise_passes": 0.0,
     # the all-reduce kernels of engines are not in torch: during the fit they never win
     "one_shot_fraction": 1e-9,

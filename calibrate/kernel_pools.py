@@ -13,6 +13,10 @@ EXPERT_LIBRARIES: Mapping[str, Mapping[str, float]] = {
 """Library of grouped matmuls -> how it chooses its tile; the best of a few on held-out shapes."""
 
 
+WITHOUT_SPLITS = frozenset({"fp8", "fp8_block", "nvfp4", "int8"})
+"""Formats whose matmuls do not split the summed dimension; better on held-out shapes than with splits."""
+
+
 def expert_library(variant: str, fmt: str) -> str:
     """Return the library that a kernel of routed experts comes from.
 
@@ -76,6 +80,8 @@ def known_numbers(case: KernelCase, numbers: Mapping[str, Mapping[str, float]]) 
         known |= EXPERT_LIBRARIES[expert_library(case.variant, case.format)]
     if case.kernel == "link" and case.part != "nccl":
         known = {**numbers.get("link/bf16@nccl", {}), **known}
+    if case.kernel == "matmul":
+        known["largest_split"] = 1.0 if case.format in WITHOUT_SPLITS else 4.0
     if case.kernel == "matmul" and case.eager:
         keys = ("matmul/fp8_block@sglang", "matmul/fp8_block@trtllm")
         known |= next((dict(numbers[key]) for key in keys if key in numbers), {})

@@ -45,7 +45,9 @@ WIDTHS: Mapping[str, float] = {
 """Of a group's number around its pool's, in natural logarithms; `USUAL_WIDTH` for others."""
 USUAL_WIDTH = 1.0
 _STEP = 1e-3
-_ROUNDS = 60
+_ROUNDS = 80
+_LONGEST = 1.5
+"""Step of one number in one round."""
 _ENOUGH = 1e-4
 """Relative gain of two rounds of the solver after which it stops."""
 
@@ -169,71 +171,108 @@ def _robust(errors: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Point:
+    """Where the solver is: numbers of the pool, deviations by group and number, and what they cost."""
+
+    pool: Array
+    deviations: Array
+    errors: Array
+    """By timing, shrunk and weighted."""
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Solver:
-    """Levenberg-Marquardt on the pool's numbers and the groups' deviations."""
+    """Levenberg-Marquardt with groups eliminated one by one (Schur complement), as a timing depends on no other group.
+
+    A round costs little more than its evaluations.
+    """
 
     rows: _Rows
     groups: int
 
-    def numbers(self, unknowns: Array) -> Array:
+    def numbers(self, point: _Point) -> Array:
         """Return the logarithms by group and number."""
-        count = len(self.rows.names)
-        widths = _widths(self.rows.names)
-        return np.asarray(unknowns[:count] + widths * unknowns[count:].reshape(self.groups, count))
+        return np.asarray(point.pool + _widths(self.rows.names) * point.deviations)
 
-    def _residuals(self, unknowns: Array, middle: Array) -> Array:
+    def _middle(self) -> Array:
+        return np.log([START_AND_RANGE[name][0] for name in self.rows.names])
+
+    def _point(self, pool: Array, deviations: Array) -> _Point:
         rows = self.rows
-        errors, _ = _robust(rows.predicted(self.numbers(unknowns)[rows.group]) - rows.logs)
-        count = len(rows.names)
-        prior = [TRUST * (unknowns[:count] - middle) / POOL_WIDTH, TRUST * unknowns[count:]]
-        return np.concatenate([np.sqrt(rows.weights) * errors, *prior])
+        logs = (pool + _widths(rows.names) * deviations)[rows.group]
+        errors = np.sqrt(rows.weights) * _robust(rows.predicted(logs) - rows.logs)[0]
+        prior = np.sum(((pool - self._middle()) / POOL_WIDTH) ** 2) + np.sum(deviations**2)
+        return _Point(pool, deviations, errors, float(errors @ errors + TRUST**2 * prior))
 
-    def _slopes(self, unknowns: Array) -> Array:
-        rows, count = self.rows, len(self.rows.names)
+    def _slopes(self, point: _Point) -> Array:
+        """Return the slope of each shrunk error along each number."""
+        rows = self.rows
         low, high = _ranges(rows.names)
-        logs = self.numbers(unknowns)[rows.group]
-        widths = _widths(rows.names)
+        logs = self.numbers(point)[rows.group]
         now = rows.predicted(logs)
         scale = np.sqrt(rows.weights) * _robust(now - rows.logs)[1]
-        slopes = np.zeros((len(now) + unknowns.size, unknowns.size))
-        place = np.arange(len(now))
-        for i in range(count):
+        slopes = np.zeros(logs.shape)
+        for i in range(logs.shape[1]):
             # beyond its range a number is held at the end; it still has to feel the way back
             step = np.where(logs[:, i] + _STEP > high[i], -_STEP, _STEP)
             moved = logs.copy()
             moved[:, i] = np.clip(logs[:, i], low[i], high[i]) + step
-            slope = (rows.predicted(moved) - now) / step * scale
-            slopes[place, i] = slope
-            slopes[place, count + rows.group * count + i] = slope * widths[i]
-        prior = np.full(unknowns.size, TRUST)
-        prior[:count] /= POOL_WIDTH
-        slopes[len(now) :] = np.diag(prior)
+            slopes[:, i] = (rows.predicted(moved) - now) / step * scale
         return slopes
 
-    def solved(self, start: Array | None = None) -> Array:
-        """Return the unknowns: numbers of the pool, then deviations by group and number."""
-        middle = np.log([START_AND_RANGE[name][0] for name in self.rows.names])
-        unknowns = np.concatenate([middle, np.zeros(self.groups * len(middle))]) if start is None else start
-        residuals, damping = self._residuals(unknowns, middle), 1e-2
-        cost, small = float(residuals @ residuals), 0
+    def _normal(self, point: _Point) -> tuple[Array, Array]:
+        """Return squares of the slopes by group, and their products with the errors."""
+        slopes, rows = self._slopes(point), self.rows
+        count = slopes.shape[1]
+        squares, products = np.zeros((self.groups, count, count)), np.zeros((self.groups, count))
+        for group in range(self.groups):
+            own = slopes[rows.group == group]
+            squares[group], products[group] = own.T @ own, own.T @ point.errors[rows.group == group]
+        return squares, products
+
+    def _step(self, point: _Point, normal: tuple[Array, Array], damping: float) -> tuple[Array, Array]:
+        """Return the step of the pool and that of the groups."""
+        squares, products = normal
+        widths, unit = _widths(self.rows.names), np.eye(len(self.rows.names))
+        own = widths[:, None] * squares * widths + TRUST**2 * unit
+        own = own + damping * own * unit
+        shared = squares.sum(axis=0) + (TRUST / POOL_WIDTH) ** 2 * unit
+        shared = shared + damping * shared * unit
+        between = squares * widths
+        pull = products * widths + TRUST**2 * point.deviations
+        push = products.sum(axis=0) + (TRUST / POOL_WIDTH) ** 2 * (point.pool - self._middle())
+        inverse = np.linalg.inv(own)
+        through = between @ inverse
+        pool = np.linalg.solve(
+            shared - (through @ between.transpose(0, 2, 1)).sum(axis=0),
+            -push + (through @ pull[:, :, None]).sum(axis=0)[:, 0],
+        )
+        left = -pull - (between.transpose(0, 2, 1) @ pool)
+        return pool, (inverse @ left[:, :, None])[:, :, 0]
+
+    def solved(self, start: _Point | None = None) -> _Point:
+        """Return the best point found from a start, or from what is known of every number."""
+        pool = self._middle() if start is None else start.pool
+        deviations = np.zeros((self.groups, pool.size)) if start is None else start.deviations
+        point, damping, small = self._point(pool, deviations), 1e-2, 0
         for _ in range(_ROUNDS):
-            slopes = self._slopes(unknowns)
-            square, gradient = slopes.T @ slopes, slopes.T @ residuals
-            gain = 0.0
+            normal, gain = self._normal(point), 0.0
             for _ in range(8):
-                step = np.linalg.solve(square + damping * np.diag(np.diag(square)), -gradient)
-                further = unknowns + np.clip(step, -1.5, 1.5)
-                new = self._residuals(further, middle)
-                if new @ new < cost:
-                    gain = 1.0 - float(new @ new) / cost
-                    unknowns, residuals, cost = further, new, float(new @ new)
-                    damping = max(damping / 3.0, 1e-6)
+                along, apart = self._step(point, normal, damping)
+                further = self._point(
+                    point.pool + np.clip(along, -_LONGEST, _LONGEST),
+                    point.deviations + np.clip(apart, -_LONGEST, _LONGEST),
+                )
+                if further.cost < point.cost:
+                    gain = 1.0 - further.cost / point.cost
+                    point, damping = further, max(damping / 3.0, 1e-6)
                     break
                 damping *= 4.0
             small = small + 1 if gain < _ENOUGH else 0
             if small > 1:
                 break
-        return unknowns
+        return point
 
 
 def pooled_fits(

@@ -27,7 +27,7 @@ FORMATS = {
 BYTES = {
     "bf16": (2.0, 2.0), "fp8": (1.0, 1.0), "fp8_block": (1.0, 1.0), "nvfp4": (0.5625, 0.5625), "int8": (1.0, 1.0),
     "w4a16": (0.515625, 2.0), "w8a16": (1.0, 2.0), "w4a16_plugin": (0.515625, 2.0), "w8a16_plugin": (1.0, 2.0), "w4a16_mxfp4": (0.53125, 2.0),
-    "w4a8_mxfp4_mxfp8": (0.53125, 1.03125),
+    "w4a8_mxfp4_mxfp8": (0.53125, 1.03125), "fp8_untuned": (1.0, 1.0),
 }  # fmt: skip
 """Format -> bytes per element of weights (scales included) and of activations."""
 

@@ -31,6 +31,8 @@ QUERY_TILE_TOKENS = 128.0
 """Queries that one block of a prefill kernel works on."""
 QUERY_PAD_TOKENS = 32.0
 """Queries by which a prompt shorter than a tile is padded on average."""
+WINDOW_RAMPS = 3.0
+"""Further ramps that a window costs: its far edge cuts tiles too, and masked tiles are slower than others."""
 LARGEST_SPLIT = 32.0
 """Most parts that a decode kernel cuts a context into."""
 DECODE_SHARPNESS = 6.0
@@ -92,8 +94,8 @@ def prefill_attention_time_s(
 
         F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = softmax(F' / P max(1, d / 128)^g, Q / B) + t_0
 
-    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c is paid twice where a
-    window cuts both ends of a tile.
+    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c is paid four times
+    where a window cuts both ends of a tile.
 
     Parameters
     ----------
@@ -208,7 +210,7 @@ def prefill_scheduled_flop(
     padded = new_tokens + QUERY_PAD_TOKENS * np.exp(-new_tokens / QUERY_TILE_TOKENS)
     keys = past_tokens + new_tokens
     capped = np.clip((keys - window_tokens) / np.maximum(new_tokens, 1.0), 0.0, 1.0)
-    wasted = ramp_tokens * (1.0 + capped)
+    wasted = ramp_tokens * (1.0 + WINDOW_RAMPS * capped)
     pairs = attended_pairs(new_tokens, past_tokens, window_tokens) + padded * wasted
     longest_keys = np.minimum(keys, window_tokens + QUERY_TILE_TOKENS) + wasted
     longest = np.minimum(padded, QUERY_TILE_TOKENS) * longest_keys

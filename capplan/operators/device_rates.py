@@ -60,7 +60,7 @@ def _peak(device: Device, dtype: str) -> float:
 
 
 _DTYPE_OF_FORMAT = {
-    "fp32": "fp32", "fp8": "fp8", "fp8_block": "fp8", "fp8_query": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "int8": "int8",
+    "fp32": "fp32", "fp8": "fp8", "fp8_block": "fp8", "fp8_query": "fp8", "fp8_untuned": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "int8": "int8",
     "nvfp4": "fp4", "mxfp4": "fp4",
 }  # fmt: skip
 """Format of a fit -> compute dtype; all others multiply in 16 bit. An fp8 cache alone is widened before it is

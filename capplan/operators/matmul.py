@@ -42,6 +42,8 @@ class MatmulRates:
     """Time between two launches outside a CUDA graph; not charged by `matmul_time_s`."""
     tile_row_halvings: Number = 0.0
     """How often the rows of every tile are halved: 0 on a GPU, 2 (tiles from 16 rows) on a processor."""
+    largest_split: Number = 4.0
+    """Parts that the library cuts the summed dimension into at most: 4 in 16 bit, 1 in formats with scales."""
 
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
@@ -182,6 +184,7 @@ def matmul_time_s(
         rates.starved_exponent,
         rates.sustained_loss,
         rates.sharpness,
+        rates.largest_split,
     )
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s

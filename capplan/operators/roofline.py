@@ -179,6 +179,7 @@ def tiled_time_s(
     starved_exponent: Number,
     sustained_loss: Number,
     sharpness: Number,
+    largest_split: Number = np.inf,
 ) -> Number:
     """Return the time of a tiled matrix product, with the best tile and split as a library would choose.
 
@@ -223,6 +224,8 @@ def tiled_time_s(
         d, slow-down of long products by lower clocks.
     sharpness : [-]
         of the soft maximum.
+    largest_split : [-]
+        of the library; larger ones of `splits` are not taken.
 
     Returns
     -------
@@ -256,5 +259,6 @@ def tiled_time_s(
             throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
             busy = np.minimum(1.0, groups * outputs * split / (128.0 * multiprocessors))
             memory_s = (row_bytes + column_bytes / busy**starved_exponent) / bytes_per_s
-            best_s = np.minimum(best_s, soft_maximum(throttled_s, memory_s, sharpness))
+            split_s = soft_maximum(throttled_s, memory_s, sharpness)
+            best_s = np.minimum(best_s, np.where(split <= largest_split, split_s, np.inf))
     return best_s
