@@ -85,6 +85,30 @@ def in_two_classes(requests: Requests) -> Requests:
     return replace(requests, class_index=np.arange(len(requests)) % 2)
 
 
+def policies(quarter: Requests, table: StepTable, mixed: Scheduling) -> None:
+    """Print what the other policies cost."""
+    options: dict[str, Any]
+    named = chats_with_blocks(quarter)
+    tiers = (OffloadTier(20_000, 1e-3, "host"), OffloadTier(100_000, 5e-3, "nvme"))
+    for name, traffic, options in (
+        ("prefix cache by blocks", named, {"caching": PrefixCaching(512)}),
+        ("prefix cache with two tiers", named, {"caching": PrefixCaching(512, tiers)}),
+        ("speculation, 2.8 tokens a round", quarter, {"tokens_per_step": 2.8, "query_tokens": 5}),
+        (
+            "priorities and deadlines",
+            in_two_classes(quarter),
+            {"admission": Admission(deadline_s=(5.0, 30.0), priority=(0, 1))},
+        ),
+    ):
+        begin = time.process_time()
+        outcome = simulate(traffic, table, mixed, 40_000, **options)
+        seconds = time.process_time() - begin
+        print(
+            f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
+            f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  found {outcome.found_blocks}"
+        )
+
+
 def main() -> None:
     """Print one line per measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -124,25 +148,7 @@ def main() -> None:
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {run.outcome.batch_mean:6.1f}  "
             f"TTFT {np.nanmean(run.outcome.ttft_s):7.3f} s  TPOT {np.nanmean(run.outcome.tpot_s):6.4f} s"
         )
-    named = chats_with_blocks(quarter)
-    tiers = (OffloadTier(20_000, 1e-3, "host"), OffloadTier(100_000, 5e-3, "nvme"))
-    for name, traffic, options in (
-        ("prefix cache by blocks", named, {"caching": PrefixCaching(512)}),
-        ("prefix cache with two tiers", named, {"caching": PrefixCaching(512, tiers)}),
-        ("speculation, 2.8 tokens a round", quarter, {"tokens_per_step": 2.8, "query_tokens": 5}),
-        (
-            "priorities and deadlines",
-            in_two_classes(quarter),
-            {"admission": Admission(deadline_s=(5.0, 30.0), priority=(0, 1))},
-        ),
-    ):
-        begin = time.process_time()
-        outcome = simulate(traffic, table, mixed, 40_000, **options)
-        seconds = time.process_time() - begin
-        print(
-            f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
-            f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  found {outcome.found_blocks}"
-        )
+    policies(quarter, table, mixed)
     if arguments.long:
         begin = time.process_time()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,7 +14,16 @@ from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_own_bl
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import FINISHED, SHED, Outcome, Spread, histogram_spread, slo_met, spread
+from capplan.serving.outcome import (
+    FINISHED,
+    SHED,
+    ClassTotals,
+    Outcome,
+    Spread,
+    histogram_spread,
+    slo_met,
+    spread,
+)
 from capplan.serving.requests import NAMED_BLOCKS, Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
@@ -57,6 +66,8 @@ class Figures:
     requests_per_s: float
     goodput_requests_per_s: float
     slo_met_fraction: float
+    prefix_hit_fraction: float
+    preemptions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,18 +282,24 @@ def fleet_outcome(
     for part in parts:
         histogram.merge(part.itl)
     every = np.ones(met.size, dtype=bool)
-    cached = sum(part.cached_tokens for part in parts)
-    prefilled = sum(part.prefill_tokens for part in parts)
+    whole, totals = _totals(parts)
     return FleetOutcome(
-        all=_figures(columns, met, every, warm, seconds),
+        all=_figures(columns, met, every, warm, seconds, whole),
         classes={
-            name: _figures(columns, met, columns["class_index"] == index, warm, seconds)
+            name: _figures(
+                columns,
+                met,
+                columns["class_index"] == index,
+                warm,
+                seconds,
+                totals.get(index, ClassTotals()),
+            )
             for index, name in enumerate(class_names)
         },
         seconds=seconds,
         itl_s=histogram_spread(histogram),
-        prefix_hit_fraction=cached / (cached + prefilled) if cached + prefilled else 0.0,
-        preemptions=sum(part.preemptions for part in parts),
+        prefix_hit_fraction=whole.cached_tokens / whole.prompt_tokens if whole.prompt_tokens else 0.0,
+        preemptions=whole.preemptions,
         kv_occupancy_mean=float(np.mean([part.kv_occupancy_mean for part in parts])),
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
         batch_mean=float(np.mean([part.batch_mean for part in parts])),
@@ -317,12 +334,24 @@ def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], rep
     }
 
 
+def _totals(parts: Sequence[Outcome]) -> tuple[ClassTotals, dict[int, ClassTotals]]:
+    """Return what all replicas did together, and for each class."""
+    cached = sum(part.cached_tokens for part in parts)
+    prefilled = sum(part.prefill_tokens for part in parts)
+    found: dict[int, ClassTotals] = {}
+    for part in parts:
+        for index, own in part.class_totals.items():
+            found.setdefault(index, ClassTotals()).add(own)
+    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), found
+
+
 def _figures(
     columns: dict[str, NDArray[Any]],
     met: NDArray[np.bool_],
     rows: NDArray[np.bool_],
     warm: NDArray[np.bool_],
     seconds: float,
+    totals: ClassTotals,
 ) -> Figures:
     status = columns["status"][rows]
     finished = status == FINISHED
@@ -344,4 +373,6 @@ def _figures(
         requests_per_s=count * per_s,
         goodput_requests_per_s=good * per_s,
         slo_met_fraction=good / total if total else 0.0,
+        prefix_hit_fraction=totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
+        preemptions=totals.preemptions,
     )

@@ -161,6 +161,12 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
     if targets:
         tables.append(Table(targets, title="Targets"))
     if len(outcome.classes) > 1:
+        shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
+        rows = [
+            {"class": name, **{key: known(getattr(figures, key)) for key in shown}}
+            for name, figures in outcome.classes.items()
+        ]
+        tables.append(Table(rows, title="Classes"))
         tables += [
             Table(_latency_rows(figures, None), title=f"Class {name}")
             for name, figures in outcome.classes.items()

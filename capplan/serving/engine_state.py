@@ -183,7 +183,7 @@ class EngineState:
         flight.done_tokens = flight.cached_tokens
         self._held += blocks
         self._committed += commit
-        self._ledger.cached_tokens += flight.cached_tokens
+        self._ledger.admitted(flight)
         if self._cache and flight.block_ids:
             ids, found = flight.block_ids, flight.found_blocks
             self._cap -= self._cache.pin(ids, found, self.now_s) * self._terms.id_blocks

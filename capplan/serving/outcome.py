@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
@@ -26,6 +26,23 @@ class Spread:
     p90: float
     p95: float
     p99: float
+
+
+@dataclass(slots=True)
+class ClassTotals:
+    """What the engine did for one traffic class."""
+
+    prompt_tokens: int = 0
+    """Of admitted requests, those that were admitted again after a preemption included."""
+    cached_tokens: int = 0
+    """Of them found in the prefix cache."""
+    preemptions: int = 0
+
+    def add(self, other: "ClassTotals") -> None:
+        """Add what another engine did."""
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.preemptions += other.preemptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,8 @@ class Outcome:
     kv_occupancy_p99: float
     busy_fraction: float
     timeline: Timeline
+    class_totals: dict[int, ClassTotals] = field(default_factory=dict)
+    """By traffic class."""
     found_blocks: tuple[int, ...] = ()
     """Blocks of block ids that admitted prompts found: in the device, then in each offload tier."""
 
@@ -177,6 +196,7 @@ class Ledger:
         "_status",
         "_ttft",
         "cached_tokens",
+        "class_totals",
         "in_flight",
         "itl",
         "preemptions",
@@ -194,6 +214,7 @@ class Ledger:
         self.preemptions = 0
         self.prefill_tokens = 0
         self.cached_tokens = 0
+        self.class_totals: dict[int, ClassTotals] = {}
         self.steps = 0
         self.in_flight = 0
 
@@ -208,6 +229,21 @@ class Ledger:
         self._class.append(flight.class_index)
         self._status.append(UNFINISHED)
         self.in_flight += 1
+
+    def admitted(self, flight: InFlight) -> None:
+        """Count what is known of a prompt when it is admitted, also for the second time."""
+        totals = self.class_totals.get(flight.class_index) or self._totals(flight)
+        totals.prompt_tokens += flight.prompt_tokens
+        totals.cached_tokens += flight.cached_tokens
+        self.cached_tokens += flight.cached_tokens
+
+    def preempted(self, flight: InFlight) -> None:
+        """Count a preemption."""
+        self.preemptions += 1
+        self._totals(flight).preemptions += 1
+
+    def _totals(self, flight: InFlight) -> ClassTotals:
+        return self.class_totals.setdefault(flight.class_index, ClassTotals())
 
     def first_token(self, flight: InFlight) -> None:
         """Keep what is known of a request at its first token."""
@@ -233,6 +269,8 @@ class Ledger:
         self.prefill_tokens += other.prefill_tokens
         self.cached_tokens += other.cached_tokens
         self.steps += other.steps
+        for index, totals in other.class_totals.items():
+            self.class_totals.setdefault(index, ClassTotals()).add(totals)
         self.itl.merge(other.itl)
 
     def outcome(
@@ -273,6 +311,7 @@ class Ledger:
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
             busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
             timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges]),
+            class_totals=self.class_totals,
         )
 
 

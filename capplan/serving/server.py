@@ -71,7 +71,7 @@ class Server(EngineState):
         if self._gaps.groups and flight is not self._partial:
             self._gaps.forget(list(self._decoding).index(flight.index))
         self._give_up(flight)
-        self._ledger.preemptions += 1
+        self._ledger.preempted(flight)
         self._line.push(flight)
 
     def _plan(self) -> list[tuple[InFlight, int]]:

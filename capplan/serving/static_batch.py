@@ -113,7 +113,7 @@ class StaticServer:
         waiting = list(reversed(batch))
         for flight in batch:
             flight.done_tokens = flight.cached_tokens
-            ledger.cached_tokens += flight.cached_tokens
+            ledger.admitted(flight)
         while waiting:
             budget = terms.max_num_batched_tokens
             chunks: list[tuple[int, int]] = []

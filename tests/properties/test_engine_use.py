@@ -14,7 +14,7 @@ from capplan.inputs.simulation import admission_of
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import replica_in_rounds
 from capplan.replica.speculation import DraftModel, speculation
-from capplan.serving.requests import Requests
+from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
 from capplan.workload.slo import Slo
 
@@ -188,6 +188,8 @@ def test_those_who_matter_more_wait_less(tmp_path, capsys):
     result = simulated(capsys, tmp_path, scenario=both)["result"]
     people, batch = result["classes"]["people"], result["classes"]["batch"]
     assert (people["shed"], people["unfinished"] < 30) == (0, True)
+    for key in ("requests", "finished", "shed", "unfinished", "preemptions"):
+        assert people[key] + batch[key] == result[key]
     assert batch["shed"] > 0
     same = simulated(capsys, tmp_path, scenario=both.replace("priority: 5", "priority: 0"))["result"]
     assert same["classes"]["people"]["queue_s"]["mean"] > 10 * people["queue_s"]["mean"]
@@ -284,3 +286,23 @@ def test_a_rate_that_nobody_can_serve_is_said_before_the_run(tmp_path, capsys, m
     said = capsys.readouterr().err
     assert "4e+03 req/s are" in said
     assert "--until '1 min'" in said
+
+
+def test_hits_and_preemptions_of_the_classes_add_up(replica):
+    """In a small cache, where those who matter go first and alone find their prefix."""
+    rng = np.random.default_rng(2)
+    count = 200
+    of_class = np.arange(count) % 2
+    requests = Requests(
+        rng.integers(200, 900, count), rng.integers(100, 400, count), np.arange(count) * 0.04,
+        cached_tokens=np.where(of_class == 0, 160, 0), class_index=of_class,
+    )  # fmt: skip
+    small = replace(replica, kv_blocks=500)
+    admission = Admission(priority=(0, 1))
+    found = simulated_fleet(
+        small, Stream(requests, ("people", "batch")), replicas=2, slo=Slo(), admission=admission
+    )
+    people, batch = found.classes["people"], found.classes["batch"]
+    assert people.preemptions + batch.preemptions == found.preemptions > 0
+    assert (people.prefix_hit_fraction > 0.1, batch.prefix_hit_fraction) == (True, 0.0)
+    assert people.prefix_hit_fraction > found.prefix_hit_fraction > 0.0
