@@ -143,18 +143,20 @@ def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
 def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
     """Return how far two runs on one machine agree: in the numbers that both tell, and in the times of the same shapes."""
     pairs = [
-        (number.value, other.numbers[name].value)
+        (number, other.numbers[name])
         for fit in first.fits
         if (other := second.fit_of(fit.key))
         for name, number in fit.numbers.items()
         if name in other.numbers and number.constrained and other.numbers[name].constrained and number.value
     ]
-    within = sum(abs(b / a - 1.0) <= REPEATABLE_FRACTION for a, b in pairs)
-    notes = (
-        [f"{within} of {len(pairs)} constrained numbers agree within {REPEATABLE_FRACTION:.0%}"]
-        if pairs
-        else []
-    )
+    within = sum(abs(b.value / a.value - 1.0) <= REPEATABLE_FRACTION for a, b in pairs)
+    meet = sum(max(a.low, b.low) <= min(a.high, b.high) for a, b in pairs)
+    notes = []
+    if pairs:
+        notes.append(
+            f"of {len(pairs)} constrained numbers {within} agree within {REPEATABLE_FRACTION:.0%}, and the 95 % intervals "
+            f"of {meet} meet"
+        )
     theirs = {_shape(m): m for m in second.measurements}
     shared = [(m, theirs[_shape(m)]) for m in first.measurements if _shape(m) in theirs]
     for what, field in (("measured medians", "seconds"), ("fitted times", "fitted_s")):

@@ -191,7 +191,7 @@ def test_every_replica_takes_the_refitted_host(refit, host_file):
     asked = asked_replica(MODEL, "h100-sxm", calibration=host_file, offline=True)
     for name in TRUE:
         assert getattr(asked.spec.profile.host, name) == pytest.approx(refit.numbers[name].value, rel=1e-5)
-    assert asked.spec.profile.host.prefill_token_s == profile("vllm").host.prefill_token_s
+    assert asked.spec.profile.host.eager_layer_s == profile("vllm").host.eager_layer_s
     lines = [line.what for line in asked.assumptions if "host times" in line.what]
     assert len(lines) == 1
     assert "8 results of vllm bench serve" in lines[0]
