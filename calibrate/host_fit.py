@@ -35,7 +35,6 @@ class Number:
 NUMBERS = (
     Number("step_s", 1e-3, 1.5e-3, 2e-2, 2e-4),
     Number("sequence_s", 3e-6, 2e-5, 4e-4, 2e-6),
-    Number("prefill_token_s", 1e-6, 2e-6, 4e-5, 1e-6),
     Number("request_s", 2e-2, 3e-2, 4e-1, 5e-3),
     Number("eager_layer_s", 2e-5, 8e-5, 1e-3, 4e-5),
     Number("decode_excess_ratio", 0.6, 0.3, 1.5, 0.1),
@@ -43,7 +42,7 @@ NUMBERS = (
 )
 """None is below 0."""
 
-ONLINE_ONLY = frozenset({"prefill_token_s", "request_s"})
+ONLINE_ONLY = frozenset({"request_s"})
 """Numbers that a run without a server does not have."""
 
 LOSS_SCALE = 0.08

@@ -44,8 +44,7 @@ FREE = {
     "decode_excess_ratio": Free(6.0, 0.05, 0.5),
     "prefill_excess_ratio": Free(9.0, 0.1, 0.7),
 }
-"""Fields of `HostOverhead` that results can tell. The rest stays: a token's share of a prompt step (prefill_token_s),
-and launching outside graphs (eager_layer_s, graph_tokens)."""
+"""Fields of `HostOverhead` that results can tell. The rest stays: launching outside graphs (eager_layer_s, graph_tokens)."""
 NAMES = tuple(FREE)
 OF_PROMPTS = ("request_s", "prefill_excess_ratio")
 

@@ -179,7 +179,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         requests=requests,
         static_batch=int(static) if static else None,
         limits=limits,
-        source=(row.get("source_family") or "").strip(),
+        source=(row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip(),
         offered_rate_reported="achieved_qps=offered rate" in notes,
     )
 

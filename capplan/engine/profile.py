@@ -40,8 +40,6 @@ class HostOverhead:
     """Per step, not overlapped with the device [s]."""
     sequence_s: float = 0.0
     """Per running sequence and step: scheduling, sampling, detokenisation [s]."""
-    prefill_token_s: float = 0.0
-    """Per prompt token of a step behind a server: transfer, hashing of blocks, input preparation [s]."""
     request_s: float = 0.0
     """Per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
     eager_layer_s: float = 0.0

@@ -186,12 +186,12 @@ def device_tables(
 def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
     """Return step tables with what the engine saves of the kernels and what its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step + T t_token
+        D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
     with k the kernels timed one by one, f their floors, u what cannot overlap. A ratio r above 1 adds
     (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs under CUDA
     graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
-    launched, layer by layer. Offline there is no server that takes requests in: no t_request, no t_token.
+    launched, layer by layer. Offline there is no server that takes requests in: no t_request.
     """
     kernels = device.kernels
 
