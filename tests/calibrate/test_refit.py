@@ -327,7 +327,7 @@ def _is_one_of_the_run(row):
         all(row[key] == value for key, value in wanted.items())
         and row["kind"] == "online_conc"
         and row["concurrency"]
-        and float(row["concurrency"]) <= 16
+        and float(row["concurrency"]) <= 8
         and float(row["osl"]) < 2000
     )
 
