@@ -16,10 +16,10 @@ from dataclasses import astuple, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from capplan.accuracy.intervals import Interval, left_out_coverage, residual_intervals
+from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.calibrate.host_fit import NUMBERS, Slopes, loss_of, prior_host, slopes_of, solved
+from capplan.calibrate.host_fit import NUMBERS, Slopes, loss_of, mean_host, prior_host, slopes_of, solved
 from capplan.calibrate.host_rows import ERAS, Item, PredictedRow, era_of, items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
@@ -34,11 +34,11 @@ PROCESSES = 2
 MOST_ROWS = 90
 """Rows of an era that steer the fit, drawn by weight; all rows are scored."""
 
-ROUNDS = 3
-TRUST = 0.6
+ROUNDS = 6
+TRUST = 1.5
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
-LEFT_OUT_TRUST = 1.5
+LEFT_OUT_TRUST = 1.0
 """How far the numbers may go when a group is left out, in spreads of the prior."""
 
 Era = tuple[str, str]
@@ -93,8 +93,12 @@ def fit_round(fits: Mapping[Era, EraFit], places: Mapping[int, int], pool: Proce
             fit.best, fit.rows, fit.loss = fit.host, rows, loss
         else:
             fit.trust *= 0.4
-        fit.host = solved(fit.rows, fit.best, fit.trust)
-        print(f"{key[0]} {key[1]}: loss {loss:.4f}, {astuple(fit.best)[:7]}", file=sys.stderr, flush=True)
+        fit.host = solved(fit.rows, fit.best, fit.trust, engine_prior(fits, key))
+        print(
+            f"{key[0]} {key[1]}: loss {loss:.4f}, {', '.join(f'{x:.3g}' for x in astuple(fit.best))}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def fit_all(
@@ -106,23 +110,18 @@ def fit_all(
         by_era.setdefault(era_of(item), []).append(item)
     fits = {}
     for key, members in by_era.items():
-        start = HOST_TIMES[key[0]].get(key[1]) or prior_host()
+        start = prior_host() if rounds > 1 else HOST_TIMES[key[0]].get(key[1], prior_host())
         fits[key] = EraFit(drawn(members, MOST_ROWS), start, start, [])
     _ITEMS[:] = items
     places = {id(item): place for place, item in enumerate(items)}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
         for _ in range(rounds):
             fit_round(fits, places, pool)
-        eras = [fits[era_of(item)] for item in items]
-        without = {
-            (id(fit), group): host_without(fit, group)
-            for fit, group in {
-                (id(f), i.group): (f, i.group) for f, i in zip(eras, items, strict=True)
-            }.values()
-        }
+        eras = [era_of(item) for item in items]
+        without = {group: hosts_without(fits, group) for group in {item.group for item in items}}
         count = range(len(items))
-        own = pool.map(_row_of_place, count, [fit.best for fit in eras], chunksize=16)
-        others = [without[id(fit), item.group] for fit, item in zip(eras, items, strict=True)]
+        own = pool.map(_row_of_place, count, [fits[era].best for era in eras], chunksize=16)
+        others = [without[item.group][era] for era, item in zip(eras, items, strict=True)]
         left_out = pool.map(_row_of_place, count, others, chunksize=16)
         rows = [
             [PredictedRow(item, *found) for item, found in zip(items, results, strict=True)]
@@ -131,9 +130,20 @@ def fit_all(
     return fits, rows[0], rows[1]
 
 
-def host_without(fit: EraFit, group: str) -> HostOverhead:
-    """Return the numbers that all other groups of an era ask for; the prior of all engines where there is no other."""
-    return solved([row for row in fit.rows if row.group != group], fit.best, LEFT_OUT_TRUST)
+def engine_prior(fits: Mapping[Era, EraFit], key: Era) -> HostOverhead:
+    """Return what the other versions of an engine say of one."""
+    return mean_host([fit.best for other, fit in fits.items() if other[0] == key[0] and other != key])
+
+
+def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverhead]:
+    """Return the numbers that all other groups ask for, by era; the prior leaves the group out as well."""
+    kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
+    alone = {key: solved(kept[key], fit.best, LEFT_OUT_TRUST) for key, fit in fits.items()}
+    out = {}
+    for key, fit in fits.items():
+        others = [alone[o] for o in fits if o[0] == key[0] and o != key and kept[o]]
+        out[key] = solved(kept[key], fit.best, LEFT_OUT_TRUST, mean_host(others))
+    return out
 
 
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
@@ -220,11 +230,15 @@ def main(arguments: Sequence[str]) -> int:
     report("in sample", own)
     report("left out", left_out)
     residuals = regime_residuals(left_out)
-    coverage = left_out_coverage(residuals)
+    level, coverage = covering_level(residuals)
     (data / "left_out.yaml").write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
-    intervals = residual_intervals(residuals)
+    intervals = residual_intervals(residuals, level)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
-    print(f"80 % interval from the other groups holds: {100 * coverage:.1f} %")
+    inside = regime_residuals(own)
+    print(
+        f"80 % interval at level {level:.2f}: holds {100 * coverage:.1f} % of left-out values with the intervals of the "
+        f"other groups, {100 * share_inside(inside, intervals):.1f} % of all values in sample"
+    )
     return 0
 
 

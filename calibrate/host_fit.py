@@ -3,7 +3,7 @@
     min  sum_i w_i rho(e_i + J_i d) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, p and s a prior that all engines share, rho the Cauchy loss: a row that is wrong for another reason must not steer
+step, p a prior (what the engine's other versions ask for), s its spread, rho the Cauchy loss: a row that is wrong for another reason must not steer
 the host. Because the sum is linear in the rows, the fit without one group of rows costs no further replay.
 """
 
@@ -92,6 +92,11 @@ def prior_host() -> HostOverhead:
     return host_of_numbers(np.array([number.prior for number in NUMBERS]))
 
 
+def mean_host(hosts: Sequence[HostOverhead]) -> HostOverhead:
+    """Return what the other versions of an engine say of one; the prior of all engines counts as one of them."""
+    return host_of_numbers(np.mean([numbers_of(host) for host in (*hosts, prior_host())], axis=0))
+
+
 def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) -> Array:
     """Return the logarithmic errors of the values that steer the fit."""
     columns, measured = predicted_columns(item, host, most_requests), measured_columns(item.row)
@@ -127,7 +132,9 @@ def loss_of(rows: Sequence[Slopes]) -> float:
     return float((weights * np.log1p(errors**2)).sum() / weights.sum())
 
 
-def solved(rows: Sequence[Slopes], host: HostOverhead, trust: float) -> HostOverhead:
+def solved(
+    rows: Sequence[Slopes], host: HostOverhead, trust: float, prior: HostOverhead | None = None
+) -> HostOverhead:
     """Return the numbers that the rows ask for, at most `trust` spreads away from where the slopes were taken.
 
     Parameters
@@ -136,16 +143,17 @@ def solved(rows: Sequence[Slopes], host: HostOverhead, trust: float) -> HostOver
     host : where the slopes were taken
     trust : [-]
         in spreads of the prior
+    prior : what is known without the rows; None: the prior of all engines
 
     Returns
     -------
     the numbers
     """
     if not rows:
-        return prior_host()
+        return prior or prior_host()
     start = numbers_of(host)
     spread = np.array([number.spread for number in NUMBERS])
-    prior = np.array([number.prior for number in NUMBERS])
+    known_before = numbers_of(prior or prior_host())
     weights = np.concatenate([row.weights for row in rows])
     errors = np.concatenate([row.errors for row in rows])
     slopes = np.concatenate([row.slopes for row in rows]) * spread
@@ -153,7 +161,7 @@ def solved(rows: Sequence[Slopes], host: HostOverhead, trust: float) -> HostOver
     high = np.minimum(trust, (np.array([number.largest for number in NUMBERS]) - start) / spread)
     bounds = (low, np.maximum(high, low + 1e-9))
     pull = np.sqrt(PRIOR_ROWS) * np.eye(start.size)
-    towards = np.sqrt(PRIOR_ROWS) * (prior - start) / spread
+    towards = np.sqrt(PRIOR_ROWS) * (known_before - start) / spread
     step = np.zeros(start.size)
     for _ in range(REWEIGHTINGS):
         off = (errors + slopes @ step) / LOSS_SCALE

@@ -10,8 +10,11 @@ from capplan.accuracy.score import Prediction, weighted_quantile
 LEVEL = 0.8
 """Share of measured values that an interval should hold."""
 
-WIDEST_LEVEL = 0.84
-"""Level that intervals are taken at where few groups were measured: more would not be an 80 % interval any more."""
+WIDEST_LEVEL = 0.96
+"""Level that the correction for few groups stops at."""
+
+LEVELS = (0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92)
+"""Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than chance says."""
 
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
@@ -76,7 +79,9 @@ def widest(intervals: Intervals) -> Interval:
     return Interval(min(lows, default=0.5), max(highs, default=2.0), 0, 0)
 
 
-def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Prediction]]) -> dict[str, Interval]:
+def residual_intervals(
+    predictions: Iterable[tuple[tuple[str, ...], str, Prediction]], level: float = LEVEL
+) -> dict[str, Interval]:
     """Return the interval of every regime that occurs.
 
     Quantiles are taken at (1 +- level (1 + 1/n)) / 2, the finite-sample correction of split-conformal prediction, with n the
@@ -85,6 +90,8 @@ def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Predict
     Parameters
     ----------
     predictions : regime keys, group, prediction; those that were refused are left out
+    level : [-]
+        nominal share of values inside
 
     Returns
     -------
@@ -101,34 +108,78 @@ def residual_intervals(predictions: Iterable[tuple[tuple[str, ...], str, Predict
     for key, entries in ratios.items():
         values, weights = np.array([e[0] for e in entries]), np.array([e[1] for e in entries])
         groups = len({e[2] for e in entries})
-        level = min(WIDEST_LEVEL, LEVEL * (1.0 + 1.0 / groups))
-        low = weighted_quantile(values, weights, (1.0 - level) / 2.0)
-        high = weighted_quantile(values, weights, (1.0 + level) / 2.0)
+        wide = min(WIDEST_LEVEL, level * (1.0 + 1.0 / groups))
+        low = weighted_quantile(values, weights, (1.0 - wide) / 2.0)
+        high = weighted_quantile(values, weights, (1.0 + wide) / 2.0)
         out[key] = Interval(min(low, 1.0), max(high, 1.0), len(entries), groups)
     return out
 
 
-def left_out_coverage(predictions: Sequence[tuple[tuple[str, ...], str, Prediction]]) -> float:
+def left_out_coverage(
+    predictions: Sequence[tuple[tuple[str, ...], str, Prediction]], level: float = LEVEL
+) -> float:
     """Return the share of values that lie inside the interval which all other groups give.
 
     Parameters
     ----------
     predictions : regime keys, group, prediction; weighted, refusals left out
+    level : [-]
+        nominal share of values inside
 
     Returns
     -------
     [-]
         share of the weight
     """
-    groups = {group for _, group, _ in predictions}
     held = total = 0.0
-    for group in groups:
-        intervals = residual_intervals(entry for entry in predictions if entry[1] != group)
-        for keys, own, prediction in predictions:
-            if own != group or not prediction.predicted or prediction.measured <= 0:
-                continue
-            bounds = interval_of(intervals, keys) or widest(intervals)
-            ratio = prediction.measured / prediction.predicted
-            held += prediction.weight * (bounds.low_ratio <= ratio <= bounds.high_ratio)
-            total += prediction.weight
+    for group in {group for _, group, _ in predictions}:
+        intervals = residual_intervals((entry for entry in predictions if entry[1] != group), level)
+        own = [entry for entry in predictions if entry[1] == group]
+        weight = sum(prediction.weight for _, _, prediction in own if prediction.predicted)
+        held += weight * share_inside(own, intervals)
+        total += weight
     return held / max(total, 1e-12)
+
+
+def share_inside(
+    predictions: Sequence[tuple[tuple[str, ...], str, Prediction]], intervals: Intervals
+) -> float:
+    """Return the share of values that lie inside their interval.
+
+    Parameters
+    ----------
+    predictions : regime keys, group, prediction; weighted, refusals left out
+    intervals : by regime
+
+    Returns
+    -------
+    [-]
+        share of the weight
+    """
+    held = total = 0.0
+    for keys, _, prediction in predictions:
+        if not prediction.predicted or prediction.measured <= 0:
+            continue
+        bounds = interval_of(intervals, keys) or widest(intervals)
+        ratio = prediction.measured / prediction.predicted
+        held += prediction.weight * (bounds.low_ratio <= ratio <= bounds.high_ratio)
+        total += prediction.weight
+    return held / max(total, 1e-12)
+
+
+def covering_level(predictions: Sequence[tuple[tuple[str, ...], str, Prediction]]) -> tuple[float, float]:
+    """Return the least of LEVELS at which LEVEL of the left-out values lie inside, and the share that does.
+
+    Parameters
+    ----------
+    predictions : regime keys, group, prediction, each made without its group
+
+    Returns
+    -------
+    nominal level, share inside [-]
+    """
+    for level in LEVELS:
+        share = left_out_coverage(predictions, level)
+        if share >= LEVEL:
+            break
+    return level, share
