@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.fleet.engine_use import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
-from capplan.numbers import Array
+from capplan.numbers import Array, Number
 from capplan.serving.requests import Requests
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.request_class import RequestClass
@@ -101,10 +101,45 @@ def demand_of(scenario: Scenario) -> Demand:
     return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
 
 
-def sampled_requests(demand: Demand, rate_per_s: float, count: int, seed: int, longest: int) -> Requests:
+def dealt_cv(arrival_cv: Number, replicas: Number) -> Number:
+    """Return the variation of the times between arrivals at one of several replicas that requests are dealt out to.
+
+        c_n = max(c / sqrt(n), min(c, 1))
+
+    Every n-th arrival of a renewal process is one with n times the variance and n times the mean. A burst so spreads
+    over all replicas; a balancer that does not count is no better than chance, so that nothing falls below Poisson.
+
+    Parameters
+    ----------
+    arrival_cv : [-]
+        c, of the whole stream.
+    replicas : [-]
+        n.
+
+    Returns
+    -------
+    [-]
+        c_n
+
+    Examples
+    --------
+    >>> dealt_cv(4.0, 4.0), dealt_cv(1.0, 4.0), dealt_cv(0.5, 4.0)
+    (np.float64(2.0), np.float64(1.0), np.float64(0.5))
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", section 1.3 (sums of independent intervals).
+    """
+    return np.maximum(arrival_cv / np.sqrt(np.maximum(replicas, 1.0)), np.minimum(arrival_cv, 1.0))
+
+
+def sampled_requests(
+    demand: Demand, rate_per_s: float, count: int, seed: int, longest: int, *, dealt: bool = False
+) -> Requests:
     """Return requests drawn from the mixture, arriving at a rate, cut to the longest context.
 
-    Times between arrivals are gamma-distributed with the coefficient of variation of the busiest class.
+    Times between arrivals are gamma-distributed with the coefficient of variation of the busiest class; `dealt`: at one
+    replica of as many as the whole traffic is for at this rate.
     """
     random = np.random.default_rng(seed)
     shares = np.array([item.request_rate_at() for item in demand.classes])
@@ -123,6 +158,7 @@ def sampled_requests(demand: Demand, rate_per_s: float, count: int, seed: int, l
             hit = random.random(own.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
         cached[own] = np.where(hit, shared, 0)
-    shape = 1.0 / demand.classes[int(shares.argmax())].arrival_cv ** 2
+    replicas = float(shares.sum()) / rate_per_s if dealt else 1.0
+    shape = 1.0 / float(dealt_cv(demand.classes[int(shares.argmax())].arrival_cv, replicas)) ** 2
     gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)
     return Requests(inputs, np.maximum(outputs, 1), np.cumsum(gaps), cached, chosen.astype(np.int64))

@@ -110,7 +110,7 @@ def after_loads(replica: Replica, demand: Demand) -> Replica:
 def simulated(replica: Replica, clock: StepClock, demand: Demand, rate_per_s: float, longest: int) -> Outcome:
     """Return what the replica does with the scenario's traffic at a rate."""
     return simulate(
-        sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest),
+        sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest, dealt=True),
         clock,
         replica.scheduling,
         replica.kv_blocks,

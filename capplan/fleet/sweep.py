@@ -140,7 +140,10 @@ def swept_point(point: Point) -> Row:
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
     demand = seen_demand(point.demand, replica)
-    requests = sampled_requests(demand, point.request_rate or 1.0, count, point.seed, longest)
+    rate = point.request_rate or 1.0
+    requests = sampled_requests(
+        demand, rate, count, point.seed, longest, dealt=point.request_rate is not None
+    )
     if demand.load_s:
         replica = after_loads(replica, demand)
         clock = StepClock(replica.table)

@@ -11,7 +11,7 @@ from capplan.inputs.traces.read import TraceFile, prefix_reuse, trace_file
 from capplan.numbers import Array
 from capplan.serving.prefix_cache import hit_curve
 from capplan.serving.requests import Requests
-from capplan.workload.statistics import interarrival_cv
+from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 from capplan.workload.summary import PrefixReuse
 from capplan.workload.trace import Counts, TracePart
 from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
@@ -60,8 +60,8 @@ class Trace:
 
     @property
     def arrival_cv(self) -> float:
-        """Coefficient of variation of the time between arrivals; 1 where it cannot be told."""
-        return interarrival_cv(self.arrival_s)[0] or 1.0
+        """Coefficient of variation of the time between arrivals, within minutes; 1 where it cannot be told."""
+        return cv_within_minutes(self.arrival_s) or interarrival_cv(self.arrival_s)[0] or 1.0
 
     @property
     def reuse(self) -> PrefixReuse | None:

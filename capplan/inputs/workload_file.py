@@ -115,8 +115,9 @@ def workload_text(found: WorkloadSummary, *, lognormal: bool = False) -> str:
     ]
     if rate.peak_60s:
         lines.append(f"    request_rate: {rate.peak_60s:.6g} req/s  # busiest minute; mean {rate.mean:.6g}")
-    if rate.cv:
-        lines.append(f"    arrival_cv: {min(rate.cv, 100.0):.6g}")
+    cv = rate.cv_60s or rate.cv
+    if cv:
+        lines.append(f"    arrival_cv: {min(cv, 100.0):.6g}" + ("  # within minutes" if rate.cv_60s else ""))
     for key, lengths in (("input_tokens", found.input_tokens), ("output_tokens", found.output_tokens)):
         lines.append(f"    {key}: {_lengths_text(lengths, lognormal=lognormal)}")
     if found.prefix_hit_fraction:
