@@ -1,10 +1,10 @@
 """The part of a calibration file that was refitted from results of a serving benchmark, and who may use it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
@@ -53,6 +53,20 @@ class HostRecord(Record):
     date: str
     remarks: list[str]
     points: list[PointRecord]
+
+    @model_validator(mode="after")
+    def _every_number_is_there_once(self) -> "HostRecord":
+        written = [*self.numbers, *self.kept]
+        known = [f.name for f in fields(HostOverhead)]
+        if sorted(written) != sorted(known):
+            odd = sorted(set(written) ^ set(known)) or sorted(
+                {name for name in written if written.count(name) > 1}
+            )
+            raise ValueError(
+                f"its host times do not fit this version of capplan, which has {', '.join(known)}; "
+                f"{', '.join(odd)} is missing or not known: refit from the results again"
+            )
+        return self
 
 
 def host_values(host: HostRefit, rounded: Any) -> dict[str, Any]:

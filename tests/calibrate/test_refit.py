@@ -187,6 +187,13 @@ def test_a_changed_refit_is_refused(old, new, host_file, tmp_path):
         read_calibration_file(path)
 
 
+def test_host_times_of_another_version_of_the_schema_are_refused(refit, tmp_path):
+    path = tmp_path / "other.calibration.yaml"
+    path.write_text(calibration_text(None, replace(refit, kept={**refit.kept, "warp_s": 1.0})))
+    with pytest.raises(InputError, match="warp_s is missing or not known"):
+        read_calibration_file(path)
+
+
 def test_every_replica_takes_the_refitted_host(refit, host_file):
     asked = asked_replica(MODEL, "h100-sxm", calibration=host_file, offline=True)
     for name in TRUE:
