@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -88,7 +89,8 @@ def prepare_arenas(device: torch.device, dtypes: Iterable[str], arena_bytes: flo
     """Fill the arenas of a run with random data, and forget those of an earlier run."""
     _ARENAS.clear()
     for dtype in dtypes:
-        _ARENAS[device, dtype] = Arena(_drawn(int(arena_bytes / ELEMENT_BYTES[dtype]), dtype, device))
+        with suppress(RuntimeError):  # a dtype that cannot even be drawn is skipped, and said, case by case
+            _ARENAS[device, dtype] = Arena(_drawn(int(arena_bytes / ELEMENT_BYTES[dtype]), dtype, device))
     _ARENAS[device, _RESULTS] = Arena(_drawn(int(arena_bytes / 2.0), "bf16", device))
 
 

@@ -179,8 +179,7 @@ def _measure_one(
             trial = shrunk(trial)
             continue
         try:
-            calls = calls_of(trial, target.device, _cold_bytes(trial, target, run.room_bytes))
-            sample = sampled(target, calls, effort, graph=trial.graph)
+            sample = _sample(trial, target, effort, run.room_bytes)
         except torch.OutOfMemoryError:
             _after_failure(target)
             trial = shrunk(trial)
@@ -201,6 +200,12 @@ def _measure_one(
         run.samples[place] = (trial, before[1].beside(sample) if before and again else sample)
         return
     _remark(run, f"out of memory: {case.title} is skipped", tell)
+
+
+def _sample(case: Case, target: Target, effort: Effort, room_bytes: float) -> Sample:
+    """Return the times of one case; its operands are gone when this returns or fails."""
+    calls = calls_of(case, target.device, _cold_bytes(case, target, room_bytes))
+    return sampled(target, calls, effort, graph=case.graph)
 
 
 def _cold_bytes(case: Case, target: Target, room_bytes: float) -> float:
