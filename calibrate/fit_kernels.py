@@ -108,7 +108,7 @@ def with_missing_kernels(fits: Mapping[str, Fit], fitted: Mapping[str, Mapping[s
         for key, fit in others.items():
             if key.partition("/")[0] not in have and fit.label == "measured":
                 complete[key] = replace(
-                    fit, label="assumed", rows=0, median_error_fraction=None, mean_error_fraction=None,
+                    fit, label="assumed", rows=0, fitted_numbers=0.0, median_error_fraction=None, mean_error_fraction=None,
                     held_out_median_error_fraction=None, fitted_on=f"numbers of the {name}: no timings here",
                 )  # fmt: skip
         have = {key.partition("/")[0] for key in complete}
@@ -133,6 +133,24 @@ def held_out_errors(pooled: Mapping[str, Pooled]) -> Unseen:
                 if np.isfinite(error):
                     found.setdefault(place, []).append(float(error))
     return found
+
+
+def count_table() -> str:
+    """Return how many numbers of each kernel were fitted, over all files."""
+    counts: dict[str, list[float]] = {}
+    for efficiency, _ in shipped_efficiencies().values():
+        for key, fit in efficiency.fits.items():
+            own = counts.setdefault(key.partition("/")[0], [0.0, 0.0, 0.0])
+            own[0] += fit.fitted_numbers
+            own[1] += fit.label == "measured"
+            own[2] += len(fit.numbers)
+    lines = [
+        f"{name:18} {fitted:8.0f} {fits:6.0f} {listed:8.0f}"
+        for name, (fitted, fits, listed) in sorted(counts.items())
+    ]
+    total = [sum(own[i] for own in counts.values()) for i in range(3)]
+    head = f"\n{'numbers':18} {'fitted':>8} {'fits':>6} {'listed':>8}"
+    return "\n".join([head, *lines, f"{'all':18} {total[0]:8.0f} {total[1]:6.0f} {total[2]:8.0f}\n"])
 
 
 def predictions(
@@ -197,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shipped_efficiencies.cache_clear()
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
     predicted = predictions(rows, {name: timed_efficiency(device(name)) for name in chosen})
-    sys.stdout.write(score_table(rows, predicted, unseen))
+    sys.stdout.write(score_table(rows, predicted, unseen) + count_table())
     return 0
 
 

@@ -16,7 +16,7 @@ from capplan.calibrate.kernel_parts import (
     record_numbers,
 )
 from capplan.calibrate.kernel_pools import known_numbers, pool_of
-from capplan.calibrate.pooled_fit import pooled_fits
+from capplan.calibrate.pooled_fit import interval_80, pooled_fits
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 
@@ -140,11 +140,11 @@ def fitted_device(device: Device, own: Sequence[Timing], pooled: Pooled) -> dict
     fits by key, an engine's default kernel before its others
     """
     numbers: dict[str, dict[str, float]] = {}
-    parts: dict[str, list[PartFit]] = {}
-    for (key, _), fit in pooled.items():
+    parts: dict[str, dict[str, PartFit]] = {}
+    for (key, part), fit in pooled.items():
         numbers[key] = {**numbers.get(key, {}), **fit.numbers}
-        parts.setdefault(key, []).append(fit)
-    rows = {key: sum(len(p.errors) for p in found) for key, found in parts.items()}
+        parts.setdefault(key, {})[part] = fit
+    rows = {key: sum(len(p.errors) for p in found.values()) for key, found in parts.items()}
     fits = {
         key: _fit(values, guessed, parts[key]) for key, (values, guessed) in _completed(numbers, rows).items()
     }
@@ -152,7 +152,8 @@ def fitted_device(device: Device, own: Sequence[Timing], pooled: Pooled) -> dict
     return {**fits, **_layer_records(fits, modules), **modules}
 
 
-def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[PartFit]) -> Fit:
+def _fit(values: Mapping[str, float], guessed: Sequence[str], by_part: Mapping[str, PartFit]) -> Fit:
+    parts = list(by_part.values())
     errors = np.concatenate([part.errors for part in parts])
     unseen = np.concatenate([part.held_out_errors for part in parts])
     unseen = unseen[~np.isnan(unseen)]
@@ -169,6 +170,8 @@ def _fit(values: Mapping[str, float], guessed: Sequence[str], parts: Sequence[Pa
         held_out_median_error_fraction=float(np.median(unseen)) if len(unseen) else None,
         fitted_on=text,
         loop_l2_ratio=values["loop_l2_ratio"],
+        fitted_numbers=sum(part.told for part in parts),
+        intervals={name: part.interval for name, part in by_part.items() if part.interval != (1.0, 1.0)},
     )
 
 
@@ -198,6 +201,7 @@ def _layer_records(fits: Mapping[str, Fit], modules: dict[str, Fit]) -> dict[str
             found[own] = replace(
                 base, numbers=numbers, rows=module.rows, median_error_fraction=module.median_error_fraction,
                 mean_error_fraction=module.mean_error_fraction, held_out_median_error_fraction=None, fitted_on=text,
+                fitted_numbers=1.0,
             )  # fmt: skip
         modules[key] = replace(
             module, numbers={n: v for n, v in module.numbers.items() if not n.startswith("attention_")}
@@ -235,13 +239,15 @@ def _module_fits(device: Device, fits: Mapping[str, Fit], own: Sequence[Timing])
                 lambda logs, ratio=ratio: np.log(ratio(logs)), np.log([1e-5, 1.0, *(1.0 for _ in formats)]),
                 loss="soft_l1", f_scale=0.05, bounds=(np.log(low), np.log(high)),
             )  # fmt: skip
-            errors = np.abs(ratio(solved.x) - 1.0)
+            ratios = ratio(solved.x)
+            errors = np.abs(ratios - 1.0)
             floor_s, passes, *slower = (float(v) for v in np.exp(solved.x))
             numbers = {"floor_s": floor_s, "passes": passes}
             if not bare:
                 numbers |= {f"attention_{fmt}": value for fmt, value in zip(formats, slower, strict=True)}
             found[f"latent_module/{inner}@{engine}"] = Fit(
                 numbers, "measured", len(timings), float(np.median(errors)), float(np.mean(errors)), None,
-                ", ".join(sorted({f"{engine} {t.version}" for t in timings})),
+                ", ".join(sorted({f"{engine} {t.version}" for t in timings})), fitted_numbers=2.0,
+                intervals={part: interval_80(1.0 / ratios, 1.0 / ratios)},
             )  # fmt: skip
     return found

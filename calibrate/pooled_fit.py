@@ -43,7 +43,20 @@ WIDTHS: Mapping[str, float] = {
     "all_to_all_step_s": 1.5,
 }  # fmt: skip
 """Of a group's number around its pool's, in natural logarithms; `USUAL_WIDTH` for others."""
-USUAL_WIDTH = 1.0
+USUAL_WIDTH = 1.5
+SHARED: Mapping[tuple[str, str], frozenset[str]] = {
+    ("matmul", "matmul"): frozenset({"sharpness", "wave_fraction"}),
+    ("experts", "experts"): frozenset({"routed_passes", "starved_exponent", "wave_fraction"}),
+    ("attention", "decode"): frozenset({"decode_compute_fraction"}),
+    ("latent_attention", "prefill"): frozenset({"prefill_fraction"}),
+    ("latent_attention", "decode"): frozenset(
+        {"decode_compute_fraction", "decode_split_tokens", "loop_l2_ratio"}
+    ),
+}
+"""Kernel and part -> numbers that all groups of a pool share: those whose sharing costs held-out shapes nothing, or
+less than a quarter of a percent."""
+ENOUGH_ROWS = 20
+"""Held-out timings of a kernel from which its interval is its own."""
 _STEP = 1e-3
 _ROUNDS = 80
 _LONGEST = 1.5
@@ -58,6 +71,8 @@ class _Rows:
 
     part: Part
     names: tuple[str, ...]
+    widths: Array
+    """Of a group's number around its pool's, by number."""
     columns: Mapping[str, Array]
     rates: Any
     l2_bytes: Array
@@ -102,8 +117,8 @@ def stacked_rows(rates: Any, index: NDArray[np.intp]) -> Any:
     )
 
 
-def _widths(names: Sequence[str]) -> Array:
-    return np.array([WIDTHS.get(name, USUAL_WIDTH) for name in names])
+def _widths(names: Sequence[str], shared: frozenset[str]) -> Array:
+    return np.array([0.0 if name in shared else WIDTHS.get(name, USUAL_WIDTH) for name in names])
 
 
 def _ranges(names: Sequence[str]) -> tuple[Array, Array]:
@@ -136,8 +151,8 @@ def _rows(
     names = _part_names(timings, part)
     base = {name: start for name, (start, _, _) in START_AND_RANGE.items()}
     records, active, values = [], [], []
-    for (device_name, _), own in groups.items():
-        fmt, known = own[0].case.format, given.get((device_name, own[0].case.key), {})
+    for (device_name, key), own in groups.items():
+        fmt, known = own[0].case.format, given.get((device_name, key), {})
         numbers = {**record_numbers(case.kernel, base), **known}
         records.append(kernel_rates(case.kernel, devices[device_name], fmt, Fit(numbers)))
         eager = any(timing.case.eager for timing in own)
@@ -153,8 +168,9 @@ def _rows(
         values.append([numbers.get(name, 1.0) for name in names])
     group = np.repeat(np.arange(len(groups)), [len(own) for own in groups.values()])
     l2_bytes = np.array([devices[device_name].l2_bytes or 0.0 for device_name, _ in groups])
+    shared = SHARED.get((case.kernel, case.part), frozenset())
     return _Rows(
-        part, names, timing_columns(timings), stacked(records, group), l2_bytes[group],
+        part, names, _widths(names, shared), timing_columns(timings), stacked(records, group), l2_bytes[group],
         np.array([timing.case.eager for timing in timings]), np.log([timing.seconds for timing in timings]),
         np.concatenate([_weights(own) for own in groups.values()]), group, np.array(active)[group],
         np.array(values)[group],
@@ -193,14 +209,14 @@ class _Solver:
 
     def numbers(self, point: _Point) -> Array:
         """Return the logarithms by group and number."""
-        return np.asarray(point.pool + _widths(self.rows.names) * point.deviations)
+        return np.asarray(point.pool + self.rows.widths * point.deviations)
 
     def _middle(self) -> Array:
         return np.log([START_AND_RANGE[name][0] for name in self.rows.names])
 
     def _point(self, pool: Array, deviations: Array) -> _Point:
         rows = self.rows
-        logs = (pool + _widths(rows.names) * deviations)[rows.group]
+        logs = (pool + rows.widths * deviations)[rows.group]
         errors = np.sqrt(rows.weights) * _robust(rows.predicted(logs) - rows.logs)[0]
         prior = np.sum(((pool - self._middle()) / POOL_WIDTH) ** 2) + np.sum(deviations**2)
         return _Point(pool, deviations, errors, float(errors @ errors + TRUST**2 * prior))
@@ -234,7 +250,7 @@ class _Solver:
     def _step(self, point: _Point, normal: tuple[Array, Array], damping: float) -> tuple[Array, Array]:
         """Return the step of the pool and that of the groups."""
         squares, products = normal
-        widths, unit = _widths(self.rows.names), np.eye(len(self.rows.names))
+        widths, unit = self.rows.widths, np.eye(len(self.rows.names))
         own = widths[:, None] * squares * widths + TRUST**2 * unit
         own = own + damping * own * unit
         shared = squares.sum(axis=0) + (TRUST / POOL_WIDTH) ** 2 * unit
@@ -275,6 +291,31 @@ class _Solver:
         return point
 
 
+def interval_80(own: Array, pool: Array) -> tuple[float, float]:
+    """Return the 10th and 90th percentile of measured over predicted, of the pool where own rows are few.
+
+    Parameters
+    ----------
+    own : ratios of one group on held-out shapes; NaN where none were made [-]
+    pool : of all groups [-]
+
+    Returns
+    -------
+    low, high
+
+    Examples
+    --------
+    >>> interval_80(np.linspace(0.0, 1.0, 101), np.ones(5))
+    (0.1, 0.9)
+    """
+    own = own[np.isfinite(own)]
+    chosen = own if len(own) >= ENOUGH_ROWS else pool[np.isfinite(pool)]
+    if not len(chosen):
+        return 1.0, 1.0
+    low, high = np.quantile(chosen, (0.1, 0.9))
+    return float(low), float(high)
+
+
 def pooled_fits(
     devices: Mapping[str, Device],
     groups: Mapping[Group, Sequence[Timing]],
@@ -299,7 +340,7 @@ def pooled_fits(
     solver = _Solver(rows, len(groups))
     best = solver.solved()
     errors = np.abs(np.exp(rows.predicted(solver.numbers(best)[rows.group]) - rows.logs) - 1.0)
-    unseen = np.full(len(rows.logs), np.nan)
+    ratios = np.full(len(rows.logs), np.nan)
     if held_out:
         folds = np.array([fold_of(timing.case) for own in groups.values() for timing in own])
         for fold in range(FOLDS):
@@ -308,7 +349,8 @@ def pooled_fits(
                 again = _Solver(rows.chosen(~gone), len(groups))
                 left = rows.chosen(gone)
                 found = left.predicted(again.numbers(again.solved(best))[left.group])
-                unseen[gone] = np.abs(np.exp(found - left.logs) - 1.0)
+                ratios[gone] = np.exp(left.logs - found)
+    unseen = np.abs(1.0 / ratios - 1.0)
     low, high = _ranges(rows.names)
     numbers = np.exp(np.clip(solver.numbers(best), low, high))
     fits: dict[Group, PartFit] = {}
@@ -318,5 +360,7 @@ def pooled_fits(
         values = {name: float(numbers[index, i]) for i, name in enumerate(rows.names) if active[i]}
         versions = tuple(sorted({f"{t.case.engine or 'all engines'} {t.version}" for t in own}))
         scored = tuple((timing.table, timing.group) for timing in own)
-        fits[group] = PartFit(values, errors[mine], unseen[mine], versions, scored)
+        told = float(np.sum(np.where(rows.widths > 0.0, active, active / len(groups))))
+        interval = interval_80(ratios[mine], ratios)
+        fits[group] = PartFit(values, errors[mine], unseen[mine], versions, scored, told, interval)
     return fits

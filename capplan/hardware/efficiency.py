@@ -1,7 +1,7 @@
 """What kernels reach on a device: fitted numbers, never the datasheet, and how they are chosen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from capplan.errors import InputError
 
@@ -21,6 +21,11 @@ class Fit:
     loop_l2_ratio: float = 1.0
     """How much faster than main memory the benchmark loop re-read what had stayed in L2. Needed to tell the
     other numbers from such a loop; a serving step reads too much between two uses, so nothing else uses it."""
+    fitted_numbers: float = 0.0
+    """Numbers that the timings told; one that n fits share counts 1/n, one taken over or known beforehand 0."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Kind of timing (prefill, decode, ...) -> 10th and 90th percentile of measured over predicted, on shapes that the fit
+    had not seen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from capplan.accuracy.intervals import Intervals, interval_of
-from capplan.accuracy.kernel_rows import DEVICES
+from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
@@ -64,7 +64,7 @@ def kernel_row_predictions(
     ----------
     rows : of a kernel table, text by column name
     calibration : fitted numbers for the rows of the device that it was measured on
-    intervals : by regime; kernels have none of their own in the shipped table
+    intervals : by regime, for kernels whose fit has none
     """
 
     @lru_cache(maxsize=64)
@@ -80,14 +80,26 @@ def kernel_row_predictions(
             continue
         predicted, reason = _predicted(row, supply)
         found = Prediction(name, METRIC, measured, predicted, reason=reason, groups=groups)
-        yield [_bounded(found, intervals)]
+        yield [found if predicted is None else _bounded(found, predicted, _ratios(row, supply, intervals))]
 
 
-def _bounded(found: Prediction, intervals: Intervals) -> Prediction:
+def _bounded(found: Prediction, predicted: float, ratios: tuple[float, float] | None) -> Prediction:
+    return found if ratios is None else replace(found, low=predicted * ratios[0], high=predicted * ratios[1])
+
+
+def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tuple[float, float] | None:
+    """Return the 80 % interval of measured over predicted: that of the kernel, else that of all kernels."""
+    case = kernel_case(row)
+    if isinstance(case, str):
+        return None
+    key = case.key
+    if case.part.endswith("_module"):
+        key = f"latent_module/{case.part.partition('_')[0]}@{case.engine}"
+    fit = supply(row.get("gpu") or "")[1].fits.get(key)
+    if fit is not None and case.part in fit.intervals:
+        return fit.intervals[case.part]
     bounds = interval_of(intervals, ("kernel",))
-    if found.predicted is None or bounds is None:
-        return found
-    return replace(found, low=found.predicted * bounds.low_ratio, high=found.predicted * bounds.high_ratio)
+    return None if bounds is None else (bounds.low_ratio, bounds.high_ratio)
 
 
 def _predicted(row: Mapping[str, str], supply: _Supply) -> tuple[float | None, str]:

@@ -1,0 +1,92 @@
+"""The pooled fit of kernel numbers: it finds what made the timings, and lends to kernels with few of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from capplan.accuracy.kernel_rows import KernelCase
+from capplan.accuracy.kernels import PARTS, part_time_s
+from capplan.calibrate.kernel_parts import START_AND_RANGE, Timing, record_numbers
+from capplan.calibrate.kernel_pools import expert_library, known_numbers, pool_of
+from capplan.calibrate.pooled_fit import interval_80, pooled_fits
+from capplan.hardware.efficiency import Fit
+from capplan.inputs.hardware import device
+from capplan.operators.device_rates import kernel_rates
+
+DEVICES = {name: device(name) for name in ("h100-sxm", "b200")}
+BASE = {name: start for name, (start, _, _) in START_AND_RANGE.items()}
+TRUE = {"memory_fraction": 0.6, "floor_s": 4e-6}
+
+
+def _timings(name, count, **numbers):
+    """Return timings of a kernel that moves bytes, as numbers that we know would make them."""
+    fit = Fit({**record_numbers("elementwise", BASE), **numbers})
+    rates = kernel_rates("elementwise", DEVICES[name], "quantise", fit)
+    found = []
+    for moved in np.geomspace(1e4, 1e9, count):
+        case = KernelCase(
+            name, "elementwise", "quantise", "vllm", "", "elementwise", {"moved_bytes": float(moved)}
+        )
+        seconds = float(part_time_s(PARTS["elementwise", "elementwise"], case.arguments, rates, 0.0, 1.0))
+        found.append(Timing(case, seconds, "kernels_more", "1", "quantise"))
+    return found
+
+
+def test_numbers_that_made_the_timings_are_found_again():
+    groups = {("h100-sxm", "elementwise/quantise@vllm"): _timings("h100-sxm", 30, **TRUE)}
+    fit = next(iter(pooled_fits(DEVICES, groups, {}, held_out=True).values()))
+    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.05)
+    assert fit.numbers["floor_s"] == pytest.approx(4e-6, rel=0.05)
+    assert np.median(fit.errors) < 0.01
+    assert np.nanmedian(fit.held_out_errors) < 0.02
+
+
+def test_one_outlier_does_not_move_the_numbers():
+    own = _timings("h100-sxm", 30, **TRUE)
+    own[10] = replace(own[10], seconds=own[10].seconds * 20.0)
+    fit = next(iter(pooled_fits(DEVICES, {("h100-sxm", "x"): own}, {}, held_out=False).values()))
+    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.1)
+    assert np.median(fit.errors) < 0.03
+
+
+def test_a_kernel_with_few_timings_takes_after_its_pool():
+    """Four small messages tell the start and nothing of the bandwidth: that comes from the other device."""
+    rich = {("h100-sxm", "a"): _timings("h100-sxm", 40, **TRUE)}
+    poor = _timings("b200", 40, **TRUE)[:4]
+    alone = pooled_fits(DEVICES, {("b200", "a"): poor}, {}, held_out=False)["b200", "a"]
+    lent = pooled_fits(DEVICES, {**rich, ("b200", "a"): poor}, {}, held_out=False)["b200", "a"]
+    assert abs(lent.numbers["memory_fraction"] - 0.6) < abs(alone.numbers["memory_fraction"] - 0.6)
+
+
+def test_a_number_that_is_given_is_not_fitted():
+    groups = {("h100-sxm", "a"): _timings("h100-sxm", 10, **TRUE)}
+    fit = pooled_fits(DEVICES, groups, {("h100-sxm", "a"): {"floor_s": 1e-6}}, held_out=False)[
+        "h100-sxm", "a"
+    ]
+    assert "floor_s" not in fit.numbers
+
+
+def test_an_interval_holds_four_in_five_of_the_held_out_ratios():
+    ratios = np.exp(np.random.default_rng(0).normal(0.0, 0.1, 1000))
+    low, high = interval_80(ratios, ratios)
+    assert np.mean((ratios >= low) & (ratios <= high)) == pytest.approx(0.8, abs=0.01)
+    few = np.full(5, np.nan)
+    assert interval_80(few, ratios) == (low, high)
+
+
+def test_kernels_of_one_library_share_a_pool_whatever_their_engine_and_device():
+    def case(variant, fmt, name="h100-sxm"):
+        return KernelCase(name, "experts", fmt, "sglang", variant, "experts", {})
+
+    assert pool_of(case("marlin_moe", "w4a16")) == pool_of(case("x_marlinexperts", "w4a16_mxfp4", "b200"))
+    assert expert_library("fp8moe_triton_tritonexperts", "fp8_block") == "triton"
+    assert known_numbers(case("marlin_moe", "w4a16"), {})["largest_tile_rows"] == 64.0
+
+
+def test_a_ring_is_told_by_nccl_before_engines_use_it():
+    case = KernelCase("h100-sxm", "link", "bf16", "vllm", "", "direct", {})
+    nccl = replace(case, engine="nccl", part="nccl")
+    assert pool_of(nccl) < pool_of(case)
+    known = known_numbers(case, {"link/bf16@nccl": {"ring_floor_s": 7e-6, "loop_l2_ratio": 2.0}})
+    assert known == {"ring_floor_s": 7e-6}

@@ -1,0 +1,89 @@
+"""What the routers of the expert timings deal out, and how experts' time follows from it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.accuracy.expert_router import rank_load
+from capplan.operators.experts import EXPERT_TILES, ExpertRates, experts_time_s, grouped_experts_time_s
+
+ROUTERS = ("balanced", "power_law_1.01", "power_law_1.2")
+FEW = settings(max_examples=60, deadline=None)
+RATES = ExpertRates(
+    flop_per_s=1e15, bytes_per_s=4e12, multiprocessors=132.0, compute_fraction=0.7, memory_fraction=0.8, sharpness=4.0,
+    floor_s=2e-5, tile_edge=20.0, start_inputs=300.0, wave_fraction=0.5, starved_exponent=0.1, routed_passes=2.0,
+    token_passes=4.0, router_skew=0.5,
+)  # fmt: skip
+
+
+@FEW
+@given(
+    st.integers(1, 4000),
+    st.sampled_from([(8, 2), (128, 8), (384, 6)]),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from(ROUTERS),
+)
+def test_the_busiest_rank_gets_at_least_its_share_and_no_expert_more_than_all_tokens(
+    tokens, layer, ranks, router
+):
+    experts, chosen = layer
+    load = rank_load(tokens, experts, chosen, ranks, router)
+    share = tokens * chosen / ranks
+    if router != "balanced":
+        assert load.routed >= share * (1 - 1e-9)
+    assert load.hit <= min(experts / ranks, load.routed) + 1e-9
+    assert load.routed <= load.hit * tokens + 1e-9
+    for (rows, _), tiles in zip(EXPERT_TILES, load.row_tiles, strict=True):
+        assert max(load.hit, load.routed / rows) - 1e-9 <= tiles <= load.hit + load.routed / rows + 1e-9
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_one_rank_gets_every_choice(router):
+    assert rank_load(300, 64, 4, 1, router).routed == 1200.0
+
+
+def test_a_power_law_leaves_experts_without_tokens_and_fills_more_tiles_than_a_balanced_router():
+    even, uneven = (rank_load(128, 128, 8, 1, router) for router in ("balanced", "power_law_1.2"))
+    assert even.hit == 128.0
+    assert uneven.hit < even.hit
+    assert uneven.row_tiles[0] > even.row_tiles[0]
+
+
+@FEW
+@given(st.integers(1, 9000).map(float), st.floats(0.0, 4.0), st.sampled_from([64.0, 128.0]))
+def test_a_kernel_that_chooses_its_tile_beforehand_is_never_faster_than_one_that_takes_the_best(
+    tokens, ratio, largest
+):
+    shape = (tokens, 64.0, 64.0, 4.0, 2048.0, 1024.0, 1.0, 1.0, 1.0)
+    free = replace(RATES, tile_load_ratio=0.0, largest_tile_rows=largest)
+    bound = replace(free, tile_load_ratio=ratio)
+    assert experts_time_s(*shape, bound) >= experts_time_s(*shape, free) * (1 - 1e-12)
+    assert experts_time_s(tokens + 5.0, *shape[1:], bound) >= experts_time_s(*shape, bound) * (1 - 1e-9)
+
+
+@FEW
+@given(
+    st.integers(1, 9000).map(float),
+    st.sampled_from([8.0, 64.0, 256.0]),
+    st.sampled_from([1.0, 2.0, 4.0, 8.0]),
+)
+def test_a_narrower_shard_of_every_expert_is_never_slower(tokens, experts, tensor_parallel):
+    def time_s(width):
+        return experts_time_s(tokens, experts, experts, 4.0, 2048.0, width, 1.0, 0.53125, 1.03125, RATES)
+
+    assert time_s(3072.0 / tensor_parallel) <= time_s(3072.0) * (1 + 1e-12)
+
+
+def test_loads_that_are_known_give_the_time_of_the_same_loads_guessed():
+    tokens, experts, chosen = 512.0, 64.0, 4.0
+    even = replace(RATES, router_skew=-1.0)
+    load = tokens * chosen / experts
+    tiles = tuple(np.array(experts * max(1.0, load / rows + 0.5)) for rows, _ in EXPERT_TILES)
+    known = grouped_experts_time_s(
+        tokens, tokens * chosen, experts, tiles, load, 2048.0, 1024.0, 1.0, 1.0, 1.0, even
+    )
+    guessed = experts_time_s(tokens, experts, experts, chosen, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
+    assert known == pytest.approx(guessed, rel=1e-9)
