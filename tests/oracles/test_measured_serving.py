@@ -1,4 +1,4 @@
-"""Measured runs of vLLM, replayed request by request: `python tests/oracles/test_measured_serving.py` prints the figures.
+"""Measured runs of vLLM, replayed request by request: `python tests/oracles/test_measured_serving.py docs/simulation.md` writes the figures.
 
 Logs of 300 ShareGPT requests at 10 per second on RTX PRO 6000 and RTX 4090 (casys-kaist/LLMServingSim, commit 5daddb2, bench/examples,
 vLLM 0.19.0), and the saturated stages of inference-perf on an H100-80GB (kubernetes-sigs/inference-perf, commit 7de5ef2,
@@ -7,6 +7,7 @@ demos/kubecon-na-2025, Llama-3.1-8B-Instruct, at most 440 requests in flight).
 
 import csv
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -185,12 +186,42 @@ def test_drafts_that_nobody_accepts_cost_what_they_cost_alone():
     assert simulated < 0.6 * saturated_rate("vllm_chunking_and_prefix_caching")[1]
 
 
+NAMES = {
+    "vllm": "Llama-3.1-8B, H100-80GB, vLLM 0.11.0, 128 sequences, saturated",
+    "vllm_batch_size": "the same, 192 sequences",
+    "vllm_chunking_and_prefix_caching": "the same, 128 sequences, prefix caching",
+    "vllm_quantization": "the same with a quantisation that was not switched on",
+    "vllm_v0_engine": "vLLM 0.9.0 with the first engine, 128 sequences",
+    "vllm_eagle": "vLLM 0.11.0 with EAGLE-3, four drafts, none accepted",
+    "RTXPRO6000_Llama-3.1-8B": "Llama-3.1-8B, RTX PRO 6000, 300 requests at 10/s",
+    "RTX4090_Llama-3.1-8B": "Llama-3.1-8B, RTX 4090, the same requests",
+    "RTXPRO6000_Qwen3-32B": "Qwen3-32B, two RTX PRO 6000 in TP2",
+    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": "Qwen3-30B-A3B, two RTX PRO 6000 in DP2 with EP2",
+}
+"""How docs/simulation.md calls them."""
+BEGIN, END = "<!-- measured runs -->", "<!-- end of measured runs -->"
+
+
+def figures():
+    """Return all runs as a Markdown table."""
+    lines = ["| run | measured | simulated | |", "| --- | --- | --- | --- |"]
+    for name, words in NAMES.items():
+        if name in LOGS:
+            was_ttft, is_ttft, was_tpot, is_tpot = replayed_log(name)
+            off = f"{is_tpot / was_tpot - 1:+.0%}".replace("%", " %")
+            lines.append(f"| {words}, mean TPOT | {was_tpot * 1e3:.1f} ms | {is_tpot * 1e3:.1f} ms | {off} |")
+            off = f"{is_ttft / was_ttft - 1:+.0%}".replace("%", " %")
+            lines.append(f"| the same, mean TTFT | {was_ttft:.2f} s | {is_ttft:.2f} s | {off} |")
+        else:
+            was, now = saturated_rate(name) if name in STAGES else saturated_eagle()
+            off = f"{now / was - 1:+.0%}".replace("%", " %")
+            lines.append(f"| {words} | {was:.1f} req/s | {now:.1f} req/s | {off} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    for log in LOGS:
-        was_ttft, is_ttft, was_tpot, is_tpot = replayed_log(log)
-        print(
-            f"{log:40} TTFT {was_ttft:7.3f} s -> {is_ttft:7.3f} s ({is_ttft / was_ttft - 1:+.1%})  TPOT {was_tpot * 1e3:6.2f} ms -> {is_tpot * 1e3:6.2f} ms ({is_tpot / was_tpot - 1:+.1%})"
-        )
-    for stage in [*STAGES, "vllm_eagle"]:
-        was, now = saturated_rate(stage) if stage in STAGES else saturated_eagle()
-        print(f"{stage:40} {was:6.1f} req/s -> {now:6.1f} req/s ({now / was - 1:+.1%})")
+    table = figures()
+    print(table)
+    for page in map(Path, sys.argv[1:]):
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
