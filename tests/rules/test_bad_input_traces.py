@@ -1,6 +1,8 @@
 """Traces that are not what they should be: a clear line, or a bounded behaviour that is said; nothing is left out silently."""
 
 import gzip
+import io
+import tarfile
 
 import pytest
 
@@ -8,6 +10,17 @@ from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.inputs.traces.read import workload_of
 from capplan.workload import statistics
+
+
+def tar_of(text):
+    """A packed folder of one small file."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("requests.csv")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
 
 HEAD = "arrival_s,input_tokens,output_tokens\n"
 REFUSED = {
@@ -19,6 +32,7 @@ REFUSED = {
     "all rows broken": ((HEAD + "x,y,z\n" * 30).encode(), "line 2[0-9]: is not a request"),
     "cut gzip": (gzip.compress((HEAD + "0,1,1\n" * 9000).encode())[:60], "cannot be read"),
     "binary": (b"\x00\x01\x02" * 100, "binary data"),
+    "tar": (tar_of("0,1,1\n"), "is a tar archive; unpack it"),
     "UTF-16": ("a,b".encode("utf-16"), "UTF-16"),
     "latin": ("zeit,länge\n".encode("latin-1"), "is not UTF-8"),
     "a json value": (b"[1, 2]\n", "not the result of a benchmark|holds no results"),

@@ -55,6 +55,8 @@ def _decoded(line: bytes, path: Path, number: int) -> str:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: line {number} is not UTF-8 text; {KIND} is expected") from None
+    if "\x00" in text and "ustar" in text[:512]:
+        raise InputError(f"{path}: is a tar archive; unpack it and name one of its files")
     if "\x00" in text:
         raise InputError(f"{path}: holds binary data; {KIND} is expected")
     return text
