@@ -232,7 +232,7 @@ def decode_attention_time_s(
 ) -> Number:
     """Return the time of decode attention of one layer.
 
-        Q = s k (min(c, w) + c_0) (d + d_v) b + 4 x s g h (d + d_v);  t = softmax(F / P, Q' / B) + t_0
+        Q = s k (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = softmax(F / P, Q' / B) + t_0
 
     Q' adds the longest block as in `scheduled_flop`: a sequence and KV head, cut into parts of at least
     `decode_split_tokens` while there are fewer blocks than multiprocessors.
@@ -302,7 +302,7 @@ def decode_scheduled_bytes(
 ) -> Number:
     """Return the cache traffic of a decode kernel with what starts and uneven blocks add to it.
 
-        Q = u (c + c_0) b + q S (c / x + c_0) b,  x = max(1, min(S / u, c / l, 32))
+        Q = u (c^2 + c_0^2)^(1/2) b + q S ((c / x)^2 + c_0^2)^(1/2) b,  x = max(1, min(S / u, c / l, 32))
 
     Parameters
     ----------
@@ -337,7 +337,6 @@ def decode_scheduled_bytes(
     """
     parts = np.minimum(multiprocessors / np.maximum(pairs, 1e-9), visible_tokens / split_tokens)
     splits = np.maximum(1.0, np.minimum(parts, LARGEST_SPLIT))
-    longest = visible_tokens / splits + pad_tokens
-    return token_bytes * scheduled_flop(
-        pairs * (visible_tokens + pad_tokens), longest, multiprocessors, tail_fraction
-    )
+    total = pairs * np.hypot(visible_tokens, pad_tokens)
+    longest = np.hypot(visible_tokens / splits, pad_tokens)
+    return token_bytes * scheduled_flop(total, longest, multiprocessors, tail_fraction)
