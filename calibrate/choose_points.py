@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 
-from capplan.accuracy.benchmark import benchmark_of
+from capplan.accuracy.benchmark import ATTENTION_DATA_PARALLEL, DATASETS, benchmark_of
 from capplan.errors import CapplanError
 from capplan.inputs.measured import measured_rows
 from capplan.inputs.validation import BUILT_IN_POINTS, is_core
@@ -126,7 +126,7 @@ def point_of(row: Row) -> dict[str, str]:
     point = {name: _plain(row.get(name, "")) for name in KEPT}
     known = row["length_distribution"]
     uniform = re.search(r"uniform\[[\d.]+,\s*[\d.]+\]", known)
-    words = ("sharegpt", "shared_prefix", "random", "fixed")
+    words = (*DATASETS, "sharegpt", "shared_prefix", "random", "fixed")
     point["length_distribution"] = (
         uniform.group(0) if uniform else next((w for w in words if w in known), known)
     )
@@ -135,6 +135,7 @@ def point_of(row: Row) -> dict[str, str]:
         benchmark = benchmark_of(row)
         facts = [f"n_requests={benchmark.requests}"] if benchmark.requests else []
         facts += [f"{name}={value}" for name, value in sorted(benchmark.limits.items())]
+        facts += [words for words in (ATTENTION_DATA_PARALLEL,) if words in row["notes"]]
     except CapplanError:
         pass  # a run that is not replayed needs no notes
     point["notes"] = "; ".join(facts)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -34,8 +34,8 @@ class Dataset:
     longest_answer: float
 
 
-CHAT = Dataset(1.1, 8.0, 0.9, 2.5)
-"""Chat data of which no more is known: longest prompt and answer over their means (assumptions)."""
+CHAT_LENGTHS = (1.1, 8.0, 0.9, 2.5)
+"""Spread and longest over mean of prompts, then of answers: chat data of which no more is known (an assumption)."""
 
 DATASETS = {
     "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),
@@ -47,6 +47,9 @@ and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
 
 SUITE_REQUESTS = {"A": 300, "B": 200, "C": 300, "D": 100, "F": 300, "G": 300}
 """Requests of AccelMark's open-loop suites: rate x seconds at their lightest rates, where nothing queues."""
+
+ATTENTION_DATA_PARALLEL = "enable_attention_dp for MoE"
+"""What the notes of a row say where its source ran mixtures of experts with attention data parallelism."""
 
 SEED = 20260101
 
@@ -106,7 +109,7 @@ def sharding_of(row: Mapping[str, str]) -> Sharding:
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
     data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
     devices = _number(row, "num_gpus") or tensor * pipeline * data
-    if "enable_attention_dp for MoE" in (row.get("notes") or "") and _number(row, "ep") is None:
+    if ATTENTION_DATA_PARALLEL in (row.get("notes") or "") and _number(row, "ep") is None:
         # The page gives one size for both: attention over that many groups, experts spread over all.
         return Sharding(1.0, pipeline, tensor, tensor)
     if tensor * pipeline * data > devices:
@@ -198,9 +201,9 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
         low, high = float(uniform.group(1)), float(uniform.group(2))
         draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
     elif "sharegpt" in benchmark.lengths:
-        own = DATASETS.get(benchmark.lengths.partition(" ")[0]) or replace(
-            CHAT, longest_prompt=CHAT.longest_prompt * means[0], longest_answer=CHAT.longest_answer * means[1]
-        )
+        prompt, longest_prompt, answer, longest_answer = CHAT_LENGTHS
+        usual = Dataset(prompt, longest_prompt * means[0], answer, longest_answer * means[1])
+        own = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
         draws = [
             _chat_lengths(random, requests, means[0], own.prompt_spread, own.longest_prompt),
             _chat_lengths(random, requests, means[1], own.answer_spread, own.longest_answer),
