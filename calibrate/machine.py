@@ -17,14 +17,18 @@ USABLE_MEMORY_FRACTION = 0.6
 """Share of the free memory that the benchmarks may take."""
 ARENA_FRACTION = 1.0 / 16.0
 """Share of the usable memory that the random data of one dtype takes at most; there are up to six of them."""
-CPU_SLACK_RATIO = 2.0
-"""Seen: 1.6 GB resident over 0.94 GB of operands."""
+SLACK_RATIOS = {"cuda": 1.25, "cpu": 4.0}
+"""Memory that one case takes over its operands: results of every rotated set, workspaces of libraries, and on a processor
+blocks that were freed and are not given back at once (seen: 0.9 GB beside the arenas, where the largest case has 0.27)."""
 BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
 COLD_CACHES_CUDA = 4.0
 """Operands are rotated over this many times the L2: what was read a whole arena ago is gone from it."""
-COLD_CACHES_CPU = 64.0
-"""Operands of a CPU are rotated over this many second-level caches: the last level is shared, and may exceed memory's share."""
+COLD_CACHES_CPU = 1.25
+"""The same for the last level of a processor's caches, of which others on the machine take a part."""
+UNKNOWN_L2_BYTES = 1024**2
+UNKNOWN_LAST_LEVELS = 64.0
+"""Second-level caches in a last level whose size the system does not say."""
 CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
 """Rows of the smallest tile: of a matrix register (AMX), and of kernels for vector registers, as timings show."""
 _QUERIES = (
@@ -54,19 +58,22 @@ class Target:
 
     @property
     def usable_bytes(self) -> float:
-        """Memory that the operands of the benchmarks may take."""
-        return USABLE_MEMORY_FRACTION * self.free_bytes / self.slack_ratio
+        """Memory that the benchmarks may take."""
+        return USABLE_MEMORY_FRACTION * self.free_bytes
 
     @property
     def slack_ratio(self) -> float:
-        """Memory that a process holds over what its operands take: on a processor freed blocks are not given back at once."""
-        return 1.0 if self.is_cuda else CPU_SLACK_RATIO
+        """Memory that one case takes over its operands."""
+        return SLACK_RATIOS[self.device.type]
 
     @property
     def cold_bytes(self) -> float:
         """Total size of rotated operands that leaves none of them in the cache."""
-        caches = COLD_CACHES_CUDA if self.is_cuda else COLD_CACHES_CPU
-        return min(caches * self.machine.l2_bytes, ARENA_FRACTION * self.usable_bytes)
+        if self.is_cuda:
+            caches = COLD_CACHES_CUDA * self.machine.l2_bytes
+        else:
+            caches = COLD_CACHES_CPU * (_cache_bytes(3) or UNKNOWN_LAST_LEVELS * self.machine.l2_bytes)
+        return min(caches, ARENA_FRACTION * self.usable_bytes)
 
 
 def default_device() -> str:
@@ -114,7 +121,7 @@ def _cpu(threads: int) -> Target:
         threads=threads,
         memory_bytes=float(os.sysconf("SC_PHYS_PAGES") * size),
         multiprocessors=threads,
-        l2_bytes=float(_cache_bytes()),
+        l2_bytes=float(_cache_bytes(2) or UNKNOWN_L2_BYTES),
         tile_rows=CPU_TILE_ROWS,
         clocks={"capability": torch.backends.cpu.get_cpu_capability()},
     )
@@ -131,12 +138,14 @@ def _processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cache_bytes() -> int:
+def _cache_bytes(level: int) -> int | None:
+    """Return the size of a data cache of the first processor; None where the system does not say."""
     try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text(encoding="utf-8").strip()
+        place = Path("/sys/devices/system/cpu/cpu0/cache") / f"index{level}" / "size"
+        text = place.read_text(encoding="utf-8").strip()
         return int(text.rstrip("KM")) * (1024 if text.endswith("K") else 1024**2)
     except (OSError, ValueError):
-        return 1024**2
+        return None
 
 
 def _hashed(text: str) -> str:

@@ -79,9 +79,8 @@ def standing_bytes(planned: Sequence[Case], target: Target) -> float:
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
     """Return the most device memory that is taken at once, by the arenas and any one case [B]."""
     standing = standing_bytes(planned, target)
-    room = target.usable_bytes - standing
-    largest = max(min(case_bytes(case, target.cold_bytes), room) for case in planned)
-    return (standing + largest) * target.slack_ratio
+    room = (target.usable_bytes - standing) / target.slack_ratio
+    return standing + target.slack_ratio * max(min(case_bytes(case, 0.0), room) for case in planned)
 
 
 def calibrated(
@@ -147,7 +146,7 @@ def _measure_all(
     each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
     effort = replace(effort, seconds=each_s)
     prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
-    run.room_bytes = target.usable_bytes - standing_bytes(chosen, target)
+    run.room_bytes = (target.usable_bytes - standing_bytes(chosen, target)) / target.slack_ratio
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
     steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
@@ -179,7 +178,7 @@ def _measure_one(
             trial = shrunk(trial)
             continue
         try:
-            sample = _sample(trial, target, effort, run.room_bytes)
+            sample = _sample(trial, target, effort)
         except torch.OutOfMemoryError:
             _after_failure(target)
             trial = shrunk(trial)
@@ -202,16 +201,15 @@ def _measure_one(
     _remark(run, f"out of memory: {case.title} is skipped", tell)
 
 
-def _sample(case: Case, target: Target, effort: Effort, room_bytes: float) -> Sample:
+def _sample(case: Case, target: Target, effort: Effort) -> Sample:
     """Return the times of one case; its operands are gone when this returns or fails."""
-    calls = calls_of(case, target.device, _cold_bytes(case, target, room_bytes))
+    calls = calls_of(case, target.device, _cold_bytes(case, target))
     return sampled(target, calls, effort, graph=case.graph)
 
 
-def _cold_bytes(case: Case, target: Target, room_bytes: float) -> float:
-    if case.operator in HOST_COPIES:
-        return 0.0  # the host link is far slower than any cache
-    return min(target.cold_bytes, room_bytes - case_bytes(case, 0.0))
+def _cold_bytes(case: Case, target: Target) -> float:
+    # the host link is far slower than any cache
+    return 0.0 if case.operator in HOST_COPIES else target.cold_bytes
 
 
 def _after_failure(target: Target) -> None:
