@@ -1,11 +1,12 @@
 """Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
 
-    python -m capplan.calibrate.fit_serving FOLDER [--intervals]
+    python -m capplan.calibrate.fit_serving FOLDER [--again | --intervals]
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. Scores are reported in sample and left out: each group (source, model, device) is predicted with the
-numbers that the other groups ask for. Intervals rest on the left-out predictions.
+numbers that the other groups ask for. Intervals rest on the left-out predictions. The search starts from a prior that
+all engines share; with --again from the standing numbers, in fewer and smaller steps, after kernels have changed.
 """
 
 import random
@@ -35,7 +36,9 @@ MOST_ROWS = 90
 """Rows of an era that steer the fit, drawn by weight; all rows are scored."""
 
 ROUNDS = 6
+ROUNDS_AGAIN = 3
 TRUST = 1.5
+TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
 LEFT_OUT_TRUST = 1.0
@@ -56,6 +59,7 @@ class EraFit:
     """Slopes at the best numbers."""
     loss: float = float("inf")
     trust: float = TRUST
+    """How far the next round may go, in spreads of the prior."""
 
 
 def drawn(items: Sequence[Item], most: int) -> list[Item]:
@@ -102,7 +106,7 @@ def fit_round(fits: Mapping[Era, EraFit], places: Mapping[int, int], pool: Proce
 
 
 def fit_all(
-    items: Sequence[Item], rounds: int
+    items: Sequence[Item], rounds: int, trust: float, *, anew: bool
 ) -> tuple[dict[Era, EraFit], list[PredictedRow], list[PredictedRow]]:
     """Return the fit of every era, and all rows predicted: with its numbers, and with those of the other groups."""
     by_era: dict[Era, list[Item]] = {}
@@ -110,8 +114,8 @@ def fit_all(
         by_era.setdefault(era_of(item), []).append(item)
     fits = {}
     for key, members in by_era.items():
-        start = prior_host() if rounds > 1 else HOST_TIMES[key[0]].get(key[1], prior_host())
-        fits[key] = EraFit(drawn(members, MOST_ROWS), start, start, [])
+        start = prior_host() if anew else HOST_TIMES[key[0]].get(key[1], prior_host())
+        fits[key] = EraFit(drawn(members, MOST_ROWS), start, start, [], trust=trust)
     _ITEMS[:] = items
     places = {id(item): place for place, item in enumerate(items)}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
@@ -214,13 +218,15 @@ def regime_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Refit, write and report; with --intervals leave the numbers and write scores and intervals anew."""
+    """Refit, write and report; with --again from the standing numbers, with --intervals only scores and intervals."""
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
     items = items_of(measured_rows(folder / "serving_measured.csv.gz"))
-    refit = "--intervals" not in arguments
-    fits, own, left_out = fit_all(items, ROUNDS if refit else 1)
+    refit, again = "--intervals" not in arguments, "--again" in arguments
+    rounds = ROUNDS_AGAIN if again else ROUNDS if refit else 1
+    trust = TRUST if refit and not again else TRUST_AGAIN
+    fits, own, left_out = fit_all(items, rounds, trust, anew=refit and not again)
     if refit:
         times: dict[str, dict[str, HostOverhead]] = {engine: {} for engine in ERAS}
         for engine, since in sorted(fits, key=lambda key: (key[0], version_key(key[1]) or (0, 0, 0))):
