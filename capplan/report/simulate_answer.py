@@ -144,6 +144,8 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
     }
+    if outcome.tokens_per_step > 1.0:
+        totals["tokens_per_step"] = outcome.tokens_per_step
     tables = [
         Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
         Table([totals], title="Totals", upright=True),

@@ -31,7 +31,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
                 assert code in allowed, f"{line}: {printed.err}"
                 assert printed.out.strip()
                 commands += 1
-    assert commands == 6
+    assert commands == 7
     written = {path.name for path in tmp_path.iterdir()}
     assert {"trace.csv", "workload.yaml", "workload.svg", "points.jsonl", "frontier.svg"} <= written
 
