@@ -88,16 +88,18 @@ def _bounded(found: Prediction, predicted: float, ratios: tuple[float, float] | 
 
 
 def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tuple[float, float] | None:
-    """Return the 80 % interval of measured over predicted: that of the kernel, else that of all kernels."""
+    """Return the 80 % interval of measured over predicted: of the fit, of one in its place, or of all kernels."""
     case = kernel_case(row)
     if isinstance(case, str):
         return None
     key = case.key
     if case.part.endswith("_module"):
         key = f"latent_module/{case.part.partition('_')[0]}@{case.engine}"
-    fit = supply(row.get("gpu") or "")[1].fits.get(key)
-    if fit is not None and case.part in fit.intervals:
-        return fit.intervals[case.part]
+    fits = supply(row.get("gpu") or "")[1].fits
+    near = [own for name, own in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
+    for fit in [fits[key], *near] if key in fits else near:
+        if case.part in fit.intervals:
+            return fit.intervals[case.part]
     bounds = interval_of(intervals, ("kernel",))
     return None if bounds is None else (bounds.low_ratio, bounds.high_ratio)
 
