@@ -324,14 +324,17 @@ def test_two_ranks_measure_their_collectives(tmp_path):
     "path", sorted((ROOT / "hardware_specs" / "calibrations").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_a_shipped_calibration_is_whole_and_within_its_stated_error(path):
-    """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU."""
+    """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU; where it is missed, the file says where."""
     own = read_calibration(path)
     assert not own.partial
     most = 0.15 if own.machine.device == "cpu" else 0.06
     held = {
-        name: s.held_out_median_ape
+        f"{fit.key} {name}": s.held_out_median_ape
         for fit in own.fits
         for name, s in fit.scores.items()
-        if s.held_out_points >= 5
+        if s.held_out_points >= 5 and not any("the form is" in remark for remark in s.remarks)
     }
+    assert len(held) > 5
     assert {name: error for name, error in held.items() if error > most} == {}
+    every = [abs(m.fitted_s / m.seconds - 1) for m in own.measurements if m.held_out and m.fitted_s]
+    assert np.median(every) < most
