@@ -150,7 +150,7 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
 def fitted_section() -> str:
     """Return how many numbers were fitted, and to what they belong."""
     kernels = sum(
-        len(fit.numbers)
+        fit.fitted_numbers
         for own, _ in shipped_efficiencies().values()
         for fit in own.fits.values()
         if fit.label == "measured"
