@@ -50,7 +50,21 @@ TRTLLM: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.14.0"),
     replace(_BASE, version="0.19.0"),
-    replace(_BASE, version="1.0.0", window_kernels=True, block_tokens=32, prefix_caching=True, async_scheduling=True),
-    replace(_BASE, version="1.2.0", window_kernels=True, block_tokens=32, prefix_caching=True, async_scheduling=True),
+    replace(
+        _BASE,
+        version="1.0.0",
+        window_kernels=True,
+        block_tokens=32,
+        prefix_caching=True,
+        async_scheduling=True,
+    ),
+    replace(
+        _BASE,
+        version="1.2.0",
+        window_kernels=True,
+        block_tokens=32,
+        prefix_caching=True,
+        async_scheduling=True,
+    ),
 )
 """Profiles of TensorRT-LLM, oldest first; each holds until the next."""

@@ -157,7 +157,11 @@ def fitted_section() -> str:
     )
     eras = sum(len(versions) for versions in HOST_TIMES.values())
     rows = [
-        ["kernels", f"{kernels:,}", "a device, a kernel, a format and, where kernels differ, an engine"],
+        [
+            "kernels",
+            f"{round(kernels):,}",
+            "a device, a kernel, a format and, where kernels differ, an engine",
+        ],
         ["host", str(FITTED), f"an engine and a range of versions ({eras} of them)"],
         ["memory", str(MEMORY_NUMBERS), "an engine and a range of versions"],
     ]

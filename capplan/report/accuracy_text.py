@@ -21,9 +21,10 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
   per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
   datasheet rates (`tests/properties/test_step_floors.py`).
-- Host numbers are fitted by robust least squares with a prior that all engines share (`calibrate/host_fit.py`), on rows drawn by weight.
-  In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the numbers that the other groups of
-  its era ask for, the prior where there is no other group. That fit is linear around the numbers of all groups. Kernel numbers come from kernel
+- Host numbers are fitted by robust least squares, on rows drawn by weight, with what the engine's other versions ask for as a prior
+  (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the numbers
+  that the other groups of its era ask for, the prior where there is no other group: a tenth of the weight of closed loops is one build of
+  TensorRT-LLM on one device, which no other row shares. That fit is linear around the numbers of all groups. Kernel numbers come from kernel
   timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of the L40S.
 - Intervals are the 10th and 90th percentile of measured over predicted among the left-out predictions, by quantity, load, model class and
   whether the device was calibrated, a little wider where few groups were measured; a regime without data gets the widest. The coverage of
