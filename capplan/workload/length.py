@@ -154,7 +154,7 @@ def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -
     def share_below(x: float) -> float:
         return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
-    a = (math.log(low / mean) / sigma + sigma / 2.0) if low > 0 else -math.inf
+    a = ((math.log(low) - math.log(mean)) / sigma + sigma / 2.0) if low > 0 else -math.inf
     b = (math.log(high / mean) / sigma + sigma / 2.0) if high < math.inf else math.inf
     inside = mean * (share_below(b - sigma) - share_below(a - sigma))
     below = low * share_below(a) if low > 0 else 0.0

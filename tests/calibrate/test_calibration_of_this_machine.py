@@ -268,7 +268,7 @@ def test_ctrl_c_writes_what_was_measured_marked_partial(tmp_path):
     for line in process.stderr:
         if "shapes, about" in line:
             break
-    time.sleep(4.0)
+    time.sleep(12.0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
