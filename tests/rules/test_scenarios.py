@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from capplan.inputs.scenario import read_scenario
 from capplan.inputs.schema import SCHEMAS, schema_text, write_schemas
 from capplan.inputs.trace import read_trace
+from capplan.workload.length import lognormal_sigma
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -41,8 +43,11 @@ def test_support_chat_is_read_in_base_units():
     assert chat.request_rate_per_s == 20.0
     assert chat.input_tokens.mean_tokens == pytest.approx(1800)
     assert float(chat.input_tokens.quantile(0.95)) == pytest.approx(6000)
-    prompts = chat.input_tokens.sample(200_000, 5)
-    assert chat.cached_input_tokens == pytest.approx(np.minimum(prompts, 1200).mean() * 0.85, rel=0.02)
+    sigma = lognormal_sigma(1800.0, 6000.0, 0.95)
+    held = stats.lognorm(sigma, scale=1800.0 * np.exp(-(sigma**2) / 2.0)).expect(
+        lambda tokens: min(tokens, 1200.0), lb=0.0, ub=np.inf
+    )
+    assert chat.cached_input_tokens == pytest.approx(held * 0.85, rel=1e-3)
     assert scenario.slo.limit_s("ttft", "p95") == 0.8
     assert scenario.slo.limit_s("tpot", "p95") == 0.04
     assert [entry.name for entry in scenario.fleet.hardware] == [
