@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.profile import Scheduling
+from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
@@ -187,9 +187,12 @@ def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
 def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
     """Return another scheduler with the engine's limits; where prompts are not cut, the longest one must go into a step."""
     own = replica.scheduling
-    policy = {"static": "static", "dynamic": "static", "prefill-first": "prefill_first"}.get(
-        scheduler, "mixed"
-    )
+    policies: dict[Scheduler, Policy] = {
+        "static": "static",
+        "dynamic": "static",
+        "prefill-first": "prefill_first",
+    }
+    policy = policies.get(scheduler, "mixed")
     chunked = scheduler == "chunked"
     budget = own.max_num_batched_tokens
     longest = served_context_tokens(replica.spec)
@@ -201,7 +204,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
                 "--scheduling",
             )
         )
-    return replace(own, policy=policy, chunked=chunked, max_num_batched_tokens=budget)  # type: ignore[arg-type]  # one of the policies
+    return replace(own, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
 
 
 def links_of(device: Device) -> dict[str, float | None]:
