@@ -11,6 +11,7 @@ from capplan.calibrate.kernels import prepare_arenas, random_operand
 from capplan.calibrate.layers import RealLayer, built, cache_bytes, layer_bytes, refusal
 from capplan.calibrate.machine import Target
 from capplan.calibrate.timing import FULL, QUICK, Call, Effort, sampled
+from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
@@ -88,7 +89,9 @@ def verified(
             continue
         fitting = fitted_to_memory(layer, target, tell)
         rates = evenly_routed(
-            step_rates(_of(plain, fitting), device, efficiency, engine="vllm", kv_format="bf16").rates
+            step_rates(
+                _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
+            ).rates
         )
         trial = _Trial(plain, fitting, title, count, target, rates, QUICK if quick else FULL)
         proofs += trial.rows(decodes, prefills, tell)

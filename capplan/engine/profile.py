@@ -106,6 +106,8 @@ class EngineProfile:
     """As in Scheduling."""
     window_kernels: bool = True
     """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
+    expert_kernels: Mapping[str, str] = field(default_factory=dict)
+    """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
     asked_version: str | None = None
     assumptions: tuple[str, ...] = field(default=())
     """What was assumed to choose this profile, in sentences."""

@@ -1,7 +1,8 @@
 """vLLM, by version: 0.5 to 0.7 schedule with the first engine (V0), 0.8 and later with the second (V1).
 
 Defaults: `vllm/engine/arg_utils.py` and `vllm/config` of each release. Fitted numbers of the memory rules:
-`calibrate/fit_memory.py` on logged starts; host times: fitted on measured serving results.
+`calibrate/fit_memory.py` on logged starts; host times: fitted on measured serving results. mxfp4 experts on Hopper run with
+Marlin until 0.12 brings OpenAI's Triton kernels along (pull request 28788).
 """
 
 from dataclasses import replace
@@ -72,6 +73,7 @@ _V0 = EngineProfile(
     kv_dtypes=CUDA_KV_DTYPES,
     prefix_caching=False,
     long_chunked_tokens=32768,
+    expert_kernels={"hopper": "marlin"},
 )
 _V1 = replace(
     _V0,
@@ -92,10 +94,11 @@ VLLM: tuple[EngineProfile, ...] = (
     _V1,
     replace(_V1, version="0.9.0", tiers=(_LARGE, _SMALL)),
     replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),
-    replace(_V1, version="0.14.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY, async_scheduling=True),
+    replace(_V1, version="0.12.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY, expert_kernels={}),
     *(
-        replace(_V1, version=version, tiers=tiers, memory=memory, async_scheduling=True)
+        replace(_V1, version=version, tiers=tiers, memory=memory, async_scheduling=True, expert_kernels={})
         for version, tiers, memory in (
+            ("0.14.0", (_LARGE, _SMALL), _GROUPED_MEMORY),
             ("0.17.0", (_LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_LARGE, _SMALL), _WORKSPACE_MEMORY),
             ("0.20.0", (_LARGE, _SMALL), _FRACTION_92_MEMORY),

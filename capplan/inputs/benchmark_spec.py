@@ -84,7 +84,6 @@ class RunSettings:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     memory_fraction: float | None = None
-    expert_kernel: str = ""
     expert_parallel: bool = False
 
 
@@ -103,6 +102,8 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     )
     if recipe.graph_tokens is not None:
         own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
+    if recipe.expert_kernel:
+        own = replace(own, expert_kernels={gpu.architecture: recipe.expert_kernel})
     sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
     if sequences == "clients":
         sequences = benchmark.concurrency
@@ -118,7 +119,6 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         max_num_seqs=stated.get("max_num_seqs", sequences),
         max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
         memory_fraction=recipe.memory_fraction,
-        expert_kernel=recipe.expert_kernel or "",
         expert_parallel=recipe.expert_parallel or False,
     )
 
@@ -179,7 +179,6 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
         max_num_seqs=run.max_num_seqs,
         max_num_batched_tokens=run.max_num_batched_tokens,
-        expert_kernel=run.expert_kernel,
         gpu_memory_utilization=run.memory_fraction,
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,

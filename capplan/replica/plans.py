@@ -128,7 +128,7 @@ def plans_tables(
         {device.name: (device, own) for device, own in zip(devices, efficiencies, strict=True)}.values()
     )
     labelled = [
-        step_rates(network, device, own, engine=settings.profile.engine, kv_format=settings.kv_format)
+        step_rates(network, device, own, profile=settings.profile, kv_format=settings.kv_format)
         for device, own in unique
     ]
     place = {device.name: i for i, (device, _) in enumerate(unique)}

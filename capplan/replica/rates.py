@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.model.network import CompressedAttention, Network
@@ -36,9 +37,8 @@ def step_rates(
     device: Device,
     efficiency: Efficiency,
     *,
-    engine: str,
+    profile: EngineProfile,
     kv_format: str,
-    expert_kernel: str = "",
 ) -> LabelledRates:
     """Return the rates of every kernel that a step of the network runs on the device."""
     dense_formats, expert_formats = _formats(network)
@@ -49,9 +49,9 @@ def step_rates(
             efficiency,
             weight_format=weight_format,
             kv_format=kv_format,
-            engine=engine,
+            engine=profile.engine,
             expert_format=expert_format,
-            expert_kernel=expert_kernel,
+            expert_kernel=profile.expert_kernels.get(device.architecture, ""),
         )
 
     dense = {name: of(name) for name in dense_formats}

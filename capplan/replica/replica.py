@@ -124,9 +124,8 @@ def replica_of(spec: ReplicaSpec) -> Replica:
         spec.network,
         spec.device,
         spec.efficiency,
-        engine=spec.profile.engine,
+        profile=spec.profile,
         kv_format=spec.kv_format,
-        expert_kernel=spec.expert_kernel,
     )
     device = device_tables_of(spec, rates, own)
     return Replica(spec, memory, own, step_table_of(device, spec), device, blocks, rates)

@@ -30,8 +30,6 @@ class ReplicaSpec:
     gpu_memory_utilization: float | None = None
     typical_context_tokens: int | None = None
     """Prompt and answer of the usual request, which decides what the cache of a hybrid model holds; None: the longest."""
-    expert_kernel: str = ""
-    """Part of the name of the kernel for routed experts that the engine was told to run; empty: its default."""
     offline: bool = False
     """The offline class of the engine instead of its API server: larger steps, no HTTP."""
 

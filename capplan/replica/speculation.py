@@ -109,7 +109,7 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_to
     Tokens of one sequence share the read of its cache; what a graph saves of the kernels is as in `with_host`.
     """
     rates = step_rates(
-        spec.network, spec.device, spec.efficiency, engine=spec.profile.engine, kv_format=spec.kv_format
+        spec.network, spec.device, spec.efficiency, profile=spec.profile, kv_format=spec.kv_format
     )
     sequences = _split(spec.sharding, batch)
     kv_bytes = kv_bytes_per_element(spec.kv_format)

@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from capplan.engine.lookup import profile
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.inputs.catalogue import FOLDER
 from capplan.inputs.data_folder import data_folder
@@ -43,7 +44,7 @@ def test_every_format_of_a_shipped_model_has_rates(name, engine):
     fitted = efficiency_for(of)
     checked = 0
     for network in networks():
-        rates = step_rates(network, of, fitted, engine=engine, kv_format="bf16").rates
+        rates = step_rates(network, of, fitted, profile=profile(engine), kv_format="bf16").rates
         records = [
             rates.attention,
             rates.latent_attention,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.engine.lookup import profile
 from capplan.fleet.candidates import head_reason
 from capplan.inputs.efficiency import efficiency_for
 from capplan.inputs.hardware import device
@@ -37,7 +38,7 @@ CONTEXTS = np.array([0.0, 1.0, 100.0, 128.0, 1000.0, 2048.0, 20000.0, 131072.0, 
 def rates():
     of = device("h200")
     network = read_model("deepseek-ai/DeepSeek-V4-Flash", offline=True)
-    return step_rates(network, of, efficiency_for(of), engine="vllm", kv_format="fp8")
+    return step_rates(network, of, efficiency_for(of), profile=profile("vllm"), kv_format="fp8")
 
 
 def decode(mixer, contexts=CONTEXTS, sequences=8.0, ranks=1.0):

@@ -75,7 +75,7 @@ def legal(network, gpu, sharding, engine):
 
 def tables_of(network, gpu, sharding, engine, kv_format="bf16", kv_bytes=None, knots=KNOTS):
     """Return rates and step table of a plan, the host included, whether it fits or not."""
-    own = step_rates(network, gpu, efficiency_for(gpu), engine=engine.engine, kv_format=kv_format)
+    own = step_rates(network, gpu, efficiency_for(gpu), profile=engine, kv_format=kv_format)
     size = kv_bytes_per_element(kv_format) if kv_bytes is None else kv_bytes
     tables = device_tables(network, cubed(sharding), own.rates, size, knots)
     return own.rates, table_of_plan(with_host(tables, engine.host, len(network.layers)), 0)
@@ -219,7 +219,7 @@ def test_steps_take_longer_with_more_sequences_more_context_and_more_tokens(
 @pytest.mark.parametrize("name", MODELS)
 def test_one_rank_spends_nothing_on_collectives(name):
     network, gpu = network_of(name, "auto"), device("h100-sxm")
-    own = step_rates(network, gpu, efficiency_for(gpu), engine="vllm", kv_format="bf16")
+    own = step_rates(network, gpu, efficiency_for(gpu), profile=profile("vllm"), kv_format="bf16")
     one = Sharding()
     costs = [
         *token_costs(network, 64.0, one, own.rates, decode=True),
