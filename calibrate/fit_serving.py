@@ -4,12 +4,12 @@
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
-device or a row. Scores are reported in sample and left out: each group (source, model, device) is predicted with the
-numbers that the other groups ask for. Intervals rest on the left-out predictions. The search starts from a prior that
-all engines share; with --again from the standing numbers, in fewer and smaller steps, after kernels have changed.
+device or a row. All rows steer. Scores are reported in sample and left out: each group (source, model, device) is
+predicted with the numbers that the other groups ask for. Intervals rest on the left-out predictions. The search starts
+from a prior that all engines share; with --again from the standing numbers, in fewer and smaller steps, after kernels
+have changed. A full search takes half an hour on two cores.
 """
 
-import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,11 +20,10 @@ from pathlib import Path
 from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.calibrate.host_fit import NUMBERS, Slopes, loss_of, mean_host, prior_host, slopes_of, solved
-from capplan.calibrate.host_rows import ERAS, Item, PredictedRow, era_of, items_of, predicted_row
+from capplan.calibrate.host_fit import NUMBERS, Slopes, loss_of, noise_of, prior_host, slopes_of, solved
+from capplan.calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
-from capplan.engine.lookup import version_key
 from capplan.engine.profile import HostOverhead
 from capplan.inputs.measured import measured_rows
 
@@ -32,17 +31,11 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.13.0": 512.0, "0.18.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 PROCESSES = 2
-MOST_ROWS = 90
-"""Rows of an era that steer the fit, drawn by weight; all rows are scored."""
-
 ROUNDS = 6
 ROUNDS_AGAIN = 3
 TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
-
-LEFT_OUT_TRUST = 1.0
-"""How far the numbers may go when a group is left out, in spreads of the prior."""
 
 Era = tuple[str, str]
 """Engine, and the version from which the numbers hold."""
@@ -57,16 +50,8 @@ class EraFit:
     best: HostOverhead
     rows: list[Slopes]
     """Slopes at the best numbers."""
-    loss: float = float("inf")
     trust: float = TRUST
     """How far the next round may go, in spreads of the prior."""
-
-
-def drawn(items: Sequence[Item], most: int) -> list[Item]:
-    """Return at most so many rows, drawn without replacement in proportion to their weights, with a fixed seed."""
-    order = random.Random(0)  # noqa: S311  (a sample, not a secret)
-    keyed = [(order.random() ** (1.0 / max(item.weight, 1e-6)), place) for place, item in enumerate(items)]
-    return [items[place] for _, place in sorted(keyed, reverse=True)[:most]]
 
 
 _ITEMS: list[Item] = []
@@ -89,15 +74,16 @@ def fit_round(fits: Mapping[Era, EraFit], places: Mapping[int, int], pool: Proce
         for key, fit in fits.items()
         if fit.trust > 0.05
     }
-    for key, jobs in asked.items():
+    found = {key: [job.result() for job in jobs] for key, jobs in asked.items()}
+    noise = noise_of(row for key, fit in fits.items() for row in found.get(key, fit.rows))
+    for key, rows in found.items():
         fit = fits[key]
-        rows = [job.result() for job in jobs]
-        loss = loss_of(rows)
-        if loss < fit.loss:
-            fit.best, fit.rows, fit.loss = fit.host, rows, loss
+        if not fit.rows or loss_of(rows, noise) < loss_of(fit.rows, noise):
+            fit.best, fit.rows = fit.host, rows
         else:
             fit.trust *= 0.4
-        fit.host = solved(fit.rows, fit.best, fit.trust, engine_prior(fits, key))
+        loss = loss_of(fit.rows, noise)
+        fit.host = solved(fit.rows, fit.best, noise, fit.trust)
         print(
             f"{key[0]} {key[1]}: loss {loss:.4f}, {', '.join(f'{x:.3g}' for x in astuple(fit.best))}",
             file=sys.stderr,
@@ -115,7 +101,7 @@ def fit_all(
     fits = {}
     for key, members in by_era.items():
         start = prior_host() if anew else HOST_TIMES[key[0]].get(key[1], prior_host())
-        fits[key] = EraFit(drawn(members, MOST_ROWS), start, start, [], trust=trust)
+        fits[key] = EraFit(members, start, start, [], trust=trust)
     _ITEMS[:] = items
     places = {id(item): place for place, item in enumerate(items)}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
@@ -134,20 +120,11 @@ def fit_all(
     return fits, rows[0], rows[1]
 
 
-def engine_prior(fits: Mapping[Era, EraFit], key: Era) -> HostOverhead:
-    """Return what the other versions of an engine say of one."""
-    return mean_host([fit.best for other, fit in fits.items() if other[0] == key[0] and other != key])
-
-
 def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverhead]:
-    """Return the numbers that all other groups ask for, by era; the prior leaves the group out as well."""
+    """Return the numbers that all other groups ask for, by era; the noise leaves the group out as well."""
     kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
-    alone = {key: solved(kept[key], fit.best, LEFT_OUT_TRUST) for key, fit in fits.items()}
-    out = {}
-    for key, fit in fits.items():
-        others = [alone[o] for o in fits if o[0] == key[0] and o != key and kept[o]]
-        out[key] = solved(kept[key], fit.best, LEFT_OUT_TRUST, mean_host(others))
-    return out
+    noise = noise_of(row for rows in kept.values() for row in rows)
+    return {key: solved(kept[key], fit.best, noise) for key, fit in fits.items()}
 
 
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
@@ -161,18 +138,16 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     ]
     lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
     lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
-    count = 0
     for engine, eras in times.items():
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
             numbers = ", ".join(f"{value:.4g}" for value in astuple(host))
             lines.append(f'        "{since}": HostOverhead({numbers}),')
-            count += len(NUMBERS)
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
     lines += [
-        f"FITTED = {count}",
-        '"""Count of the numbers above that were fitted; the last of each row is an engine default."""',
+        f"FITTED = {len(NUMBERS) * (sum(len(eras) for eras in times.values()) - len(SHARED))}",
+        '"""Count of the numbers above that were fitted: five of each row but those that repeat an earlier one."""',
         "",
     ]
     return "\n".join(lines)
@@ -228,10 +203,16 @@ def main(arguments: Sequence[str]) -> int:
     trust = TRUST if refit and not again else TRUST_AGAIN
     fits, own, left_out = fit_all(items, rounds, trust, anew=refit and not again)
     if refit:
-        times: dict[str, dict[str, HostOverhead]] = {engine: {} for engine in ERAS}
-        for engine, since in sorted(fits, key=lambda key: (key[0], version_key(key[1]) or (0, 0, 0))):
-            graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
-            times[engine][since] = replace(fits[engine, since].best, graph_tokens=graphs)
+        times = {
+            engine: {
+                since: replace(
+                    fits[SHARED.get((engine, since), (engine, since))].best,
+                    graph_tokens=GRAPH_TOKENS.get(engine, {}).get(since, 0.0),
+                )
+                for since in eras
+            }
+            for engine, eras in ERAS.items()
+        }
         (package / "engine" / "host_times.py").write_text(host_times_text(times), encoding="utf-8")
     report("in sample", own)
     report("left out", left_out)

@@ -18,9 +18,12 @@ from capplan.replica.tables import table_of_plan, with_host
 ERAS: dict[str, tuple[str, ...]] = {
     "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.18.0"),
     "sglang": ("0.4.0",),
-    "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0", "1.2.0"),
+    "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0"),
 }
 """Versions from which a set of numbers holds: where an engine's stack changed. TensorRT-LLM 1.0.9 is the build for gpt-oss."""
+
+SHARED = {("trtllm", "1.1.0"): ("trtllm", "0.20.0")}
+"""Eras with the numbers of an earlier one: the stack is that from before the build for gpt-oss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,12 @@ def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
 
 
 def era_of(item: Item) -> tuple[str, str]:
-    """Return the engine and the version from which its numbers hold."""
+    """Return the engine and the version from which its numbers hold; of several eras that share them, the first."""
     profile = item.replica.spec.profile
     key = version_key(profile.asked_version or profile.version) or (999, 0, 0)
     older = [since for since in ERAS[profile.engine] if (version_key(since) or (0, 0, 0)) <= key]
-    return profile.engine, older[-1] if older else ERAS[profile.engine][0]
+    era = profile.engine, older[-1] if older else ERAS[profile.engine][0]
+    return SHARED.get(era, era)
 
 
 def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None = None) -> dict[str, float]:

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from capplan.accuracy.targets import SERVING
-from capplan.calibrate.host_fit import LOSS_SCALE, NUMBERS, Slopes, numbers_of, prior_host, slopes_of, solved
+from capplan.calibrate.host_fit import (
+    LEAST_NOISE,
+    NUMBERS,
+    Slopes,
+    noise_of,
+    numbers_of,
+    prior_host,
+    slopes_of,
+    solved,
+)
 from capplan.calibrate.host_rows import items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.inputs.intervals import shipped_intervals
@@ -43,6 +52,25 @@ def test_scores_are_read_as_they_were_written(tmp_path):
         assert 0.0 <= entry.within_20 <= 1.0
 
 
+KINDS = ("closed/ttft", "closed/tpot")
+NOISE = dict.fromkeys(KINDS, 0.08)
+
+
+def test_noise_is_the_usual_error_of_each_kind():
+    rng = np.random.default_rng(6)
+    rows = [
+        Slopes("g", KINDS, np.ones(2), rng.normal(size=2) * [0.3, 0.05], np.zeros((2, 1)))
+        for _ in range(2000)
+    ]
+    found = noise_of(rows)
+    assert found["closed/ttft"] == pytest.approx(0.3, rel=0.08)
+    assert found["closed/tpot"] == pytest.approx(0.05, rel=0.08)
+    assert (
+        noise_of([Slopes("g", KINDS, np.ones(2), np.zeros(2), np.zeros((2, 1)))])["closed/tpot"]
+        == LEAST_NOISE
+    )
+
+
 def rows_of(true, count, outliers=0):
     """Rows whose errors vanish at known numbers, but for a few that are wrong for another reason."""
     rng = np.random.default_rng(5)
@@ -53,7 +81,7 @@ def rows_of(true, count, outliers=0):
         errors = slopes @ (numbers_of(prior_host()) - true)
         if place < outliers:
             errors = errors + 2.0
-        rows.append(Slopes(f"group {place}", np.ones(2), errors, slopes))
+        rows.append(Slopes(f"group {place}", KINDS, np.ones(2), errors, slopes))
     return rows
 
 
@@ -62,16 +90,16 @@ def test_the_fit_finds_the_numbers_behind_the_rows(outliers):
     """Errors that are linear in the numbers are fitted exactly, in spite of rows that are far off."""
     spread = np.array([number.spread for number in NUMBERS])
     true = numbers_of(prior_host()) + 0.4 * spread
-    found = numbers_of(solved(rows_of(true, 200, outliers), prior_host(), 1.0))
+    found = numbers_of(solved(rows_of(true, 200, outliers), prior_host(), NOISE, 1.0))
     assert np.abs((found - true) / spread).max() < 0.03
 
 
 def test_a_fit_without_rows_is_the_prior_and_stays_near_with_few():
     spread = np.array([number.spread for number in NUMBERS])
     true = numbers_of(prior_host()) + 0.9 * spread
-    assert solved([], prior_host(), 1.0) == prior_host()
-    weak = [Slopes("g", np.full(2, 1e-3), row.errors, row.slopes) for row in rows_of(true, 1)]
-    found = numbers_of(solved(weak, prior_host(), 1.0))
+    assert solved([], prior_host(), NOISE) == prior_host()
+    weak = [Slopes("g", KINDS, np.full(2, 1e-3), row.errors, row.slopes) for row in rows_of(true, 1)]
+    found = numbers_of(solved(weak, prior_host(), NOISE))
     assert np.abs((found - numbers_of(prior_host())) / spread).max() < 0.2
 
 
@@ -84,7 +112,7 @@ def test_slopes_of_a_replay_tell_what_it_does_when_a_number_moves():
     moved = slopes_of(item, replace(host, step_s=host.step_s + NUMBERS[place].step / 4))
     expected = here.slopes[:, place] * NUMBERS[place].step / 4
     assert (
-        np.abs(moved.errors - here.errors - expected).max() < np.abs(expected).max() / 3 + 0.01 * LOSS_SCALE
+        np.abs(moved.errors - here.errors - expected).max() < np.abs(expected).max() / 3 + 0.01 * LEAST_NOISE
     )
 
 
