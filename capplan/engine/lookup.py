@@ -196,6 +196,8 @@ def scheduling(
         block_tokens=engine.block_tokens,
         hold_steps=engine.hold_steps,
         hold_tokens=int(engine.hold_share * budget),
+        hold_prompts=engine.hold_prompts,
+        gather_steps=engine.gather_steps,
         poll_steps=engine.poll_steps,
     )
 

@@ -27,7 +27,11 @@ class Scheduling:
     hold_steps: int = 0
     """New prompts wait so many steps of the running batch for company (TensorRT-LLM: batch_wait_timeout_iters) ..."""
     hold_tokens: int = 0
-    """... unless they and the batch fill a step of so many tokens (batch_wait_max_tokens_ratio x the budget)."""
+    """... unless they and the batch fill a step of so many tokens (batch_wait_max_tokens_ratio x the budget) ..."""
+    hold_prompts: int = 0
+    """... or, instead of tokens, until so many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance), ..."""
+    gather_steps: int = 0
+    """... and then so many steps more."""
     poll_steps: int = 0
     """The engine looks for new prompts every so many steps of a running batch (SGLang: scheduler_recv_interval)."""
 
@@ -102,6 +106,10 @@ class EngineProfile:
     """As in Scheduling."""
     hold_share: float = 0.0
     """Share of the token budget of a step that ends a hold."""
+    hold_prompts: int = 0
+    """As in Scheduling."""
+    gather_steps: int = 0
+    """As in Scheduling."""
     poll_steps: int = 0
     """As in Scheduling."""
     window_kernels: bool = True

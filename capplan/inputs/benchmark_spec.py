@@ -98,6 +98,8 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         engine,
         hold_steps=recipe.hold_steps or 0,
         hold_share=recipe.hold_share or 0.0,
+        hold_prompts=int(benchmark.sharding.data) if recipe.hold_prompts == "groups" else 0,
+        gather_steps=recipe.gather_steps or 0,
         poll_steps=recipe.poll_steps or 0,
     )
     if recipe.graph_tokens is not None:

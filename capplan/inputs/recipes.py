@@ -30,6 +30,10 @@ class RecipeSettings(Record):
     hold_steps: int | None = None
     hold_share: float | None = None
     """Share of the token budget that ends a hold."""
+    hold_prompts: Literal["groups"] | None = None
+    """A hold ends when one prompt waits for each data-parallel group of attention ..."""
+    gather_steps: int | None = None
+    """... and so many steps have passed."""
     poll_steps: int | None = None
     expert_parallel: bool | None = None
     """Experts are spread over the tensor ranks."""
@@ -47,6 +51,8 @@ class RecipeRows(Record):
     versions: list[str] = Field(default_factory=list)
     lengths: str | None = None
     """Nominal prompt/answer tokens."""
+    groups_from: int = 1
+    """Data-parallel groups of attention."""
     clients_from: int = 0
     ranks_below: int | None = None
     """Tensor-parallel ranks."""
@@ -92,6 +98,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (not rows.versions or benchmark.engine_version in rows.versions)
         and (rows.lengths is None or rows.lengths == "/".join(nominal))
         and (benchmark.concurrency or 0) >= rows.clients_from
+        and float(benchmark.sharding.data) >= rows.groups_from
         and (below is None or float(benchmark.sharding.tensor) < below)
     )
 

@@ -28,6 +28,7 @@ class EngineState:
         "_ends",
         "_feed",
         "_gaps",
+        "_gather_from",
         "_held",
         "_hold_from",
         "_kv",
@@ -36,6 +37,7 @@ class EngineState:
         "_loading",
         "_looked",
         "_partial",
+        "_released",
         "_serial",
         "_shared",
         "_step",
@@ -71,6 +73,10 @@ class EngineState:
         """Step from which the steps between two looks at the queue are counted."""
         self._hold_from = -1
         """Step from which new prompts wait for company; -1 where none does."""
+        self._gather_from = -1
+        """Step from which enough of them wait; -1 before."""
+        self._released = False
+        """They need not wait again, though none of them has found room yet."""
         self._gaps = TokenGaps()
 
     @property

@@ -128,20 +128,33 @@ class Server(EngineState):
         """Return whether waiting prompts stay out of this step: not looked for yet, or held back for company."""
         terms, step = self._terms, self._step
         if not self._decoding:
-            self._looked, self._hold_from = step, -1
+            self._looked, self._hold_from, self._gather_from = step, -1, -1
+            self._released = False
             return False
         if len(self._decoding) >= terms.max_num_seqs or self._line.head().received:
             return False
         if terms.poll_steps and (step - self._looked) % terms.poll_steps:
             return True
-        if terms.hold_steps:
+        if terms.hold_steps and not self._released:
             if self._hold_from < 0:
                 self._hold_from = step
-            tokens = len(self._decoding) * terms.query_tokens + self._line.prompt_tokens()
-            if step - self._hold_from < terms.hold_steps and tokens < terms.hold_tokens:
+            if self._lacks_company():
                 return True
-            self._hold_from = -1
+            self._hold_from = self._gather_from = -1
+            self._released = True
         return False
+
+    def _lacks_company(self) -> bool:
+        """Return whether the prompts that are held back go on waiting."""
+        terms, step = self._terms, self._step
+        if self._gather_from < 0 and 0 < terms.hold_prompts <= self._line.count:
+            self._gather_from = step
+        if self._gather_from >= 0:
+            return step - self._gather_from < terms.gather_steps
+        if step - self._hold_from >= terms.hold_steps:
+            return False
+        tokens = len(self._decoding) * terms.query_tokens + self._line.prompt_tokens()
+        return terms.hold_prompts > 0 or tokens < terms.hold_tokens
 
     def _steps_until_look(self) -> int:
         """Return the steps after which waiting prompts may join at the latest."""
@@ -149,7 +162,9 @@ class Server(EngineState):
         if terms.poll_steps:
             steps = terms.poll_steps - (self._step - self._looked) % terms.poll_steps
         if terms.hold_steps and self._hold_from >= 0:
-            steps = min(steps, terms.hold_steps - (self._step - self._hold_from))
+            gathers = self._gather_from >= 0
+            since = self._gather_from if gathers else self._hold_from
+            steps = min(steps, (terms.gather_steps if gathers else terms.hold_steps) - (self._step - since))
         return max(steps, 1)
 
     def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
@@ -223,6 +238,7 @@ class Server(EngineState):
             self._gaps.wait(len(self._decoding), start)
         self._partial = None
         self._looked = self._step
+        self._released = False
         joined = len(self._decoding)
         for flight, new in chunks:
             flight.done_tokens += new

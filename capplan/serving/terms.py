@@ -29,7 +29,11 @@ class EngineTerms:
     hold_steps: int = 0
     """Steps that a new prompt waits for company beside a running batch ..."""
     hold_tokens: int = 0
-    """... unless the step has so many tokens before."""
+    """... unless the step has so many tokens before ..."""
+    hold_prompts: int = 0
+    """... or, instead of tokens, so many prompts wait, ..."""
+    gather_steps: int = 0
+    """... and then so many steps more."""
     poll_steps: int = 0
     """Steps of a running batch between two looks at the queue; 0: before each."""
 
@@ -127,6 +131,8 @@ def engine_terms(
         kv_blocks=kv_blocks,
         hold_steps=scheduling.hold_steps,
         hold_tokens=scheduling.hold_tokens,
+        hold_prompts=scheduling.hold_prompts,
+        gather_steps=scheduling.gather_steps,
         poll_steps=scheduling.poll_steps,
         growth=tokens_per_step,
         query_tokens=query_tokens,

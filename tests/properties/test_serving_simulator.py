@@ -78,7 +78,7 @@ class Reference:
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
         self.preemptions = 0
-        self.since_look, self.held = 0, None
+        self.since_look, self.held, self.gathered, self.released = 0, None, None, False
 
     def release(self, at_s):
         if self.closed:
@@ -199,18 +199,24 @@ class Reference:
         if not self.waiting or any(r.computed < r.target for r in self.running):
             return False
         if not decoding:
-            self.since_look, self.held = 0, None
+            self.since_look, self.held, self.gathered, self.released = 0, None, None, False
             return False
         if len(self.running) >= s.max_num_seqs:
             return False
         if s.poll_steps and self.since_look % s.poll_steps:
             return True
-        if s.hold_steps:
+        if s.hold_steps and not self.released:
             self.held = 0 if self.held is None else self.held
+            if s.hold_prompts and self.gathered is None and len(self.waiting) >= s.hold_prompts:
+                self.gathered = 0
             tokens = len(decoding) + sum(r.prompt + r.generated for r in self.waiting)
-            if self.held < s.hold_steps and tokens < s.hold_tokens:
+            if self.gathered is not None:
+                if self.gathered < s.gather_steps:
+                    return True
+            elif self.held < s.hold_steps and (s.hold_prompts or tokens < s.hold_tokens):
                 return True
-            self.held = None
+            self.held = self.gathered = None
+            self.released = True
         return False
 
     def step(self):
@@ -258,8 +264,10 @@ class Reference:
         self.since_look += bool(decoding)
         if self.held is not None:
             self.held += bool(decoding)
+        if self.gathered is not None:
+            self.gathered += bool(decoding)
         if chunks:
-            self.since_look = 0
+            self.since_look, self.released = 0, False
         for request in decoding:
             request.computed += 1
             request.generated += 1
@@ -381,6 +389,8 @@ def random_case(seed: int, policy: str):
             scheduling,
             hold_steps=int(rng.choice([0, 1, 5, 20])),
             hold_tokens=int(rng.integers(1, 80)),
+            hold_prompts=int(rng.choice([0, 0, 1, 2, 4])),
+            gather_steps=int(rng.choice([0, 1, 3, 9])),
             poll_steps=int(rng.choice([0, 1, 3, 10])),
         )
     closed = bool(rng.random() < 0.4)
