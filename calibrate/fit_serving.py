@@ -6,7 +6,7 @@ FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and th
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out: each group (source, model, device) is
 predicted with the numbers that the other groups ask for. Intervals rest on the left-out predictions. The search starts
-from a prior that all engines share; with --again from the standing numbers, in fewer and smaller steps, after kernels
+from the same numbers for all engines; with --again from the standing numbers, in fewer and smaller steps, after kernels
 have changed. A full search takes half an hour on two cores.
 """
 
@@ -20,10 +20,20 @@ from pathlib import Path
 from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.calibrate.host_fit import NUMBERS, Slopes, loss_of, noise_of, prior_host, slopes_of, solved
+from capplan.calibrate.host_fit import (
+    Slopes,
+    fitted_names,
+    loss_of,
+    noise_of,
+    prior_host,
+    slopes_of,
+    solved,
+    typical_host,
+)
 from capplan.calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
+from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
 from capplan.inputs.measured import measured_rows
 
@@ -83,7 +93,8 @@ def fit_round(fits: Mapping[Era, EraFit], places: Mapping[int, int], pool: Proce
         else:
             fit.trust *= 0.4
         loss = loss_of(fit.rows, noise)
-        fit.host = solved(fit.rows, fit.best, noise, fit.trust)
+        others = [other.best for era, other in fits.items() if era != key]
+        fit.host = solved(fit.rows, fit.best, noise, typical_host(others), fit.trust)
         print(
             f"{key[0]} {key[1]}: loss {loss:.4f}, {', '.join(f'{x:.3g}' for x in astuple(fit.best))}",
             file=sys.stderr,
@@ -121,10 +132,16 @@ def fit_all(
 
 
 def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverhead]:
-    """Return the numbers that all other groups ask for, by era; the noise leaves the group out as well."""
+    """Return the numbers that all other groups ask for, by era; noise and priors leave the group out as well."""
     kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
     noise = noise_of(row for rows in kept.values() for row in rows)
-    return {key: solved(kept[key], fit.best, noise) for key, fit in fits.items()}
+    alone = {key: solved(kept[key], fit.best, noise, prior_host()) for key, fit in fits.items()}
+    return {
+        key: solved(
+            kept[key], fit.best, noise, typical_host([host for era, host in alone.items() if era != key])
+        )
+        for key, fit in fits.items()
+    }
 
 
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
@@ -138,16 +155,18 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     ]
     lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
     lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
+    fitted = 0
     for engine, eras in times.items():
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
             numbers = ", ".join(f"{value:.4g}" for value in astuple(host))
+            fitted += 0 if (engine, since) in SHARED else len(fitted_names(profile(engine, since)))
             lines.append(f'        "{since}": HostOverhead({numbers}),')
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
     lines += [
-        f"FITTED = {len(NUMBERS) * (sum(len(eras) for eras in times.values()) - len(SHARED))}",
-        '"""Count of the numbers above that were fitted: five of each row but those that repeat an earlier one."""',
+        f"FITTED = {fitted}",
+        '"""Count of the numbers above that were fitted: not eager_layer_s and graph_tokens, nor a row that repeats another."""',
         "",
     ]
     return "\n".join(lines)

@@ -3,9 +3,9 @@
     min  sum_i w_i rho((e_i + J_i d) / n_i) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, n_i what values of that kind are usually off by, p a prior that all engines share, s its spread, rho the Cauchy
-loss: a row that is wrong for another reason must not steer the host. Because the sum is linear in the rows, the fit
-without one group of rows costs no further replay.
+step, n_i what values of that kind are usually off by, p a prior (the median of all other eras), s its spread, rho the
+Cauchy loss: a row that is wrong for another reason must not steer the host. Because the sum is linear in the rows, the
+fit without one group of rows costs no further replay.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ from capplan.accuracy.replay import requests_of
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.serving import LOADS, measured_columns, quantity_of
 from capplan.calibrate.host_rows import Item, predicted_columns, steering_columns
-from capplan.engine.profile import HostOverhead
+from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.numbers import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One fitted number: the prior that all engines share, its range, and the step of a difference quotient."""
+    """One fitted number: where the search starts, its range, and the step of a difference quotient."""
 
     name: str
-    prior: float
+    start: float
     spread: float
     largest: float
     step: float
@@ -37,13 +37,14 @@ class Number:
 NUMBERS = (
     Number("step_s", 1e-3, 1.5e-3, 2e-2, 2e-4),
     Number("sequence_s", 3e-6, 2e-5, 4e-4, 2e-6),
+    Number("stream_s", 0.0, 1e-4, 1e-3, 1e-5),
     Number("request_s", 2e-2, 3e-2, 4e-1, 5e-3),
     Number("decode_excess_ratio", 0.6, 0.3, 1.5, 0.1),
     Number("prefill_excess_ratio", 1.0, 0.4, 2.2, 0.1),
 )
 """None is below 0."""
 
-ONLINE_ONLY = frozenset({"request_s"})
+ONLINE_ONLY = frozenset({"request_s", "stream_s"})
 """Numbers that a run without a server does not have."""
 
 EAGER_LAYER_S = 2e-5
@@ -95,8 +96,13 @@ def host_of_numbers(values: Array) -> HostOverhead:
 
 
 def prior_host() -> HostOverhead:
-    """Return the host times of an engine of which nothing is measured."""
-    return host_of_numbers(np.array([number.prior for number in NUMBERS]))
+    """Return the host times of an engine where no engine is measured."""
+    return host_of_numbers(np.array([number.start for number in NUMBERS]))
+
+
+def typical_host(hosts: Sequence[HostOverhead]) -> HostOverhead:
+    """Return the median of each number: what is known of an engine before its own rows are seen."""
+    return host_of_numbers(np.median([numbers_of(host) for host in hosts], axis=0)) if hosts else prior_host()
 
 
 def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) -> Array:
@@ -110,15 +116,22 @@ def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) 
     )
 
 
+def fitted_names(engine: EngineProfile, *, offline: bool = False) -> list[str]:
+    """Return the numbers that a run of an engine can tell."""
+    names = [number.name for number in NUMBERS if not (offline and number.name in ONLINE_ONLY)]
+    return [name for name in names if name != "stream_s" or engine.streams_in_engine]
+
+
 def slopes_of(item: Item, host: HostOverhead) -> Slopes:
     """Return the errors of a row and their difference quotients."""
     errors = errors_of(item, host)
     shorter = requests_of(item.benchmark) > MOST_REQUESTS
     still = errors_of(item, host, MOST_REQUESTS) if shorter else errors
-    offline = item.replica.spec.offline
+    spec = item.replica.spec
+    told = fitted_names(spec.profile, offline=spec.offline)
     slopes = np.zeros((errors.size, len(NUMBERS)))
     for place, number in enumerate(NUMBERS):
-        if offline and number.name in ONLINE_ONLY:
+        if number.name not in told:
             continue
         at = getattr(host, number.name)
         moved = replace(host, **{number.name: at + number.step})
@@ -162,7 +175,9 @@ def loss_of(rows: Sequence[Slopes], noise: Noise) -> float:
     return float((weights * np.log1p(errors**2)).sum() / weights.sum())
 
 
-def solved(rows: Sequence[Slopes], host: HostOverhead, noise: Noise, trust: float = inf) -> HostOverhead:
+def solved(
+    rows: Sequence[Slopes], host: HostOverhead, noise: Noise, prior: HostOverhead, trust: float = inf
+) -> HostOverhead:
     """Return the numbers that the rows ask for, at most `trust` spreads away from where the slopes were taken.
 
     Parameters
@@ -170,6 +185,7 @@ def solved(rows: Sequence[Slopes], host: HostOverhead, noise: Noise, trust: floa
     rows : slopes at `host`; none gives the prior
     host : where the slopes were taken
     noise : of each kind of value
+    prior : what is known without the rows
     trust : [-]
         in spreads of the prior
 
@@ -178,10 +194,10 @@ def solved(rows: Sequence[Slopes], host: HostOverhead, noise: Noise, trust: floa
     the numbers
     """
     if not rows:
-        return prior_host()
+        return prior
     start = numbers_of(host)
     spread = np.array([number.spread for number in NUMBERS])
-    known_before = numbers_of(prior_host())
+    known_before = numbers_of(prior)
     usual = _noises(rows, noise)
     weights = np.concatenate([row.weights for row in rows])
     errors = np.concatenate([row.errors for row in rows])

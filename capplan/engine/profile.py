@@ -55,6 +55,12 @@ class HostOverhead:
     """The same for steps with prompt tokens."""
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
+    stream_s: float = 0.0
+    """Per running sequence and step of a server whose own process hands every token to its client [s]."""
+
+    def token_s(self, *, offline: bool) -> float:
+        """Return what each running sequence adds to a step; offline nothing is streamed [s]."""
+        return self.sequence_s + (0.0 if offline else self.stream_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,8 @@ class EngineProfile:
     """As in Scheduling."""
     window_kernels: bool = True
     """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
+    streams_in_engine: bool = False
+    """The process that runs the steps streams the answers too; otherwise another one does, beside it."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
     """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
     asked_version: str | None = None

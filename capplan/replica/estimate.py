@@ -99,7 +99,7 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     context = load.input_tokens + load.output_tokens / 2.0
     decode = decode_step_costs(spec.network, max(1.0, sequences), context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
-    overhead = OperatorCost("host", host.step_s + host.sequence_s * max(1.0, sequences))
+    overhead = OperatorCost("host", host.step_s + host.token_s(offline=spec.offline) * max(1.0, sequences))
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
 
 

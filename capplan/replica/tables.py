@@ -191,7 +191,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     with k the kernels timed one by one, f their floors, u what cannot overlap. A ratio r above 1 adds
     (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs under CUDA
     graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
-    launched, layer by layer. Offline there is no server that takes requests in: no t_request.
+    launched, layer by layer. Offline there is no server: no t_request, and t_seq without t_stream.
     """
     kernels = device.kernels
 
@@ -203,7 +203,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
     decode = (device.unsaved, host.decode_excess_ratio)
     prefill = (device.floors, host.prefill_excess_ratio)
-    per_sequence = host.sequence_s * kernels.sequence_knots
+    per_sequence = host.token_s(offline=offline) * kernels.sequence_knots
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
     return replace(
         kernels,
