@@ -122,6 +122,8 @@ class EngineProfile:
     """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
     streams_in_engine: bool = False
     """The process that runs the steps streams the answers too; otherwise another one does, beside it."""
+    fuses_quantise: bool = False
+    """The kernel before a matmul in fp8 writes its inputs quantised; otherwise a kernel of its own does."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
     """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
     asked_version: str | None = None

@@ -1,6 +1,8 @@
 """TensorRT-LLM: in-flight batching, prompts whole by default, a share of what weights leave free for the cache.
 
-Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`. No start was logged: the runtime memory is assumed.
+Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`; CUTLASS runs the experts but those in mxfp4
+(`resolve_moe_backend`). Compiled engines, to 0.18, quantise the inputs of fp8 matmuls in the kernel before; the PyTorch
+backend does so in one of its own. No start was logged: the runtime memory is assumed.
 """
 
 from dataclasses import replace
@@ -44,15 +46,18 @@ _BASE = EngineProfile(
     kv_dtypes=TRTLLM_KV_DTYPES,
     prefix_caching=False,
     window_kernels=False,
+    fuses_quantise=True,
+    expert_kernels={"blackwell": "cutlass", "grace-blackwell": "cutlass"},
 )
 
 TRTLLM: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.14.0"),
-    replace(_BASE, version="0.19.0"),
+    replace(_BASE, version="0.19.0", fuses_quantise=False),
     replace(
         _BASE,
         version="1.0.0",
+        fuses_quantise=False,
         window_kernels=True,
         block_tokens=32,
         prefix_caching=True,
@@ -61,6 +66,7 @@ TRTLLM: tuple[EngineProfile, ...] = (
     replace(
         _BASE,
         version="1.2.0",
+        fuses_quantise=False,
         window_kernels=True,
         block_tokens=32,
         prefix_caching=True,

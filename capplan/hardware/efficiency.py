@@ -58,7 +58,7 @@ def fit_of(
 
     Returns
     -------
-    the fit, and the format that it was fitted for; the engine's default where no fitted kernel has such a name
+    the fit, and the format that it was fitted for; the engine's default where no kernel of that format has such a name
 
     Examples
     --------
@@ -66,20 +66,15 @@ def fit_of(
     >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
     'bf16'
     """
-    for name in formats if variant else ():
-        for start in (f"{kernel}/{name}@{engine}:", f"{kernel}/{name}@"):
-            for key, fit in efficiency.fits.items():
-                if key.startswith(start) and variant in key.partition(":")[2]:
-                    return fit, name
     for name in formats:
         own, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
-        for key in (own, shared):
-            if key in efficiency.fits:
-                return efficiency.fits[key], name
-        for start in (f"{own}:", f"{shared}@"):
-            for key, fit in efficiency.fits.items():
-                if key.startswith(start):
-                    return fit, name
+        of_format = [key for key in efficiency.fits if key == shared or key.startswith(f"{shared}@")]
+        named = [key for key in of_format if variant and variant in key.partition(":")[2]]
+        of_engine = [key for key in named if key.startswith(f"{own}:")]
+        usual = [key for key in (own, shared) if key in efficiency.fits]
+        default = [key for key in of_format if key.startswith(f"{own}:")]
+        for key in (*of_engine, *named, *usual, *default, *of_format):
+            return efficiency.fits[key], name
     raise InputError(
         f"{efficiency.device}: no fitted numbers for {kernel} in {formats[0]}\n"
         f"  fitted: {', '.join(sorted(efficiency.fits))}\n"

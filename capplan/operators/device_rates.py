@@ -1,6 +1,6 @@
 """The rates of every kernel on one device: datasheet peaks beside what was fitted."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from capplan.errors import InputError
@@ -167,6 +167,7 @@ def device_rates(
     engine: str,
     expert_format: str | None = None,
     expert_kernel: str = "",
+    fuses_quantise: bool = False,
 ) -> DeviceRates:
     """Return what one device reaches with one weight format, cache format and engine.
 
@@ -179,6 +180,7 @@ def device_rates(
     engine : vllm, sglang, trtllm
     expert_format : of the routed experts, where it differs
     expert_kernel : part of the name of the kernel for routed experts; empty takes the engine's default
+    fuses_quantise : fp8 matmuls get their inputs quantised, other than when they were timed
 
     Returns
     -------
@@ -206,6 +208,8 @@ def device_rates(
             assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
         elif fit.label != "measured":
             assumptions.append(f"{kernel} in {fmt}: {fit.fitted_on}")
+        if kernel == "matmul" and fmt == "fp8" and fuses_quantise:
+            fit = replace(fit, numbers={**fit.numbers, "quantise_passes": 0.0})
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
     head_fit, _ = fit_of(efficiency, "matmul", head.formats, engine)
     return DeviceRates(

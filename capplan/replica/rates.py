@@ -52,6 +52,7 @@ def step_rates(
             engine=profile.engine,
             expert_format=expert_format,
             expert_kernel=profile.expert_kernels.get(device.architecture, ""),
+            fuses_quantise=profile.fuses_quantise,
         )
 
     dense = {name: of(name) for name in dense_formats}
