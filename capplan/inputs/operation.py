@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
 from capplan.fleet.routed import Operation
 from capplan.inputs.quantity import SECONDS, quantity
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging
+from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
 
 def failure_of(text: Any) -> Failure:
@@ -39,6 +39,22 @@ def autoscaling_of(text: str, start_s: float) -> Autoscaling:
     return Autoscaling(int(least), int(most), start_s=start_s)
 
 
+def routing_of(text: str | None) -> Routing | None:
+    """Return a way to choose a replica by its name; None where none is named.
+
+    Examples
+    --------
+    >>> routing_of("least_loaded")
+    'least_loaded'
+    """
+    if text is None:
+        return None
+    for name in ROUTINGS:
+        if name == text:
+            return name
+    raise unknown("routing", text, ROUTINGS, place="--routing")
+
+
 def operation_of(
     routing: str | None,
     failures: Sequence[Any] | None,
@@ -49,7 +65,7 @@ def operation_of(
 ) -> Operation | None:
     """Return how the fleet is to be run; None where no flag asks for anything."""
     found = Operation(
-        routing=routing,  # type: ignore[arg-type]  # the option has read it as one of the names
+        routing=routing_of(routing),
         failures=tuple(failure_of(text) for text in failures or ()),
         autoscaling=None if autoscale is None else autoscaling_of(autoscale, start_up_s),
         hedging=None if hedge_s is None else Hedging(hedge_s),

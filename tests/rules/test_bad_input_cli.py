@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.commands import COMMANDS
+from capplan.fleet.engine_use import SCHEDULERS
+from capplan.serving.fleet_terms import ROUTINGS
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -379,3 +381,10 @@ def test_ctrl_c_ends_with_130_and_no_traceback(root, tmp_path):
     assert running.returncode == 130
     assert out == ""
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("flag", "names"), [("--routing", ROUTINGS), ("--scheduling", SCHEDULERS)])
+def test_a_flag_knows_the_names_that_the_simulator_knows(capplan, flag, names):
+    """The command lists them itself, for it starts before the simulator is loaded."""
+    ran = capplan("simulate", "scenario.yaml", flag, "zzz")
+    refused(ran, f"known: {', '.join(sorted(names))}")
