@@ -44,7 +44,7 @@ def pooled_parts(
     ----------
     devices : as the vendors state them, by catalogue name
     timings : of all of them
-    held_out : whether to refit without each third of the shape families
+    held_out : whether to refit without each part of the shape families
 
     Returns
     -------

@@ -65,7 +65,7 @@ def score_table(rows: Sequence[Mapping[str, Any]], predicted: Sequence[float | N
     ----------
     rows : with `table` and `latency_us`
     predicted : in the same order, None where refused
-    unseen : errors on held-out thirds, empty where none were made
+    unseen : errors on held-out families, empty where none were made
 
     Returns
     -------

@@ -330,7 +330,7 @@ def pooled_fits(
     devices : as the vendors state them, by catalogue name
     groups : timings of one part by device and key
     given : numbers that are not fitted
-    held_out : whether to refit without each third of the shape families
+    held_out : whether to refit without each part of the shape families
 
     Returns
     -------
