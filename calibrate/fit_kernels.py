@@ -192,7 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="folder with the kernel tables")
     parser.add_argument("--score", action="store_true", help="score the files as they are")
     parser.add_argument("--device", action="append", help="only this catalogue name; may be repeated")
-    parser.add_argument("--no-held-out", action="store_true", help="do not refit without each part of the shape families")
+    parser.add_argument(
+        "--no-held-out", action="store_true", help="do not refit without each part of the shape families"
+    )
     options = parser.parse_args(arguments)
     rows = read_rows(options.folder)
     chosen = options.device or list(CATALOGUE_NAMES)

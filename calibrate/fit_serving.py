@@ -21,8 +21,8 @@ from capplan.accuracy.intervals import Interval, covering_level, residual_interv
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.calibrate.host_fit import (
+    NUMBERS,
     Slopes,
-    fitted_names,
     loss_of,
     noise_of,
     prior_host,
@@ -33,7 +33,6 @@ from capplan.calibrate.host_fit import (
 from capplan.calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
-from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
 from capplan.inputs.measured import measured_rows
 
@@ -160,7 +159,7 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
             numbers = ", ".join(f"{value:.4g}" for value in astuple(host))
-            fitted += 0 if (engine, since) in SHARED else len(fitted_names(profile(engine, since)))
+            fitted += 0 if (engine, since) in SHARED else len(NUMBERS) - (host.stream_s == 0.0)
             lines.append(f'        "{since}": HostOverhead({numbers}),')
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]

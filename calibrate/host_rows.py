@@ -77,7 +77,8 @@ def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None 
     columns of measured rows; empty where the run cannot be replayed
     """
     spec, benchmark = item.replica.spec, item.benchmark
-    own = replace(host, graph_tokens=spec.profile.host.graph_tokens)
+    stream_s = host.stream_s if spec.profile.streams_in_engine else 0.0
+    own = replace(host, graph_tokens=spec.profile.host.graph_tokens, stream_s=stream_s)
     layers = len(spec.network.layers)
     table = table_of_plan(with_host(item.replica.device_tables, own, layers, offline=spec.offline), 0)
     if most_requests is not None and requests_of(benchmark) > most_requests:

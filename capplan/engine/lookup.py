@@ -66,7 +66,15 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
         raise unknown("engine", engine, ENGINES)
     found = _versioned(name, version)
     asked = version_key(version) if version else None
-    return replace(found, host=host_of(name, asked or version_key(found.version) or (0, 0, 0)))
+    host = host_of(name, asked or version_key(found.version) or (0, 0, 0))
+    return replace(found, host=replace(host, stream_s=0.0))
+
+
+def embedded(engine: EngineProfile) -> EngineProfile:
+    """Return an engine that its client runs in its own process, where it takes every token as it comes."""
+    key = version_key(engine.asked_version or engine.version) or (0, 0, 0)
+    stream_s = host_of(engine.engine, key).stream_s
+    return replace(engine, streams_in_engine=True, host=replace(engine.host, stream_s=stream_s))
 
 
 def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:

@@ -56,7 +56,7 @@ class HostOverhead:
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
-    """Per running sequence and step of a server whose own process hands every token to its client [s]."""
+    """Per running sequence and step where the engine's own process hands every token to the client [s]."""
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step; offline nothing is streamed [s]."""
@@ -121,7 +121,7 @@ class EngineProfile:
     window_kernels: bool = True
     """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
     streams_in_engine: bool = False
-    """The process that runs the steps streams the answers too; otherwise another one does, beside it."""
+    """A client runs the engine in its own process and takes every token from it there; a server has another process for that."""
     fuses_quantise: bool = False
     """The kernel before a matmul in fp8 writes its inputs quantised; otherwise a kernel of its own does."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)

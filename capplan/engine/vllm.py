@@ -73,7 +73,6 @@ _V0 = EngineProfile(
     kv_dtypes=CUDA_KV_DTYPES,
     prefix_caching=False,
     long_chunked_tokens=32768,
-    streams_in_engine=True,
     expert_kernels={"hopper": "marlin"},
 )
 _V1 = replace(
@@ -86,7 +85,6 @@ _V1 = replace(
     prefix_caching=True,
     doubles_graph_sequences=True,
     long_chunked_tokens=None,
-    streams_in_engine=False,
 )
 
 VLLM: tuple[EngineProfile, ...] = (

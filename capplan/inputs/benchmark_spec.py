@@ -7,7 +7,7 @@ from pathlib import Path
 from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.replay import SERVER_KINDS
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import embedded, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
@@ -106,6 +106,8 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
     if recipe.expert_kernel:
         own = replace(own, expert_kernels={gpu.architecture: recipe.expert_kernel})
+    if recipe.embedded:
+        own = embedded(own)
     sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
     if sequences == "clients":
         sequences = benchmark.concurrency

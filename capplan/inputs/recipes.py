@@ -35,6 +35,8 @@ class RecipeSettings(Record):
     gather_steps: int | None = None
     """... and so many steps have passed."""
     poll_steps: int | None = None
+    embedded: bool | None = None
+    """The client runs the engine in its own process."""
     expert_parallel: bool | None = None
     """Experts are spread over the tensor ranks."""
     expert_kernel: str | None = None
@@ -49,6 +51,7 @@ class RecipeRows(Record):
     devices: list[str] = Field(default_factory=list)
     weights: list[str] = Field(default_factory=list)
     versions: list[str] = Field(default_factory=list)
+    kinds: list[str] = Field(default_factory=list)
     lengths: str | None = None
     """Nominal prompt/answer tokens."""
     groups_from: int = 1
@@ -96,6 +99,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (not rows.devices or benchmark.device in rows.devices)
         and (not rows.weights or benchmark.weight_format in rows.weights)
         and (not rows.versions or benchmark.engine_version in rows.versions)
+        and (not rows.kinds or benchmark.kind in rows.kinds)
         and (rows.lengths is None or rows.lengths == "/".join(nominal))
         and (benchmark.concurrency or 0) >= rows.clients_from
         and float(benchmark.sharding.data) >= rows.groups_from

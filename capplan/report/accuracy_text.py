@@ -21,13 +21,13 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
   per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
   datasheet rates (`tests/properties/test_step_floors.py`).
-- Host numbers are fitted by robust least squares, on rows drawn by weight, with what the engine's other versions ask for as a prior
-  (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the numbers
-  that the other groups of its era ask for, the prior where there is no other group. That fit is linear around the numbers of all groups. It goes wrong
-  where the other groups are of another kind: TensorRT-LLM 1.2.0 serves gpt-oss-120b on B200, a tenth of the weight of closed loops, and all else that
-  was measured of it are a few bursts of other models, which would predict it a factor of 1.5 off (6 % in sample). There the numbers are no more than that
-  group's own. Kernel numbers come from kernel
-  timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of the L40S.
+- Host numbers are fitted by robust least squares on all rows, each kind of value (load and quantity) by its usual error, with the median of all other
+  eras as a prior (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the
+  numbers that the other groups of its era ask for, and the median of the other eras where there is no other group; priors and usual errors leave the
+  group out as well. That fit is linear around the numbers of all groups, without a limit to how far it may go. One era has a single group: the build of
+  TensorRT-LLM for gpt-oss on H200, a tenth of the weight of closed loops. Left out, it is predicted with the usual host of all engines. Kernel numbers
+  come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
+  the L40S.
 - Intervals are the 10th and 90th percentile of measured over predicted among the left-out predictions, by quantity, load, model class and
   whether the device was calibrated, a little wider where few groups were measured; a regime without data gets the widest. The coverage of
   left-out intervals takes each group's interval from the other groups alone.
@@ -46,8 +46,9 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
   seconds belong to the day of the run and are not predicted.
 - **Limits that nobody states.** Nine runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
   for 20 to 118 s: the engine was told to hold fewer, or did not start as its script says.
-- **Hosts that nobody states.** AccelMark's Qwen2.5-0.5B needs about a millisecond of GPU for a step; at ten requests per second the same engine version
-  takes 3 ms on one server and 26 ms on another. Old engines on unknown processors cannot be told apart by any number of ours.
+- **Hosts that nobody states.** AccelMark's client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
+  and step on one server, a third on another. With Qwen2.5-0.5B, which needs about a millisecond of GPU for a step, that is 3 ms or 26 ms at ten requests
+  per second. One number stands for all servers, so such loads stay off by a quarter.
 - **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
 - **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
   for a range of versions cannot tell them apart.
