@@ -143,6 +143,13 @@ def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverh
     }
 
 
+def host_to_ship(fit: EraFit, engine: str, since: str) -> HostOverhead:
+    """Return the numbers of an era with its engine defaults, and none for streams where no run could tell it."""
+    embedded = any(item.replica.spec.profile.streams_in_engine for item in fit.items)
+    graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
+    return replace(fit.best, graph_tokens=graphs, stream_s=fit.best.stream_s if embedded else 0.0)
+
+
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     """Return the module that holds the numbers."""
     lines = [
@@ -223,10 +230,7 @@ def main(arguments: Sequence[str]) -> int:
     if refit:
         times = {
             engine: {
-                since: replace(
-                    fits[SHARED.get((engine, since), (engine, since))].best,
-                    graph_tokens=GRAPH_TOKENS.get(engine, {}).get(since, 0.0),
-                )
+                since: host_to_ship(fits[SHARED.get((engine, since), (engine, since))], engine, since)
                 for since in eras
             }
             for engine, eras in ERAS.items()
