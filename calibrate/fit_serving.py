@@ -36,7 +36,7 @@ from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.inputs.measured import measured_rows
 
-GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.13.0": 512.0, "0.18.0": 512.0}}
+GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 PROCESSES = 2

@@ -16,7 +16,7 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plan, with_host
 
 ERAS: dict[str, tuple[str, ...]] = {
-    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.13.0", "0.18.0"),
+    "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.11.1", "0.19.0"),
     "sglang": ("0.4.0",),
     "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0"),
 }

@@ -13,7 +13,7 @@ LEVEL = 0.8
 WIDEST_LEVEL = 0.96
 """Level that the correction for few groups stops at."""
 
-LEVELS = (0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92)
+LEVELS = (0.66, 0.68, 0.7, 0.72, 0.74, 0.76, 0.78, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92)
 """Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than chance says."""
 
 LEAST_POINTS = 12
