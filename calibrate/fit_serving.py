@@ -207,11 +207,13 @@ def report(title: str, rows: Iterable[PredictedRow]) -> None:
 
 
 def regime_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...], str, Prediction]]:
-    """Return regime keys, group and prediction of every measured value."""
+    """Return regime keys, group and prediction of every measured value; a rate that repeats what was offered is none."""
     out = []
     for row in rows:
         for prediction in row.predictions:
             name = prediction.metric.partition(":")[2]
+            if name == "req_s" and row.item.benchmark.offered_rate_reported:
+                continue
             keys = prediction_keys(name, row.load, row.item.replica)
             out.append((keys, row.item.group, replace(prediction, metric=name)))
     return out

@@ -31,8 +31,8 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Intervals are the 10th and 90th percentile of measured over predicted among the left-out predictions, by quantity, load, model class and
   whether the device was calibrated, a little wider where few groups were measured; a regime without data gets the widest. The coverage of
   left-out intervals takes each group's interval from the other groups alone.
-- Formulas and recipes were chosen while looking at the scored rows: so no score here is quite blind, the left-out ones included. AccelMark's `req_s` repeats the
-  offered rate and says nothing.
+- Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
+  ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """
 
 FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in
