@@ -155,7 +155,7 @@ def fitted_section() -> str:
         for fit in own.fits.values()
         if fit.label == "measured"
     )
-    eras = sum(len(versions) for versions in HOST_TIMES.values())
+    eras = len({host for versions in HOST_TIMES.values() for host in versions.values()})
     rows = [
         [
             "kernels",

@@ -139,20 +139,7 @@ and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation
 
 
 @HERE
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(
-                name.startswith("RTX4090"),
-                reason="too slow by 30 %: nothing was timed on this card",
-                strict=True,
-            ),
-        )
-        for name in LOGS
-    ],
-)
+@pytest.mark.parametrize("name", LOGS)
 def test_a_measured_log_is_replayed(name):
     ttft, simulated_ttft, tpot, simulated_tpot = replayed_log(name)
     tpot_bound, ttft_bound = BOUNDS[name]

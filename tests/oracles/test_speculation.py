@@ -115,10 +115,6 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
     assert [row.speedup for row in found.rows if row.draft_tokens == 8][-1] < 1.0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a draft step of 1B takes 1.28 ms since host times were refitted: rows do not tell the host of a step from small kernels",
-)
 def test_eight_drafts_pay_at_batch_one():
     from capplan.inputs.speculation import asked_speculation
     from capplan.replica.replica import replica_of
