@@ -36,6 +36,8 @@ class Projection:
     """KV heads that `kv_outputs` is divided into."""
     weight_format: str = "bf16"
     """Key of `weight_format.FORMATS`."""
+    multiplied_in: str | None = None
+    """Format that engines hold and multiply it in, where that is not the one of the checkpoint."""
     matmul: bool = True
     """False for weights that are held but not multiplied by every token (lookup tables)."""
     held: bool = True

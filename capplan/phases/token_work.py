@@ -26,10 +26,11 @@ def projection_cost(
     projection: Projection, tokens: Number, tensor_parallel: Number, rates: StepRates
 ) -> OperatorCost:
     """Return the cost of one matmul on one rank."""
-    own = rates.matmul[projection.weight_format]
-    bytes_each = named_weight_format(projection.weight_format).bytes_per_element
+    served = projection.multiplied_in or projection.weight_format
+    own = rates.matmul[served]
+    bytes_each = named_weight_format(served).bytes_per_element
     inputs, outputs = rank_inputs(projection, tensor_parallel), rank_outputs(projection, tensor_parallel)
-    activation_bytes = rates.activation_bytes[projection.weight_format]
+    activation_bytes = rates.activation_bytes[served]
     flop = matmul_flop(tokens, inputs, outputs)
     moved = matmul_bytes(tokens, inputs, outputs, bytes_each, activation_bytes)
     seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, activation_bytes, own)

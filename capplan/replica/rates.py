@@ -26,7 +26,7 @@ def _formats(network: Network) -> tuple[list[str], list[str]]:
     dense = {network.lm_head.weight_format}
     experts = set()
     for layer in set(network.layers):
-        dense |= {projection.weight_format for projection in layer.projections}
+        dense |= {p.multiplied_in or p.weight_format for p in layer.projections}
         if layer.experts:
             experts.add(layer.experts.weight_format)
     return sorted(dense), sorted(experts)

@@ -128,9 +128,10 @@ def plain_mlp(
     )
 
 
-def router(hidden: int, experts: int, *, bias: bool = False) -> Projection:
+def router(hidden: int, experts: int, *, bias: bool = False, multiplied_in: str | None = None) -> Projection:
     """Return the matmul that scores the experts; every rank holds it whole."""
-    return Projection("router", "router", hidden, experts, "none", bias=experts if bias else 0)
+    biases = experts if bias else 0
+    return Projection("router", "router", hidden, experts, "none", bias=biases, multiplied_in=multiplied_in)
 
 
 def routed(

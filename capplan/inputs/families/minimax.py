@@ -31,7 +31,7 @@ def read_minimax(config: Config, name: str) -> Network:
         hidden,
         config.dimension("intermediate_size"),
     )
-    scoring = router(hidden, experts)
+    scoring = router(hidden, experts, multiplied_in="fp32")
     attended = Layer((attention(shape),), (qkv(shape), attention_output(shape), scoring), expert, 2 * hidden)
     lightning = LinearAttention(
         "lightning", shape.query_heads, shape.query_heads, shape.head_dim, shape.head_dim,

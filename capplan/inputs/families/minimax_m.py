@@ -11,7 +11,7 @@ from capplan.model.network import Attention, Layer, Network, Projection
 
 
 def read_minimax_m2(config: Config, name: str) -> Network:
-    """Return a MiniMax M2: norms over all queries and all keys, experts in every layer."""
+    """Return a MiniMax M2: norms over all queries and all keys, experts in every layer, which engines choose in fp32."""
     shape = heads(config, default_head_dim=128)
     part = mixture(
         config,
@@ -19,6 +19,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
         experts=config.dimension("num_local_experts"),
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("intermediate_size"),
+        router_in="fp32",
     )
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")

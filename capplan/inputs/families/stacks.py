@@ -141,10 +141,11 @@ def mixture(
     shared: int = 0,
     shared_gate: bool = False,
     router_bias: bool = False,
+    router_in: str | None = None,
     expert_bias: bool = False,
 ) -> Part:
     """Return a mixture of experts: router, shared experts as one dense feed-forward, routed experts."""
-    matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias),)
+    matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias, multiplied_in=router_in),)
     if shared:
         matmuls += gated_mlp(hidden, shared, tensor_class="shared_expert")
     if shared_gate:
