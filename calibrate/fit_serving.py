@@ -34,6 +34,7 @@ from capplan.calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of
 from capplan.calibrate.left_out import left_out_text
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
+from capplan.errors import InputError
 from capplan.inputs.measured import measured_rows
 
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
@@ -108,6 +109,14 @@ def fit_all(
     by_era: dict[Era, list[Item]] = {}
     for item in items:
         by_era.setdefault(era_of(item), []).append(item)
+    missing = [
+        f"{engine} {since}"
+        for engine, eras in ERAS.items()
+        for since in eras
+        if SHARED.get((engine, since), (engine, since)) not in by_era
+    ]
+    if missing:
+        raise InputError(f"no measured row tells the host of {', '.join(missing)}")
     fits = {}
     for key, members in by_era.items():
         start = prior_host() if anew else HOST_TIMES[key[0]].get(key[1], prior_host())
@@ -135,9 +144,10 @@ def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverh
     kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
     noise = noise_of(row for rows in kept.values() for row in rows)
     alone = {key: solved(kept[key], fit.best, noise, prior_host()) for key, fit in fits.items()}
+    told = {key: host for key, host in alone.items() if kept[key]}
     return {
         key: solved(
-            kept[key], fit.best, noise, typical_host([host for era, host in alone.items() if era != key])
+            kept[key], fit.best, noise, typical_host([host for era, host in told.items() if era != key])
         )
         for key, fit in fits.items()
     }
