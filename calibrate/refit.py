@@ -44,7 +44,7 @@ FREE = {
     "decode_excess_ratio": Free(6.0, 0.05, 0.5),
     "prefill_excess_ratio": Free(9.0, 0.1, 0.7),
 }
-"""Fields of `HostOverhead` that results can tell. The rest stays: launching outside graphs (eager_layer_s, graph_tokens)."""
+"""Fields of `HostOverhead` that results can tell. The rest stays: launching outside graphs (eager_layer_s, graph_tokens), streams of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
 OF_PROMPTS = ("request_s", "prefill_excess_ratio")
 

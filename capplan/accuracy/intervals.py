@@ -14,7 +14,8 @@ WIDEST_LEVEL = 0.96
 """Level that the correction for few groups stops at."""
 
 LEVELS = (0.66, 0.68, 0.7, 0.72, 0.74, 0.76, 0.78, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92)
-"""Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than chance says."""
+"""Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than chance says, and the
+correction for few groups widens more than it must."""
 
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
@@ -22,7 +23,7 @@ LEAST_POINTS = 12
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Measured over predicted: its 10th and 90th percentile."""
+    """Measured over predicted: its percentiles at the ends of the nominal level."""
 
     low_ratio: float
     high_ratio: float

@@ -51,7 +51,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
 
     Returns
     -------
-    the profile; its `assumptions` say so where the version was not known
+    the profile, as a server: its process of the engine streams nothing; `assumptions` say so where the version was not known
 
     Examples
     --------
@@ -71,8 +71,23 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
 
 
 def embedded(engine: EngineProfile) -> EngineProfile:
-    """Return an engine that its client runs in its own process, where it takes every token as it comes."""
-    key = version_key(engine.asked_version or engine.version) or (0, 0, 0)
+    """Return an engine that its client runs in its own process, where it takes every token as it comes.
+
+    Parameters
+    ----------
+    engine : as `profile` gives it, as a server
+
+    Returns
+    -------
+    the same, each running sequence and step longer by what the stream costs
+
+    Examples
+    --------
+    >>> own = embedded(profile("vllm", "0.7.3"))
+    >>> own.streams_in_engine, own.host.stream_s > 0.0
+    (True, True)
+    """
+    key = version_key(engine.asked_version or "") or version_key(engine.version) or (0, 0, 0)
     stream_s = host_of(engine.engine, key).stream_s
     return replace(engine, streams_in_engine=True, host=replace(engine.host, stream_s=stream_s))
 

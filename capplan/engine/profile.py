@@ -29,7 +29,8 @@ class Scheduling:
     hold_tokens: int = 0
     """... unless they and the batch fill a step of so many tokens (batch_wait_max_tokens_ratio x the budget) ..."""
     hold_prompts: int = 0
-    """... or, instead of tokens, until so many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance), ..."""
+    """... or, instead of tokens, until so many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance); of a profile:
+    for each data-parallel group, ..."""
     gather_steps: int = 0
     """... and then so many steps more."""
     poll_steps: int = 0

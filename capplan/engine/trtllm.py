@@ -47,7 +47,7 @@ _BASE = EngineProfile(
     prefix_caching=False,
     window_kernels=False,
     fuses_quantise=True,
-    expert_kernels={"blackwell": "cutlass", "grace-blackwell": "cutlass"},
+    expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
 )
 
 TRTLLM: tuple[EngineProfile, ...] = (

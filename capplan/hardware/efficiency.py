@@ -44,7 +44,7 @@ class Efficiency:
 def fit_of(
     efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str, variant: str = ""
 ) -> tuple[Fit, str]:
-    """Return the fit of a kernel: the engine's own first, then any engine's, format by format.
+    """Return the fit of a kernel, format by format: one that was asked for by name, else the engine's own, else any engine's.
 
     Where an engine has several kernels (`kernel/format@engine:variant`), the first in the file is its default.
 

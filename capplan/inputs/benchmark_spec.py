@@ -98,14 +98,14 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         engine,
         hold_steps=recipe.hold_steps or 0,
         hold_share=recipe.hold_share or 0.0,
-        hold_prompts=int(benchmark.sharding.data) if recipe.hold_prompts == "groups" else 0,
+        hold_prompts=int(recipe.hold_prompts == "group"),
         gather_steps=recipe.gather_steps or 0,
         poll_steps=recipe.poll_steps or 0,
     )
     if recipe.graph_tokens is not None:
         own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
     if recipe.expert_kernel:
-        own = replace(own, expert_kernels={gpu.architecture: recipe.expert_kernel})
+        own = replace(own, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
     if recipe.embedded:
         own = embedded(own)
     sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
@@ -53,6 +53,11 @@ class HostRecord(Record):
     date: str
     remarks: list[str]
     points: list[PointRecord]
+
+    @field_validator("kept")
+    @classmethod
+    def _older_files_know_no_streams(cls, kept: dict[str, float]) -> dict[str, float]:
+        return {**kept, "stream_s": kept.get("stream_s", 0.0)}
 
     @model_validator(mode="after")
     def _every_number_is_there_once(self) -> "HostRecord":

@@ -30,7 +30,7 @@ class RecipeSettings(Record):
     hold_steps: int | None = None
     hold_share: float | None = None
     """Share of the token budget that ends a hold."""
-    hold_prompts: Literal["groups"] | None = None
+    hold_prompts: Literal["group"] | None = None
     """A hold ends when one prompt waits for each data-parallel group of attention ..."""
     gather_steps: int | None = None
     """... and so many steps have passed."""

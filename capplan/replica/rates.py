@@ -51,7 +51,7 @@ def step_rates(
             kv_format=kv_format,
             engine=profile.engine,
             expert_format=expert_format,
-            expert_kernel=profile.expert_kernels.get(device.architecture, ""),
+            expert_kernel=profile.expert_kernels.get(device.architecture.lower(), ""),
             fuses_quantise=profile.fuses_quantise,
         )
 

@@ -87,4 +87,5 @@ def scheduling_of(spec: ReplicaSpec) -> Scheduling:
         max_num_seqs=one.max_num_seqs * copies,
         max_num_batched_tokens=one.max_num_batched_tokens * copies * int(spec.sharding.pipeline),
         hold_tokens=one.hold_tokens * copies,
+        hold_prompts=one.hold_prompts * copies,
     )

@@ -24,13 +24,13 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Host numbers are fitted by robust least squares on all rows, each kind of value (load and quantity) by its usual error, with the median of all other
   eras as a prior (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the
   numbers that the other groups of its era ask for, and the median of the other eras where there is no other group; priors and usual errors leave the
-  group out as well. That fit is linear around the numbers of all groups, without a limit to how far it may go. One era has a single group: the build of
+  group out as well. That fit is linear around the numbers of all groups, as far as each number may go at all. One era has a single group: the build of
   TensorRT-LLM for gpt-oss on H200, a tenth of the weight of closed loops. Left out, it is predicted with the usual host of all engines. Kernel numbers
   come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
   the L40S.
-- Intervals are the 10th and 90th percentile of measured over predicted among the left-out predictions, by quantity, load, model class and
-  whether the device was calibrated, a little wider where few groups were measured; a regime without data gets the widest. The coverage of
-  left-out intervals takes each group's interval from the other groups alone.
+- Intervals lie between two percentiles of measured over predicted among the left-out predictions, by quantity, load, model class and whether the
+  device was calibrated, wider where few groups were measured; a regime without data gets the widest. The percentiles are the closest ones at which
+  80 % of the left-out values lie inside the interval that all other groups give.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """

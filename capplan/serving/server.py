@@ -78,8 +78,10 @@ class Server(EngineState):
         """Return the prompts of the next step, each with the tokens to work on; admit what fits."""
         partial = self._partial
         line = self._line
-        if partial is None and not line.count and not self._loading:
-            return []
+        if not line.count:
+            self._hold_from, self._gather_from, self._released = -1, -1, False
+            if partial is None and not self._loading:
+                return []
         terms = self._terms
         if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
             return []
@@ -145,7 +147,7 @@ class Server(EngineState):
         return False
 
     def _lacks_company(self) -> bool:
-        """Return whether the prompts that are held back go on waiting."""
+        """Return whether the prompts that are held back go on waiting; note the step from which enough of them do."""
         terms, step = self._terms, self._step
         if self._gather_from < 0 and 0 < terms.hold_prompts <= self._line.count:
             self._gather_from = step

@@ -196,6 +196,8 @@ class Reference:
     def stay_out(self, decoding):
         """Whether waiting prompts must not join this step: the engine does not look, or holds them for company."""
         s = self.scheduling
+        if not self.waiting:
+            self.held, self.gathered, self.released = None, None, False
         if not self.waiting or any(r.computed < r.target for r in self.running):
             return False
         if not decoding:
