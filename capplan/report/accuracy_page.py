@@ -23,6 +23,7 @@ from capplan.inputs.intervals import shipped_intervals
 from capplan.inputs.left_out import LeftOut, left_out_interval_coverage, left_out_scores
 from capplan.inputs.validation import Validation, validation
 from capplan.report.accuracy_tables import (
+    carried_table,
     group_table,
     judged_table,
     kernel_judgements,
@@ -222,6 +223,10 @@ def accuracy_page(folder: Path) -> str:
         _named("Steps or queues"),
         "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
         separated_table(own) + "\n",
+        _named("What carries the misses"),
+        "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
+        "measured.\n\n",
+        carried_table(serving_judgements(own, SERVING, left_out), own, _told) + "\n",
         _named("Furthest off"),
         "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
         worst_table([p for p in own if not p.metric.endswith("p99")], _told) + "\n",

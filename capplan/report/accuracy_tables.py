@@ -17,6 +17,11 @@ SHOWN = {
 LEAST_GROUP = 5
 """Values below which a group has no line of its own."""
 WORST = 25
+CARRIERS = ("source", "device", "engine", "class")
+CARRYING = 8
+"""Groups that are named for each missed target."""
+OFF = 0.2
+"""Error of a value that is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +236,40 @@ def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], 
             ]
         )
     return markdown(["row", "device, engine, load", "column", "measured", "predicted", "ratio", "why"], rows)
+
+
+def carried_table(
+    judged: Sequence[Judged], predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]
+) -> str:
+    """Return which groups of runs carry the values that are off by more than 20 %, for every target that was missed."""
+    rows = []
+    for target in {entry.target.title: entry.target for entry in judged if not entry.met}.values():
+        own = [p for p in predictions if (p.groups or {}).get("load") in target.groups and p.predicted]
+        groups: dict[tuple[str, ...], list[Prediction]] = {}
+        for p in preferred(own, target.columns):
+            key = tuple((p.groups or {}).get(name, "") for name in CARRIERS)
+            groups.setdefault(key, []).append(p)
+        missed = {
+            key: sum(p.weight for p in alike if abs(_ratio(p) - 1.0) > OFF) for key, alike in groups.items()
+        }
+        whole = sum(missed.values()) or 1.0
+        for key in sorted(missed, key=lambda key: -missed[key])[:CARRYING]:
+            alike = groups[key]
+            off = sum(abs(_ratio(p) - 1.0) > OFF for p in alike)
+            middle = median(_ratio(p) for p in alike)
+            rows.append(
+                [
+                    target.title,
+                    ", ".join(key),
+                    f"{off} of {len(alike)}",
+                    percent(missed[key] / whole),
+                    f"{middle:.2f}",
+                    told(alike[0]) or "",
+                ]
+            )
+    return markdown(
+        ["target", "runs", "off by over 20 %", "of all such", "ratio in the middle", "known"], rows
+    )
 
 
 def refusal_table(predictions: Sequence[Prediction]) -> str:

@@ -26,6 +26,7 @@ from capplan.inputs.measured import measured_rows
 from capplan.inputs.validation import BUILT_IN_POINTS, validation
 from capplan.report.accuracy_page import coverage_text, fitted_section, interval_table, separated_table
 from capplan.report.accuracy_tables import (
+    carried_table,
     group_table,
     judged_table,
     refusal_table,
@@ -132,7 +133,7 @@ def test_the_page_has_every_target_and_whole_tables(tmp_path):
     page = [
         judged_table(judged, left_out=True), group_table(found.scored, "device", {}), coverage_text(found), fitted_section(),
         interval_table(found.scored, shipped_intervals()), separated_table(found.scored), refusal_table(found.scored),
-        worst_table(found.scored, lambda _: None),
+        worst_table(found.scored, lambda _: None), carried_table(judged, found.scored, lambda _: None),
     ]  # fmt: skip
     for target in SERVING:
         assert target.title in page[0]
