@@ -49,6 +49,9 @@ WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity 
 - **Hosts that nobody states.** AccelMark's client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
   and step on one server, a third on another. With Qwen2.5-0.5B, which needs about a millisecond of GPU for a step, that is 3 ms or 26 ms at ten requests
   per second. One number stands for all servers, so such loads stay off by a quarter.
+- **Offline maxima of mixtures of experts and of fp4.** On B200 fp4 dense models decode 10 to 20 % too fast and work on prompts 10 to 15 % too slowly, a
+  trend along answers over prompts that no number of the host can take. Attention data parallelism at thousands of sequences is too slow with short
+  prompts and too fast with 20,000 tokens; Llama-4 Maverick in fp8 on H200 is a third too fast with long answers, where its chunks of attention matter.
 - **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
 - **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
   for a range of versions cannot tell them apart.
@@ -66,6 +69,8 @@ SETTLE = """| doubt | measurement |
 | host time of an engine version | decode steps of one small model at 1, 8, 64 and 256 sequences with the engine's own step log: slope and intercept are the two numbers |
 | what overlaps in a CUDA graph | one trace of a decode step under graphs beside the same kernels timed one by one |
 | TTFT of a closed loop | per-request times of one run, in order of arrival: burst and steady state apart |
+| offline maxima | TensorRT-LLM's iteration log of one run: batch, tokens and time of each step, at two lengths |
+| servers that embed the engine | steps of a small model at 1 and 64 sequences, with and without streaming, and the processor's name |
 | experts under load | tokens per expert of a real router on real prompts, at 1, 64 and 1024 tokens |
 | a device that nobody timed | `capplan calibrate`, twenty minutes on that device |
 | collectives across servers | an all-reduce and an all-to-all of 64 KiB to 64 MiB over two nodes |
