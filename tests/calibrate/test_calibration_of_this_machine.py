@@ -320,11 +320,15 @@ def test_two_ranks_measure_their_collectives(tmp_path):
     assert device_from_calibration(path).link_bytes_per_s == pytest.approx(back.peaks.link_bytes_per_s)
 
 
+MISSED = {"intel-xeon-1-thread.calibration": {"matmul/fp32 matmul"}}
+"""Shipped file -> fits whose held-out shapes miss the aim: fp32 products of up to four rows, three times faster than the form."""
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "hardware_specs" / "calibrations").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_a_shipped_calibration_is_whole_and_within_its_stated_error(path):
-    """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU; where it is missed, the file says where."""
+    """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU; what misses it is known by name."""
     own = read_calibration(path)
     assert not own.partial
     most = 0.15 if own.machine.device == "cpu" else 0.06
@@ -332,9 +336,9 @@ def test_a_shipped_calibration_is_whole_and_within_its_stated_error(path):
         f"{fit.key} {name}": s.held_out_median_ape
         for fit in own.fits
         for name, s in fit.scores.items()
-        if s.held_out_points >= 5 and not any("the form is" in remark for remark in s.remarks)
+        if s.held_out_points >= 5
     }
     assert len(held) > 5
-    assert {name: error for name, error in held.items() if error > most} == {}
+    assert {name for name, error in held.items() if error > most} == MISSED.get(path.stem, set())
     every = [abs(m.fitted_s / m.seconds - 1) for m in own.measurements if m.held_out and m.fitted_s]
     assert np.median(every) < most

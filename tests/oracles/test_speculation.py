@@ -112,15 +112,5 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
     assert by_batch[256] < 0.85 * by_batch[1]
     lengths = [row.draft_tokens for row in found.best]
     assert lengths == sorted(lengths, reverse=True)
-    assert [row.speedup for row in found.rows if row.draft_tokens == 8][-1] < 1.0
-
-
-def test_eight_drafts_pay_at_batch_one():
-    from capplan.inputs.speculation import asked_speculation
-    from capplan.replica.replica import replica_of
-
-    asked = asked_speculation(
-        "llama-3.1-8b", "h100-sxm", draft="llama-3.2-1b", kv_dtype="bf16", max_model_len=8192
-    )
-    found = speculation(replica_of(asked.target), asked.draft, 0.6, context_tokens=300.0)
-    assert next(row.speedup for row in found.rows if (row.batch, row.draft_tokens) == (1, 8)) > 1.0
+    long = [row.speedup for row in found.rows if row.draft_tokens == 8]
+    assert long[0] > 1.0 > long[-1]

@@ -125,12 +125,25 @@ def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
         assert getattr(rounds.replica.table, name) == pytest.approx(getattr(replica.table, name))
 
 
-def test_speculation_is_faster_alone_and_slower_in_a_crowd(tmp_path, capsys):
-    """A draft of a step in seven, two in five accepted: with few in flight it pays, with many the verified tokens cost more than they bring."""
-    flags = ["--draft-step-time", "1 ms", "--acceptance", "0.4", "--draft-tokens", "3"]
+@pytest.mark.parametrize(
+    "acceptance",
+    [
+        pytest.param(
+            0.6,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="within 1 % of breaking even since the newest vLLM's host takes 1.3 ms a step, of which a round saves half",
+            ),
+        ),
+        0.4,
+    ],
+)
+def test_speculation_is_faster_alone_and_slower_in_a_crowd(tmp_path, capsys, acceptance):
+    """A draft of a step in seven: with few in flight it pays, with many the verified tokens cost more than they bring."""
+    flags = ["--draft-step-time", "1 ms", "--acceptance", str(acceptance), "--draft-tokens", "3"]
     quiet = SCENARIO.replace("4 req/s", "0.2 req/s")
     plain, drafted = (simulated(capsys, tmp_path, *f, scenario=quiet)["result"] for f in ([], flags))
-    assert drafted["tokens_per_step"] == pytest.approx(1 + 0.4 + 0.16 + 0.064)
+    assert drafted["tokens_per_step"] == pytest.approx(sum(acceptance**place for place in range(4)))
     assert drafted["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
     crowd = SCENARIO.replace("4 req/s", "60 req/s").replace("64", "512")
     plain, drafted = (simulated(capsys, tmp_path, *f, scenario=crowd)["result"] for f in ([], flags))
