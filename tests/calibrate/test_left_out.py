@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from capplan.accuracy.targets import SERVING
+from capplan.calibrate.fit_serving import fit_all
 from capplan.calibrate.host_fit import (
     LEAST_NOISE,
     NUMBERS,
@@ -17,9 +18,11 @@ from capplan.calibrate.host_fit import (
     prior_host,
     slopes_of,
     solved,
+    typical_host,
 )
 from capplan.calibrate.host_rows import items_of, predicted_row
 from capplan.calibrate.left_out import left_out_text
+from capplan.errors import InputError
 from capplan.inputs.intervals import shipped_intervals
 from capplan.inputs.left_out import left_out_interval_coverage, left_out_scores
 from capplan.inputs.measured import measured_rows
@@ -115,6 +118,17 @@ def test_slopes_of_a_replay_tell_what_it_does_when_a_number_moves():
     assert (
         np.abs(moved.errors - here.errors - expected).max() < np.abs(expected).max() / 3 + 0.01 * LEAST_NOISE
     )
+
+
+def test_an_era_that_no_row_tells_is_named_before_the_search():
+    with pytest.raises(InputError, match=r"no measured row tells the host of .*vllm 0\.8\.0"):
+        fit_all([], 1, 1.0, anew=True)
+
+
+def test_typical_numbers_are_medians():
+    hosts = [replace(prior_host(), step_s=step_s) for step_s in (1e-3, 2e-3, 9e-3)]
+    assert typical_host(hosts).step_s == pytest.approx(2e-3)
+    assert typical_host([]) == prior_host()
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):

@@ -1,0 +1,108 @@
+"""Which kernels an engine's version runs, and what follows for its steps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from capplan.engine.lookup import embedded, profile
+from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.inputs.efficiency import efficiency_for
+from capplan.inputs.hardware import device
+from capplan.inputs.model import read_model
+from capplan.inputs.replica import asked_replica
+from capplan.model.sharding import Sharding
+from capplan.phases.token_work import projection_cost
+from capplan.replica.rates import step_rates
+from capplan.replica.replica import replica_of
+from capplan.serving.step_table import decode_step_s
+
+
+def rates_of(model, hardware, engine, version):
+    of, network = device(hardware), read_model(model, offline=True)
+    own = profile(engine, version)
+    return step_rates(network, of, efficiency_for(of), profile=own, kv_format="bf16").rates
+
+
+def fitted(hardware, kernel):
+    """Return the numbers of the one fitted kernel whose key has all of these parts."""
+    fits = efficiency_for(device(hardware)).fits
+    (found,) = [fit for key, fit in fits.items() if all(part in key for part in kernel)]
+    return found.numbers
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel"),
+    [("0.11.2", ("w4a16_mxfp4@vllm", "marlin")), ("0.13.0", ("w4a16_mxfp4@vllm", "triton_oai"))],
+)
+def test_mxfp4_experts_on_hopper_run_with_what_the_version_brings(version, kernel):
+    own = rates_of("openai/gpt-oss-120b", "h100-sxm", "vllm", version).experts["mxfp4"]
+    numbers = fitted("h100-sxm", kernel)
+    assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
+
+
+def test_that_kernel_is_for_hopper_alone():
+    old, new = (
+        rates_of("openai/gpt-oss-120b", "b200", "vllm", v).experts["mxfp4"] for v in ("0.11.2", "0.13.0")
+    )
+    assert old == new
+
+
+@pytest.mark.parametrize("hardware", ["b200", "b300"])
+def test_tensorrt_llm_runs_nvfp4_experts_with_cutlass(hardware):
+    own = rates_of("nvidia/MiniMax-M2.5-NVFP4", hardware, "trtllm", "1.1.0").experts["nvfp4"]
+    assert own.floor_s == fitted("b200", ("experts/nvfp4@vllm", "cutlass"))["floor_s"]
+
+
+def test_a_kernel_asked_for_by_name_never_changes_the_format():
+    numbers = Efficiency(
+        "x",
+        {
+            "experts/mxfp4@vllm:own": Fit({"floor_s": 1.0}),
+            "experts/nvfp4@vllm:cutlass": Fit({"floor_s": 2.0}),
+            "experts/nvfp4@trtllm:own": Fit({"floor_s": 3.0}),
+        },
+    )
+    assert fit_of(numbers, "experts", ("mxfp4", "nvfp4"), "trtllm", "cutlass")[1] == "mxfp4"
+    assert fit_of(numbers, "experts", ("nvfp4",), "trtllm", "cutlass")[0].numbers == {"floor_s": 2.0}
+    assert fit_of(numbers, "experts", ("nvfp4",), "trtllm", "")[0].numbers == {"floor_s": 3.0}
+
+
+def test_only_compiled_engines_have_inputs_of_fp8_quantised_before():
+    compiled, pytorch = (rates_of("llama-3.1-8b", "h200-sxm", "trtllm", v) for v in ("0.18.0", "0.20.0"))
+    assert compiled == pytorch  # bf16: nothing to quantise
+    network, of = read_model("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", offline=True), device("h200-sxm")
+    own = [
+        step_rates(
+            network, of, efficiency_for(of), profile=profile("trtllm", v), kv_format="bf16"
+        ).rates.matmul["fp8"]
+        for v in ("0.18.0", "0.20.0")
+    ]
+    assert own[0].quantise_passes == 0.0 < own[1].quantise_passes
+    assert replace(own[0], quantise_passes=own[1].quantise_passes) == own[1]
+
+
+def test_a_router_held_in_fp32_costs_an_fp32_product():
+    """Its arithmetic at the fp32 peak is a floor; the 16-bit product of the same shape is several times faster."""
+    network = read_model("MiniMaxAI/MiniMax-M2.5", offline=True)
+    (router,) = {p for layer in network.layers for p in layer.projections if p.name == "router"}
+    of, tokens = device("b200"), np.array([1.0, 64.0, 8192.0])
+    own = step_rates(network, of, efficiency_for(of), profile=profile("vllm"), kv_format="bf16").rates
+    wide = projection_cost(router, tokens, Sharding().tensor, own).seconds
+    narrow = projection_cost(replace(router, multiplied_in=None), tokens, Sharding().tensor, own).seconds
+    flop = 2.0 * tokens * router.inputs * router.outputs
+    assert np.all(wide >= flop / of.peak_flop_per_s["fp32"])
+    assert np.all(wide > 3.0 * narrow)
+
+
+def test_streams_cost_an_embedded_engine_each_sequence_and_a_server_nothing():
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", engine_version="0.7.3", max_model_len=8192).spec
+    own = embedded(spec.profile)
+    server, inside = (replica_of(replace(spec, profile=p)).table for p in (spec.profile, own))
+    offline = replica_of(replace(spec, profile=own, offline=True)).table
+    for sequences in (1.0, 64.0):
+        longer = float(decode_step_s(inside, sequences, 500.0) - decode_step_s(server, sequences, 500.0))
+        assert longer == pytest.approx(sequences * own.host.stream_s, rel=1e-6)
+        assert float(decode_step_s(offline, sequences, 500.0)) == pytest.approx(
+            float(decode_step_s(server, sequences, 500.0))
+        )
