@@ -50,27 +50,21 @@ _BASE = EngineProfile(
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
 )
 
+_PYTORCH = replace(_BASE, version="0.19.0", fuses_quantise=False)
+_V1 = replace(
+    _PYTORCH,
+    version="1.0.0",
+    window_kernels=True,
+    block_tokens=32,
+    prefix_caching=True,
+    async_scheduling=True,
+)
+
 TRTLLM: tuple[EngineProfile, ...] = (
     _BASE,
     replace(_BASE, version="0.14.0"),
-    replace(_BASE, version="0.19.0", fuses_quantise=False),
-    replace(
-        _BASE,
-        version="1.0.0",
-        fuses_quantise=False,
-        window_kernels=True,
-        block_tokens=32,
-        prefix_caching=True,
-        async_scheduling=True,
-    ),
-    replace(
-        _BASE,
-        version="1.2.0",
-        fuses_quantise=False,
-        window_kernels=True,
-        block_tokens=32,
-        prefix_caching=True,
-        async_scheduling=True,
-    ),
+    _PYTORCH,
+    _V1,
+    replace(_V1, version="1.2.0"),
 )
 """Profiles of TensorRT-LLM, oldest first; each holds until the next."""

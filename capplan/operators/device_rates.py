@@ -158,6 +158,11 @@ def _cache_formats(kv_format: str, engine: str) -> tuple[str, ...]:
     return ("fp8", "fp8_query", "bf16") if engine == "vllm" else ("fp8_query", "fp8", "bf16")
 
 
+def _quantised_before(fit: Fit) -> Fit:
+    """Return a fit of matmuls without the kernel that quantises their inputs."""
+    return replace(fit, numbers={**fit.numbers, "quantise_passes": 0.0})
+
+
 def device_rates(
     device: Device,
     efficiency: Efficiency,
@@ -200,16 +205,16 @@ def device_rates(
         "link": ("bf16",),
     }
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
+    engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}
     rates, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
     for kernel, formats in wanted.items():
-        whose = ELEMENTWISE_ENGINE if kernel == "elementwise" else engine
-        fit, fmt = fit_of(efficiency, kernel, formats, whose, expert_kernel if kernel == "experts" else "")
+        fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
             assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
         elif fit.label != "measured":
             assumptions.append(f"{kernel} in {fmt}: {fit.fitted_on}")
-        if kernel == "matmul" and fmt == "fp8" and fuses_quantise:
-            fit = replace(fit, numbers={**fit.numbers, "quantise_passes": 0.0})
+        if (kernel, fmt) == ("matmul", "fp8") and fuses_quantise:
+            fit = _quantised_before(fit)
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
     head_fit, _ = fit_of(efficiency, "matmul", head.formats, engine)
     return DeviceRates(
