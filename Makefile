@@ -34,7 +34,7 @@ golden: $(VENV)/.ready-test
 	$(BIN)/python -m pytest tests/golden --update-golden
 
 docs: $(VENV)/.ready
-	$(BIN)/python -m capplan.cli.document
+	$(BIN)/python -m docs.generators.commands
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from capplan.fleet.candidates import Ranges, layouts
 from capplan.fleet.search import LOADS, Question, search
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device, device_names
-from capplan.inputs.model import read_model
-from capplan.inputs.question import asked_fleet
-from capplan.inputs.scenario import read_scenario
 from capplan.model.weight_format import in_weight_format
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device, device_names
+from capplan.readers.catalogue.model import read_model
 
 TARGET_POINTS_PER_S = 100_000
 TARGET_BYTES = 400e6

@@ -1,1 +1,1 @@
-"""Torch microbenchmarks of the device in front of us, and the fit of efficiencies."""
+"""How the shipped numbers were fitted, and the page that scores them. Not part of the package."""

@@ -1,6 +1,6 @@
 """Choose the measured serving points that come with the package.
 
-    python -m capplan.calibrate.choose_points FOLDER
+    python -m calibrate.choose_points FOLDER
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/accuracy/data/measured_points.csv: POINTS core rows, spread over
 sources, engines, devices, model classes and kinds of load, drawn with the seed SEED. No prediction is made here, so no
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from capplan.accuracy.benchmark import ATTENTION_DATA_PARALLEL, DATASETS, benchmark_of
 from capplan.errors import CapplanError
-from capplan.inputs.measured import measured_rows
-from capplan.inputs.validation import BUILT_IN_POINTS, is_core
+from capplan.questions.validation import BUILT_IN_POINTS, is_core
+from capplan.readers.measured.table import measured_rows
 
 POINTS = 200
 SEED = 20261121

@@ -1,7 +1,7 @@
 """Fit the efficiency files to published kernel timings, judge the fit, and write the files.
 
-    python -m capplan.calibrate.fit_kernels FOLDER             refit, write hardware_specs/efficiency/*.yaml, score
-    python -m capplan.calibrate.fit_kernels FOLDER --score     score the files as they are
+    python -m calibrate.fit_kernels FOLDER             refit, write hardware_specs/efficiency/*.yaml, score
+    python -m calibrate.fit_kernels FOLDER --score     score the files as they are
 
 FOLDER holds kernels_measured.csv and kernels_more.csv.gz (columns as in `accuracy.kernel_rows`).
 """
@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from calibrate.kernel_device import Pooled, fitted_device, pooled_parts
+from calibrate.kernel_parts import Timing
+from calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
 from capplan.accuracy.kernels import predicted_latency
-from capplan.calibrate.kernel_device import Pooled, fitted_device, pooled_parts
-from capplan.calibrate.kernel_parts import Timing
-from capplan.calibrate.kernel_scores import Unseen, group_of, score_table
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit
-from capplan.inputs.efficiency import (
+from capplan.readers.catalogue.efficiency import (
     efficiency_folder,
     efficiency_text,
     shipped_efficiencies,
     timed_efficiency,
 )
-from capplan.inputs.hardware import device
+from capplan.readers.catalogue.hardware import device
 
 CATALOGUE_NAMES = {
     "a100-sxm-80gb": ("a100", ["a100-sxm-80gb", "a100-sxm-40gb"]),
@@ -43,7 +43,7 @@ CATALOGUE_NAMES = {
 
 
 HEAD = (
-    "# What kernels reach on this device, fitted to published timings: python -m capplan.calibrate.fit_kernels.\n"
+    "# What kernels reach on this device, fitted to published timings: python -m calibrate.fit_kernels.\n"
     "# Timings: AIConfigurator 0.12.0 kernel tables (Apache-2.0), https://github.com/ai-dynamo/aiconfigurator\n"
 )
 """First lines of an efficiency file."""

@@ -1,6 +1,6 @@
 """Refit the memory numbers of the vLLM profiles to logged starts, and judge them on models they did not see.
 
-    python -m capplan.calibrate.fit_memory memory_measured.csv [folder of config.json files named owner--model.json]
+    python -m calibrate.fit_memory memory_measured.csv [folder of config.json files named owner--model.json]
 
 Fitted, per era of the engine: bytes of the sampler per logit, hidden-state tensors alive beside it, a constant;
 memory outside the tensor allocator on one and on several devices. Printed next to the numbers in use.
@@ -27,14 +27,14 @@ from capplan.engine.lookup import version_key
 from capplan.engine.memory_rules import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
 from capplan.memory.budget import Launch
 from capplan.memory.rank import rank_activation_bytes
 from capplan.memory.stages import stages_of
 from capplan.model.network import Network
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 
 GIB = 2.0**30
 ENOUGH_FOR_ALL = 12

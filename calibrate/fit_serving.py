@@ -1,6 +1,6 @@
 """Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
 
-    python -m capplan.calibrate.fit_serving FOLDER [--again | --intervals]
+    python -m calibrate.fit_serving FOLDER [--again | --intervals]
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
@@ -17,10 +17,7 @@ from dataclasses import astuple, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
-from capplan.accuracy.score import Prediction, scored
-from capplan.accuracy.serving import prediction_keys
-from capplan.calibrate.host_fit import (
+from calibrate.host_fit import (
     NUMBERS,
     Slopes,
     loss_of,
@@ -30,12 +27,16 @@ from capplan.calibrate.host_fit import (
     solved,
     typical_host,
 )
-from capplan.calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
-from capplan.calibrate.left_out import left_out_text
+from calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
+from calibrate.left_out import left_out_text
+from calibrate.left_out_scores import LEFT_OUT_FILE
+from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
+from capplan.accuracy.score import Prediction, scored
+from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
-from capplan.inputs.measured import measured_rows
+from capplan.readers.measured.table import measured_rows
 
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
@@ -167,7 +168,7 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
         "",
     ]
     lines += [
-        "Written by `python -m capplan.calibrate.fit_serving`; the method and the scores are in docs/accuracy.md."
+        "Written by `python -m calibrate.fit_serving`; the method and the scores are in docs/accuracy.md."
     ]
     lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
     lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
@@ -193,7 +194,7 @@ def intervals_text(intervals: Mapping[str, Interval]) -> str:
     lines = [
         "# Measured over predicted, 10th and 90th percentile, by regime, widened for the number of groups;"
     ]
-    lines += ["# written by `python -m capplan.calibrate.fit_serving`."]
+    lines += ["# written by `python -m calibrate.fit_serving`."]
     lines += ["# regime: [low ratio, high ratio, values, groups]", "intervals:"]
     for key, entry in sorted(intervals.items()):
         lines.append(f"  {key}: [{entry.low_ratio:.4f}, {entry.high_ratio:.4f}, {entry.n}, {entry.groups}]")
@@ -252,7 +253,7 @@ def main(arguments: Sequence[str]) -> int:
     report("left out", left_out)
     residuals = regime_residuals(left_out)
     level, coverage = covering_level(residuals)
-    (data / "left_out.yaml").write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
+    LEFT_OUT_FILE.write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
     intervals = residual_intervals(residuals, level)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     inside = regime_residuals(own)

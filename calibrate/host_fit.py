@@ -15,10 +15,10 @@ from math import inf, log
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from calibrate.host_rows import Item, predicted_columns, steering_columns
 from capplan.accuracy.replay import requests_of
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.serving import LOADS, measured_columns, quantity_of
-from capplan.calibrate.host_rows import Item, predicted_columns, steering_columns
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.numbers import Array
 

@@ -10,8 +10,8 @@ from capplan.accuracy.serving import load_of, measured_columns, row_weight
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
-from capplan.inputs.benchmark_spec import benchmark_spec
-from capplan.inputs.validation import is_core
+from capplan.questions.benchmark_spec import benchmark_spec
+from capplan.questions.validation import is_core
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plan, with_host
 

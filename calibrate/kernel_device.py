@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from capplan.accuracy.kernels import module_terms
-from capplan.calibrate.kernel_parts import (
+from calibrate.kernel_parts import (
     START_AND_RANGE,
     UNTOLD,
     PartFit,
     Timing,
     record_numbers,
 )
-from capplan.calibrate.kernel_pools import known_numbers, pool_of
-from capplan.calibrate.pooled_fit import interval_80, pooled_fits
+from calibrate.kernel_pools import known_numbers, pool_of
+from calibrate.pooled_fit import interval_80, pooled_fits
+from capplan.accuracy.kernels import module_terms
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 

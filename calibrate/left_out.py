@@ -1,19 +1,19 @@
 """Scores of serving predictions with numbers that had seen a row beside scores with numbers that had not.
 
-`left_out_text(own, left_out)` is the file capplan/accuracy/data/left_out.yaml, which docs/accuracy.md is written from.
+`left_out_text(own, left_out)` is the file calibrate/left_out.yaml, which docs/accuracy.md is written from.
 Both arguments are what `fit_serving.fit_all` returns.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from calibrate.host_rows import PredictedRow
 from capplan.accuracy.score import Prediction, Score, scored
 from capplan.accuracy.serving import row_groups
-from capplan.calibrate.host_rows import PredictedRow
 
 HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
-    "# written by `python -m capplan.calibrate.fit_serving`.\n"
+    "# written by `python -m calibrate.fit_serving`.\n"
     "# [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, left out\n"
 )
 COLUMNS = frozenset(

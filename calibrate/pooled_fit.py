@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.accuracy.kernels import PARTS, Part, eager_time_s, part_time_s
-from capplan.calibrate.kernel_parts import (
+from calibrate.kernel_parts import (
     FOLDS,
     LARGEST_WEIGHT,
     QUANTISING,
@@ -26,6 +25,7 @@ from capplan.calibrate.kernel_parts import (
     record_numbers,
     timing_columns,
 )
+from capplan.accuracy.kernels import PARTS, Part, eager_time_s, part_time_s
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Fit
 from capplan.numbers import Array, stacked

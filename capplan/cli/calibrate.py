@@ -186,8 +186,8 @@ def _calibrated(
         raise InputError("calibrate writes a file: name it with -o FILE.calibration.yaml")
     if not output.resolve().parent.is_dir():
         raise InputError(f"--output: the folder of {str(output)!r} does not exist; nothing was measured")
-    from capplan.inputs.calibration_file import calibration_text
-    from capplan.inputs.model import read_model
+    from capplan.readers.calibration.file import calibration_text
+    from capplan.readers.catalogue.model import read_model
     from capplan.report.calibrate_answer import calibration_answer
     from capplan.report.show import write_whole
 
@@ -205,7 +205,10 @@ def _calibrated(
 
 def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[str, Any]]:
     from capplan.calibrate.verify import verified
-    from capplan.inputs.calibration import device_from_calibration, efficiency_from_calibration
+    from capplan.readers.calibration.measured_device import (
+        device_from_calibration,
+        efficiency_from_calibration,
+    )
     from capplan.report.calibrate_answer import proof_rows
 
     device = device_from_calibration(path)
@@ -223,9 +226,9 @@ def _verified(
     force: bool,
     offline: bool,
 ) -> "Answer":
-    from capplan.inputs.calibration import refuse_other_machine
-    from capplan.inputs.calibration_file import read_calibration
-    from capplan.inputs.model import read_model
+    from capplan.readers.calibration.file import read_calibration
+    from capplan.readers.calibration.measured_device import refuse_other_machine
+    from capplan.readers.catalogue.model import read_model
     from capplan.report.calibrate_answer import proof_answer
 
     network = read_model(model, offline=offline)
@@ -243,9 +246,9 @@ def _refitted(
     """Refit, write the file where its name is one of a calibration, and return what to show."""
     _require("scipy")
     from capplan.calibrate.refit import refitted
-    from capplan.inputs.calibration_file import calibration_text, read_calibration_file
-    from capplan.inputs.results.read import read_results
-    from capplan.inputs.results.replica import replica_of_result
+    from capplan.questions.measured_replica import replica_of_result
+    from capplan.readers.calibration.file import calibration_text, read_calibration_file
+    from capplan.readers.results.read import read_results
     from capplan.report.calibrate_answer import refit_answer
     from capplan.report.show import write_whole
 
@@ -271,9 +274,9 @@ def _compared(first: str, second: str) -> "Answer":
         repeat_notes,
         shipped_side,
     )
-    from capplan.inputs.calibration_file import read_calibration_file
-    from capplan.inputs.efficiency import efficiency_for
-    from capplan.inputs.hardware import device
+    from capplan.readers.calibration.file import read_calibration_file
+    from capplan.readers.catalogue.efficiency import efficiency_for
+    from capplan.readers.catalogue.hardware import device
     from capplan.report.calibrate_answer import comparison_answer
 
     own = read_calibration_file(first)

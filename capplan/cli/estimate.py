@@ -56,8 +56,8 @@ def command(
 ) -> int:
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
     from capplan.accuracy.bounded import bounded_estimate
-    from capplan.inputs.intervals import shipped_intervals
-    from capplan.inputs.replica import asked_replica
+    from capplan.questions.replica import asked_replica
+    from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.replica.load import Load
     from capplan.replica.replica import replica_of
     from capplan.report.estimate_answer import estimate_answer

@@ -25,8 +25,8 @@ def command(
 ) -> int:
     """Show whether a model fits, what takes the memory, and how many sequences are left room for."""
     from capplan.fleet.fit import fit
-    from capplan.inputs.hardware import device, device_names
-    from capplan.inputs.replica import asked_replica
+    from capplan.questions.replica import asked_replica
+    from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.fit_answer import fit_answer
     from capplan.report.show import show
 

@@ -13,9 +13,9 @@ Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAM
 def command(scenario: Scenario, offline: Offline = False, form: Form = None, output: Output = None) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
     from capplan.fleet.over_time import fleet_over_time
-    from capplan.inputs.question import asked_fleet, fleet_for
-    from capplan.inputs.rate_line import rate_line
-    from capplan.inputs.scenario import read_scenario
+    from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.questions.rate_line import rate_line
+    from capplan.questions.scenario import read_scenario
     from capplan.report.fleet_answer import fleet_answer
     from capplan.report.progress import row_progress
     from capplan.report.show import show

@@ -20,7 +20,7 @@ def command(
     output: Output = None,
 ) -> int:
     """List the devices of the catalogue, or show one with its sources."""
-    from capplan.inputs.hardware import device, device_names
+    from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.hardware_answer import device_answer, devices_answer
     from capplan.report.show import show
 

@@ -48,8 +48,8 @@ def command(
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.fleet.refusal import refuse_heads
-    from capplan.inputs.model import read_model
     from capplan.memory.kv_size import kv_sizes
+    from capplan.readers.catalogue.model import read_model
     from capplan.report.kv_answer import kv_answer
     from capplan.report.show import show
 

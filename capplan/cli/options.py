@@ -35,7 +35,7 @@ def fraction(option: str) -> Callable[[Any], float]:
     def read(text: Any) -> float:
         if isinstance(text, float):
             return text
-        from capplan.inputs.quantity import FRACTION, quantity
+        from capplan.readers.quantity import FRACTION, quantity
 
         value = quantity(text, FRACTION, option)
         if not 0.0 <= value <= 1.0:
@@ -55,7 +55,7 @@ def measure(option: str, unit: str, *, bare: bool = False) -> Callable[[Any], fl
     def read(text: Any) -> float:
         if isinstance(text, float):
             return text
-        from capplan.inputs import quantity
+        from capplan.readers import quantity
 
         wanted: quantity.Unit = getattr(quantity, unit)
         try:

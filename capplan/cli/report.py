@@ -27,9 +27,9 @@ def command(
     scenario: Scenario, offline: Offline = False, form: ReportForm = None, output: Output = None
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
-    from capplan.inputs.model_source import model_source
-    from capplan.inputs.question import asked_fleet, fleet_for
-    from capplan.inputs.scenario import read_scenario
+    from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.questions.scenario import read_scenario
+    from capplan.readers.catalogue.model_source import model_source
     from capplan.report.progress import row_progress
     from capplan.report.review import findings
     from capplan.report.review_page import review_of

@@ -234,9 +234,9 @@ def command(
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
     from capplan.fleet.routed import most_replicas, run_fleet
-    from capplan.inputs import simulation as inputs
-    from capplan.inputs.engine_use import SpeculationFlags, engine_use_of
-    from capplan.inputs.operation import operation_of
+    from capplan.questions import simulation as inputs
+    from capplan.questions.engine_use import SpeculationFlags, engine_use_of
+    from capplan.questions.operation import operation_of
     from capplan.replica.replica import replica_of
     from capplan.report.progress import row_progress
     from capplan.report.show import show

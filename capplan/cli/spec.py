@@ -111,7 +111,7 @@ def command(
     output: o.Output = None,
 ) -> int:
     """Show what speculative decoding brings by batch and draft length, and where it stops paying."""
-    from capplan.inputs.speculation import asked_speculation
+    from capplan.questions.speculation import asked_speculation
     from capplan.replica.replica import replica_of
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.show import show

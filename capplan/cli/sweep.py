@@ -119,8 +119,8 @@ def command(
 ) -> int:
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the last good load."""
     from capplan.fleet.executor import PointFile, executor, finished_points
-    from capplan.inputs.sweep import loads_of, model_sweep, scenario_sweep, slo_of
-    from capplan.inputs.workload_file import is_workload
+    from capplan.questions.sweep import loads_of, model_sweep, scenario_sweep, slo_of
+    from capplan.questions.workload_file import is_workload
     from capplan.report.picture import frontier_picture
     from capplan.report.progress import row_progress
     from capplan.report.show import show

@@ -33,8 +33,8 @@ def command(
     output: Output = None,
 ) -> int:
     """Predict measured results with the code that every command uses, and score the predictions."""
-    from capplan.inputs.intervals import shipped_intervals
-    from capplan.inputs.validation import BUILT_IN_POINTS, validation
+    from capplan.questions.validation import BUILT_IN_POINTS, validation
+    from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.report.progress import row_progress
     from capplan.report.show import show, write_whole
     from capplan.report.validate_answer import predictions_csv, validate_answer

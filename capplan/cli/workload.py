@@ -41,8 +41,8 @@ def command(
     output: Output = None,
 ) -> int:
     """Read a trace, a request log or Prometheus text, and write it as a workload for scenarios."""
-    from capplan.inputs.traces.read import workload_of
-    from capplan.inputs.workload_file import is_workload, workload_text
+    from capplan.questions.workload_file import is_workload, workload_text
+    from capplan.readers.traces.read import workload_of
     from capplan.report.picture import workload_picture
     from capplan.report.show import show, write_whole
     from capplan.report.workload_answer import workload_answer

@@ -1,6 +1,6 @@
 """What the host adds to the steps of an engine, by version: fitted on measured serving results.
 
-Written by `python -m capplan.calibrate.fit_serving`; the method and the scores are in docs/accuracy.md.
+Written by `python -m calibrate.fit_serving`; the method and the scores are in docs/accuracy.md.
 """
 
 from capplan.engine.profile import HostOverhead

@@ -46,7 +46,7 @@ class SpeculationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One question; made by `capplan.inputs.scenario.read_scenario`, in base units."""
+    """One question; made by `capplan.questions.scenario.read_scenario`, in base units."""
 
     name: str
     path: str

@@ -7,7 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
-from capplan.inputs.question import AskedFleet
+from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Answer, Table
 from capplan.report.over_time_answer import over_time_assumptions, over_time_result, over_time_tables
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, sizing_of, target_margins
 from capplan.hardware.device import Source
-from capplan.inputs.question import AskedFleet
+from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Answer, Table
 from capplan.report.bars import Bars
 

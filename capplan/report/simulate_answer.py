@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.simulation import Figures, FleetOutcome
-from capplan.inputs.simulation import AskedStream, Chosen
+from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capplan.fleet.sweep import Row, summaries
-from capplan.inputs.sweep import AskedSweep
+from capplan.questions.sweep import AskedSweep
 from capplan.report.answer import Answer, Table
 
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.accuracy.score import Prediction
 from capplan.assumption import Assumption
-from capplan.inputs.validation import Validation
+from capplan.questions.validation import Validation
 from capplan.report.answer import Answer, Table
 
 _SHOWN = (

@@ -41,7 +41,7 @@ def calibration(target):
 
 @pytest.fixture(scope="session")
 def written(calibration, tmp_path_factory):
-    from capplan.inputs.calibration_file import calibration_text
+    from capplan.readers.calibration.file import calibration_text
 
     path = tmp_path_factory.mktemp("calibration") / "this.calibration.yaml"
     path.write_text(calibration_text(calibration))

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from capplan.errors import InputError
-from capplan.inputs.calibration import device_from_calibration, efficiency_from_calibration
-from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
+from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
+from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,16 +19,16 @@ from capplan.calibrate.machine import opened
 from capplan.calibrate.measure import calibrated, peak_bytes
 from capplan.calibrate.shapes import cases, held_out
 from capplan.errors import InputError
-from capplan.inputs.calibration import (
+from capplan.operators.device_rates import device_rates
+from capplan.readers.calibration.file import read_calibration
+from capplan.readers.calibration.measured_device import (
     device_from_calibration,
     efficiency_from_calibration,
     named_device,
     refuse_other_machine,
     same_device,
 )
-from capplan.inputs.calibration_file import read_calibration
-from capplan.inputs.hardware import device, device_names
-from capplan.operators.device_rates import device_rates
+from capplan.readers.catalogue.hardware import device, device_names
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ from capplan.calibrate.compare import (
     machine_differences,
     repeat_notes,
 )
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
 
 
 def test_two_runs_say_how_far_they_agree(calibration):
@@ -107,7 +107,7 @@ def test_a_result_file_that_tells_nothing_is_refused(capplan, tmp_path, text, sa
 
 
 def test_shipped_calibrations_are_compared_like_any_other(capplan):
-    from capplan.inputs.data_folder import data_folder
+    from capplan.readers.data_folder import data_folder
 
     files = sorted((data_folder("hardware_specs") / "calibrations").glob("*.calibration.yaml"))
     assert files

@@ -11,8 +11,8 @@ from capplan.calibrate.latent import absorbed_attention, expanded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, median_errors, verified
 from capplan.errors import InputError
-from capplan.inputs.calibration import device_from_calibration, efficiency_from_calibration
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection, StateSpace
+from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
 
 
 def plain_attention(query, key, value, causal):

@@ -7,9 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.accuracy.targets import SERVING
-from capplan.calibrate.fit_serving import fit_all
-from capplan.calibrate.host_fit import (
+from calibrate.accuracy_page import coverage_text, fitted_section, interval_table, separated_table
+from calibrate.accuracy_tables import (
+    carried_table,
+    group_table,
+    judged_table,
+    refusal_table,
+    serving_judgements,
+    worst_table,
+)
+from calibrate.fit_serving import fit_all
+from calibrate.host_fit import (
     LEAST_NOISE,
     NUMBERS,
     Slopes,
@@ -20,22 +28,14 @@ from capplan.calibrate.host_fit import (
     solved,
     typical_host,
 )
-from capplan.calibrate.host_rows import items_of, predicted_row
-from capplan.calibrate.left_out import left_out_text
+from calibrate.host_rows import items_of, predicted_row
+from calibrate.left_out import left_out_text
+from calibrate.left_out_scores import left_out_interval_coverage, left_out_scores
+from calibrate.targets import SERVING
 from capplan.errors import InputError
-from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.left_out import left_out_interval_coverage, left_out_scores
-from capplan.inputs.measured import measured_rows
-from capplan.inputs.validation import BUILT_IN_POINTS, validation
-from capplan.report.accuracy_page import coverage_text, fitted_section, interval_table, separated_table
-from capplan.report.accuracy_tables import (
-    carried_table,
-    group_table,
-    judged_table,
-    refusal_table,
-    serving_judgements,
-    worst_table,
-)
+from capplan.questions.validation import BUILT_IN_POINTS, validation
+from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.measured.table import measured_rows
 
 
 def quick_rows():

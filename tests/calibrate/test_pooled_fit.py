@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from calibrate.kernel_parts import START_AND_RANGE, Timing, record_numbers
+from calibrate.kernel_pools import expert_library, known_numbers, pool_of
+from calibrate.pooled_fit import interval_80, pooled_fits
 from capplan.accuracy.kernel_rows import KernelCase
 from capplan.accuracy.kernels import PARTS, part_time_s
-from capplan.calibrate.kernel_parts import START_AND_RANGE, Timing, record_numbers
-from capplan.calibrate.kernel_pools import expert_library, known_numbers, pool_of
-from capplan.calibrate.pooled_fit import interval_80, pooled_fits
 from capplan.hardware.efficiency import Fit
-from capplan.inputs.hardware import device
 from capplan.operators.device_rates import kernel_rates
+from capplan.readers.catalogue.hardware import device
 
 DEVICES = {name: device(name) for name in ("h100-sxm", "b200")}
 BASE = {name: start for name, (start, _, _) in START_AND_RANGE.items()}

@@ -16,14 +16,14 @@ from capplan.calibrate.refit import refitted
 from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
-from capplan.inputs.benchmark_spec import benchmark_spec
-from capplan.inputs.calibration_file import calibration_text, read_calibration, read_calibration_file
-from capplan.inputs.calibration_host import HostRecord, refitted_overhead
-from capplan.inputs.hardware import device
-from capplan.inputs.replica import asked_replica
-from capplan.inputs.results.read import read_results
-from capplan.inputs.results.record import BenchmarkResult, Spread
-from capplan.inputs.results.replica import replica_of_result
+from capplan.questions.benchmark_spec import benchmark_spec
+from capplan.questions.measured_replica import replica_of_result
+from capplan.questions.replica import asked_replica
+from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
+from capplan.readers.calibration.host import HostRecord, refitted_overhead
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.results.read import read_results
+from capplan.readers.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
 
 MODEL = "llama-3.1-8b"
@@ -347,8 +347,8 @@ def _is_one_of_the_run(row):
 
 
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
-    from capplan.inputs.question import asked_fleet
-    from capplan.inputs.scenario import read_scenario
+    from capplan.questions.fleet import asked_fleet
+    from capplan.questions.scenario import read_scenario
 
     text = "\n".join([
         "name: chat", f"model: {MODEL}", f"calibration: {host_file}", "traffic:", "  - {name: chat, request_rate: 5 req/s, "
@@ -367,7 +367,7 @@ def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
 
 
 def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_host(host_file):
-    from capplan.inputs.calibration_host import row_profile
+    from capplan.readers.calibration.host import row_profile
 
     newest, old, other = profile("vllm"), profile("vllm", "0.5.4"), profile("sglang")
     own = device("h100-sxm")

@@ -29,7 +29,7 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, ca
     import json
     from dataclasses import replace
 
-    from capplan.inputs.calibration_file import calibration_text, read_calibration
+    from capplan.readers.calibration.file import calibration_text, read_calibration
 
     own = read_calibration(written)
     halved = replace(

@@ -12,9 +12,9 @@ from capplan.fleet.fit import fit
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
 from capplan.hardware.device import Source
-from capplan.inputs.question import asked_fleet
-from capplan.inputs.scenario import read_scenario
 from capplan.model.sharding import Sharding
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import read_scenario
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
 from capplan.report.review import Findings

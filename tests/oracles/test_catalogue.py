@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.catalogue import (
+from capplan.families.model_config import read_network
+from capplan.families.registry import families
+from capplan.model.parameters import parameters, weight_elements_by_class
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import (
     FOLDER,
     normalised,
     shipped_config,
@@ -17,12 +21,8 @@ from capplan.inputs.catalogue import (
     shipped_notes,
     shipped_or_unknown,
 )
-from capplan.inputs.catalogue_index import index_text, read_sources, read_variants
-from capplan.inputs.data_folder import data_folder
-from capplan.inputs.families.registry import families
-from capplan.inputs.model import read_model
-from capplan.inputs.model_config import read_network
-from capplan.model.parameters import parameters, weight_elements_by_class
+from capplan.readers.data_folder import data_folder
+from docs.generators.model_index import index_text, read_sources, read_variants
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 with_facts = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def test_at_least_forty_models_ship():
 
 def test_the_index_is_the_one_that_folders_and_variants_give():
     written = (data_folder(FOLDER) / "index.json").read_text(encoding="utf-8")
-    assert written == index_text(data_folder(FOLDER)), "run: python -m capplan.inputs.catalogue_index"
+    assert written == index_text(data_folder(FOLDER)), "run: python -m docs.generators.model_index"
 
 
 @pytest.mark.parametrize("folder", sorted(SOURCES))

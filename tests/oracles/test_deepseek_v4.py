@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.model import read_model
-from capplan.inputs.model_config import read_network
-from capplan.inputs.quantization import quantised
+from capplan.families.model_config import read_network
+from capplan.families.quantization.network_formats import quantised
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.model.summary import summary
 from capplan.model.weight_format import stored_formats
+from capplan.readers.catalogue.model import read_model
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 with_facts = pytest.mark.skipif(

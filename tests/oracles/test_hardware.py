@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.hardware import device, device_aliases, device_names
-from capplan.inputs.yaml_file import read_yaml
+from capplan.readers.catalogue.hardware import device, device_aliases, device_names
+from capplan.readers.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.model_config import read_network
+from capplan.families.model_config import read_network
 from capplan.model.kv_cache import cache_elements_per_token, state_bytes, state_bytes_per_sequence
 from capplan.model.network import Attention, LatentAttention, LinearAttention, ShortConvolution, StateSpace
 from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
@@ -264,7 +264,7 @@ def test_a_wrong_value_is_refused_with_its_key(family, key, value, words):
 
 def test_kimi_k3_comes_near_the_published_2800_billion():
     """No reference implementation counts it; 2.8 trillion is the published total, and the shapes give 2.78."""
-    from capplan.inputs.catalogue import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_or_unknown
 
     config, name = shipped_or_unknown("moonshotai/Kimi-K3")
     network = read_network(config, name)
@@ -273,7 +273,7 @@ def test_kimi_k3_comes_near_the_published_2800_billion():
 
 
 def test_nested_qwen_counts_text_and_tower_apart():
-    from capplan.inputs.catalogue import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_or_unknown
 
     config, name = shipped_or_unknown("Qwen/Qwen3.5-35B-A3B")
     elements = weight_elements_by_class(read_network(config, name))

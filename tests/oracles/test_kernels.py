@@ -13,10 +13,10 @@ import pytest
 
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
-from capplan.inputs.efficiency import shipped_efficiencies, timed_efficiency
-from capplan.inputs.hardware import device
-from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.kernel_rows import kernel_row_predictions
+from capplan.questions.kernel_rows import kernel_row_predictions
+from capplan.readers.catalogue.efficiency import shipped_efficiencies, timed_efficiency
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.intervals import shipped_intervals
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 needs_tables = pytest.mark.skipif(not DATA.is_dir(), reason="the kernel tables are not beside the repository")

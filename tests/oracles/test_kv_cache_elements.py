@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan.inputs.model_config import read_network
+from capplan.families.model_config import read_network
 from capplan.model.kv_cache import (
     cache_elements_per_token,
     kv_bytes_per_sequence,

@@ -7,9 +7,9 @@ import pytest
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
-from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.measured import measured_rows
-from capplan.inputs.validation import BUILT_IN_POINTS, is_core, validation
+from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
+from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.measured.table import measured_rows
 
 MEASURED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "serving_measured.csv.gz"
 needs_measured = pytest.mark.skipif(not MEASURED.exists(), reason="the measured results are not here")
@@ -40,11 +40,11 @@ def test_most_values_lie_in_their_interval(found):
 
 @needs_measured
 def test_points_are_those_that_the_seed_draws():
-    from capplan.calibrate.choose_points import POINTS, SEED, chosen_rows, points_text
+    from calibrate.choose_points import POINTS, SEED, chosen_rows, points_text
 
     rows = [row for row in measured_rows(MEASURED) if is_core(row)]
     text = points_text(chosen_rows(rows, POINTS, SEED))
-    assert text == BUILT_IN_POINTS.read_text(encoding="utf-8"), "python -m capplan.calibrate.choose_points"
+    assert text == BUILT_IN_POINTS.read_text(encoding="utf-8"), "python -m calibrate.choose_points"
 
 
 @needs_measured

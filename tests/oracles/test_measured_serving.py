@@ -17,8 +17,8 @@ import pytest
 from capplan.fleet.engine_use import Drafting, EngineUse
 from capplan.fleet.simulation import BY_ITSELF, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
-from capplan.inputs.replica import asked_replica
-from capplan.inputs.trace import read_trace
+from capplan.questions.replica import asked_replica
+from capplan.readers.traces.trace import read_trace
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo

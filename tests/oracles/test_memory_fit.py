@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.fit_memory import fitted, known_starts, left_out, predictions
 from capplan.accuracy.score import scores_by_metric
-from capplan.calibrate.fit_memory import fitted, known_starts, left_out, predictions
 from capplan.engine.lookup import profile
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "memory_measured.csv"

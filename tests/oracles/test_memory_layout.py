@@ -5,13 +5,13 @@ import pytest
 
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
 from capplan.errors import InputError
-from capplan.inputs.model import read_model
 from capplan.memory.budget import memory_plan
 from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
 from capplan.memory.layer_groups import cache_kinds, group_layers
 from capplan.memory.pool import grouped_layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
+from capplan.readers.catalogue.model import read_model
 
 GIB = 2.0**30
 

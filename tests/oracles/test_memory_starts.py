@@ -16,8 +16,8 @@ import pytest
 from capplan.accuracy.memory import disagreeing_starts, memory_predictions, predict_memory_row
 from capplan.accuracy.score import scores_by_metric
 from capplan.errors import CapplanError
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "memory_measured.csv"
 with_measured = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from capplan.inputs.model_config import read_network
+from capplan.families.model_config import read_network
 from capplan.model.network import Attention, LatentAttention
 from capplan.model.parameters import (
     active_parameters,

@@ -6,7 +6,7 @@ meta device. Keys that a row leaves out have the defaults of that family, which 
 
 import pytest
 
-from capplan.inputs.model_config import read_network
+from capplan.families.model_config import read_network
 from capplan.model.parameters import parameters
 
 DENSE = {

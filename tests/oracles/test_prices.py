@@ -12,9 +12,9 @@ from capplan.fleet.price import (
     missing_price_warning,
     usd_per_million_tokens,
 )
-from capplan.inputs.hardware import device
-from capplan.inputs.prices import price_records, scenario_prices, token_prices
-from capplan.inputs.scenario import read_scenario
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.prices import price_records, scenario_prices, token_prices
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = price_records()

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from capplan.errors import CapplanError, InputError
-from capplan.inputs.catalogue import shipped_id, shipped_or_unknown
-from capplan.inputs.model import read_model
-from capplan.inputs.model_config import read_network
-from capplan.inputs.quantization import METHODS, quantised, read_scheme
+from capplan.families.model_config import read_network
+from capplan.families.quantization.network_formats import METHODS, quantised, read_scheme
 from capplan.memory.rank import rank_weight_bytes
 from capplan.memory.stages import stages_of
 from capplan.model.parameters import weight_bytes
@@ -28,6 +26,8 @@ from capplan.model.weight_format import (
     stored_formats,
     weight_format_assumptions,
 )
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import shipped_id, shipped_or_unknown
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 with_facts = pytest.mark.skipif(

@@ -10,11 +10,11 @@ from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
-from capplan.inputs.benchmark_spec import benchmark_network, benchmark_spec
-from capplan.inputs.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
-from capplan.inputs.hardware import device
-from capplan.inputs.recipes import recipe_settings, recipes
 from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec
+from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.recipes import recipe_settings, recipes
 from capplan.replica.replica import replica_of
 
 CLOSED = {

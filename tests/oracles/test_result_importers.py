@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.results.read import read_results, request_log
+from capplan.readers.results.read import read_results, request_log
 
 EXAMPLES = Path(__file__).resolve().parents[2].parent / "shared" / "formats" / "examples"
 TTFT_S, TPOT_S, INPUT, OUTPUT = 0.25, 0.010, 100.0, 21.0

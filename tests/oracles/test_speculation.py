@@ -95,7 +95,7 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
 
     The direction, not the number: once a step is bound by arithmetic every drafted token is paid for.
     """
-    from capplan.inputs.speculation import asked_speculation
+    from capplan.questions.speculation import asked_speculation
     from capplan.replica.replica import replica_of
 
     asked = asked_speculation(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.inputs.scenario import read_scenario
-from capplan.inputs.trace import read_trace
-from capplan.inputs.traces.read import format_of, workload_of
-from capplan.inputs.workload_file import read_workload, workload_text
+from capplan.questions.scenario import read_scenario
+from capplan.questions.workload_file import read_workload, workload_text
+from capplan.readers.traces.read import format_of, workload_of
+from capplan.readers.traces.trace import read_trace
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 HERE = pytest.mark.skipif(

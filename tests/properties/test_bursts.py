@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.fleet.demand import dealt_cv, demand_of, sampled_requests
-from capplan.inputs.scenario import read_scenario
-from capplan.inputs.trace import read_trace
+from capplan.questions.scenario import read_scenario
+from capplan.readers.traces.trace import read_trace
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"

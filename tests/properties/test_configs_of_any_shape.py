@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.inputs.model_config import read_network
-from capplan.inputs.quantization import quantised
+from capplan.families.model_config import read_network
+from capplan.families.quantization.network_formats import quantised
 from capplan.memory.kv_size import kv_sizes
 from capplan.model.summary import summary
 

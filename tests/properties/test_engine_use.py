@@ -9,8 +9,8 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.engine_use import EngineUse, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.inputs.replica import asked_replica
-from capplan.inputs.simulation import admission_of
+from capplan.questions.replica import asked_replica
+from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import replica_in_rounds
 from capplan.replica.speculation import DraftModel, speculation

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from capplan.fleet.candidates import Ranges
 from capplan.fleet.search import LOADS, search
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
-from capplan.inputs.question import asked_fleet
-from capplan.inputs.scenario import read_scenario
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 
 SCENARIO = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
 DEVICES = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")

@@ -8,12 +8,12 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.hardware.weight_kernel import matmul_kernel
-from capplan.inputs.catalogue import FOLDER
-from capplan.inputs.data_folder import data_folder
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element, stored_formats
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import FOLDER
+from capplan.readers.data_folder import data_folder
 from capplan.replica.rates import step_rates
 
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]

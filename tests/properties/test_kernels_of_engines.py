@@ -7,12 +7,12 @@ import pytest
 
 from capplan.engine.lookup import embedded, profile
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
-from capplan.inputs.replica import asked_replica
 from capplan.model.sharding import Sharding
 from capplan.phases.token_work import projection_cost
+from capplan.questions.replica import asked_replica
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of
 from capplan.serving.step_table import decode_step_s

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import CapplanError, InputError
-from capplan.inputs.families.registry import families, refused
-from capplan.inputs.model_config import read_network
+from capplan.families.model_config import read_network
+from capplan.families.registry import families, refused
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import (

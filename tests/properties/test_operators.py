@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
 from capplan.numbers import stacked
 from capplan.operators import (
     attention,
@@ -22,6 +20,8 @@ from capplan.operators import (
 from capplan.operators.device_rates import device_rates
 from capplan.operators.elementwise import elementwise_time_s, quantise_time_s
 from capplan.operators.roofline import soft_maximum
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
 
 NAMES = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "gb200", "l40s")
 ENGINES = ("vllm", "sglang", "trtllm")

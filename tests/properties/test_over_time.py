@@ -14,8 +14,8 @@ from capplan.fleet.over_time import (
     foreseen_replicas,
     replicas_over_time,
 )
-from capplan.inputs.rate_line import rate_line
-from capplan.inputs.scenario import read_scenario
+from capplan.questions.rate_line import rate_line
+from capplan.questions.scenario import read_scenario
 
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 

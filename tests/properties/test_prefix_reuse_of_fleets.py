@@ -11,11 +11,11 @@ from capplan.cli.main import main
 from capplan.fleet.demand import demand_of, sampled_requests
 from capplan.fleet.engine_use import TierTokens
 from capplan.fleet.simulation import Stream, dealt_by_prefix, dealt_round_robin, simulated_fleet
-from capplan.inputs.replica import asked_replica
-from capplan.inputs.scenario import read_scenario
-from capplan.inputs.trace import read_trace
-from capplan.inputs.traces.read import workload_of
-from capplan.inputs.workload_file import workload_text
+from capplan.questions.replica import asked_replica
+from capplan.questions.scenario import read_scenario
+from capplan.questions.workload_file import workload_text
+from capplan.readers.traces.read import workload_of
+from capplan.readers.traces.trace import read_trace
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.inputs import quantity as q
-from capplan.inputs.quantity import quantity
+from capplan.readers import quantity as q
+from capplan.readers.quantity import quantity
 
 DECIMAL = ["", "k", "M", "G", "T", "P", "E"]
 BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
-from capplan.inputs.catalogue import FOLDER
-from capplan.inputs.data_folder import data_folder
-from capplan.inputs.model import read_model
 from capplan.memory.capacity import engine_reserved_bytes_per_sequence
 from capplan.memory.kv_size import kv_sizes
 from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.sharding import Sharding
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import FOLDER
+from capplan.readers.data_folder import data_folder
 
 FOLDERS = sorted(path.parent.name for path in data_folder(FOLDER).glob("*/source.yaml"))
 CONTEXTS = np.array([1.0, 100.0, 1000.0, 8192.0, 30001.0, 131072.0, 1048576.0])

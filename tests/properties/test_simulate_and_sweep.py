@@ -12,8 +12,8 @@ from capplan.errors import InputError
 from capplan.fleet.executor import PointFile, executor, finished_points, runner
 from capplan.fleet.simulation import Stream, dealt_round_robin, fleet_outcome, simulated_fleet
 from capplan.fleet.sweep import knee, load_of, summaries, swept
-from capplan.inputs.replica import asked_replica
-from capplan.inputs.sweep import Loads, loads_of, model_sweep, slo_of
+from capplan.questions.replica import asked_replica
+from capplan.questions.sweep import Loads, loads_of, model_sweep, slo_of
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
 

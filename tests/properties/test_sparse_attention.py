@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.fleet.candidates import head_reason
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
 from capplan.memory.packed_pool import (
     PackedLayout,
     SlidingGroup,
@@ -25,6 +22,9 @@ from capplan.memory.packed_pool import (
 from capplan.model.network import Attention, CompressedAttention
 from capplan.operators.compressed_attention import visible_pairs, visible_vectors
 from capplan.phases.mixer_work import decode_cost, prefill_cost
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 from capplan.replica.rates import step_rates
 
 SPARSE = CompressedAttention(64, 512, 64, 128, 8, 4, True, 64, 128, 512)

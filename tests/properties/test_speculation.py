@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.inputs.speculation import asked_speculation
 from capplan.phases.speculation import expected_tokens_per_round
+from capplan.questions.speculation import asked_speculation
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation
 from capplan.serving.step_table import decode_step_s

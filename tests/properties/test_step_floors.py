@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
-from capplan.inputs.efficiency import efficiency_for
-from capplan.inputs.hardware import device
-from capplan.inputs.model import read_model
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import active_parameters, weight_bytes_by_class
@@ -25,6 +22,9 @@ from capplan.model.weight_format import in_weight_format, kv_bytes_per_element
 from capplan.operators.experts import experts_hit
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import head_costs
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
 from capplan.replica.plans import Settings, plan_limits, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import cubed, replica_of

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.inputs.traces.read import workload_of
+from capplan.readers.traces.read import workload_of
 from capplan.workload import statistics
 
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.inputs.hardware import device
-from capplan.inputs.json_file import read_json
-from capplan.inputs.prices import read_prices
-from capplan.inputs.scenario import read_scenario
-from capplan.inputs.trace import read_trace
-from capplan.inputs.yaml_file import parse_yaml, read_yaml
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.prices import read_prices
+from capplan.readers.json_file import read_json
+from capplan.readers.traces.trace import read_trace
+from capplan.readers.yaml_file import parse_yaml, read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = (ROOT / "scenarios" / "support-chat.yaml").read_text()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.errors import InputError
-from capplan.inputs.intervals import shipped_intervals
-from capplan.inputs.measured import measured_kind, measured_rows
-from capplan.inputs.validation import BUILT_IN_POINTS, validation
+from capplan.questions.validation import BUILT_IN_POINTS, validation
+from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.measured.table import measured_kind, measured_rows
 
 SERVING = {
     "id": "a", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from capplan.cli.console_blocks import MARK, with_output
-from capplan.cli.document import pages
 from capplan.cli.main import main
+from docs.generators.commands import pages
+from docs.generators.console_blocks import MARK, with_output
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = [page for page in pages(ROOT) if MARK in page.read_text(encoding="utf-8")]

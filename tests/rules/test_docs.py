@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_command_pages_are_current():
-    from capplan.cli.document import documentation
+    from docs.generators.commands import documentation
 
     shown = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert shown == documentation(), "run: make docs"
@@ -45,7 +45,7 @@ def test_links_of_the_documentation_lead_somewhere():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_shipped_scenario_is_read(path):
-    from capplan.inputs.scenario import read_scenario
+    from capplan.questions.scenario import read_scenario
 
     assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=")
     assert read_scenario(path).name == path.stem

@@ -5,29 +5,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "cli", "report", "deploy", "inputs", "fleet", "accuracy", "replica", "phases", "memory", "operators",
-    "serving", "model", "hardware", "engine", "workload",
+    "cli", "report", "deploy", "calibrate", "questions", "readers", "families", "fleet", "accuracy", "replica",
+    "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
 BOTTOM = ("assumption", "numbers", "errors")
 OWNERS = {
-    "pydantic": {"inputs"},
-    "pydantic_core": {"inputs"},
-    "yaml": {"inputs"},
-    "huggingface_hub": {"inputs"},
+    "pydantic": {"questions", "readers"},
+    "pydantic_core": {"readers"},
+    "yaml": {"readers"},
+    "huggingface_hub": {"readers"},
     "rich": {"report"},
     "matplotlib": {"report"},
     "typer": {"cli"},
     "click": set(),
     "torch": {"calibrate"},
 }
-"""Library -> the rooms that may import it; calibrate stands beside the rooms."""
-PANDAS = {"report", "inputs", "accuracy", "calibrate"}
+"""Library -> the rooms that may import it."""
+PANDAS = {"report", "readers", "accuracy"}
 """Tables of measured results are data as much as output; never imported at the top of a file."""
 FILES = [
     *(ROOT / "capplan").glob("*.py"),
     *(f for room in ROOMS for f in (ROOT / "capplan" / room).rglob("*.py")),
 ]
-CALIBRATE = list((ROOT / "calibrate").rglob("*.py"))
 
 
 def imported(path):
@@ -45,8 +44,7 @@ def imported(path):
 
 
 def room_of(path):
-    inside = path.relative_to(ROOT).parts
-    return "calibrate" if inside[0] == "calibrate" else inside[1].removesuffix(".py")
+    return path.relative_to(ROOT).parts[1].removesuffix(".py")
 
 
 def upward(path, own):
@@ -55,10 +53,7 @@ def upward(path, own):
         parts = module.split(".")
         if parts[0] != "capplan" or len(parts) < 2 or parts[1] in (own, "__version__", *BOTTOM):
             continue
-        if parts[1] == "calibrate":
-            if own != "cli":
-                yield f"{path.relative_to(ROOT)}: only the command line may import {module}"
-        elif parts[1] not in ROOMS or ROOMS.index(parts[1]) <= height:
+        if parts[1] not in ROOMS or ROOMS.index(parts[1]) <= height:
             yield f"{path.relative_to(ROOT)}: {own} must not import {module}, which is not below it"
 
 
@@ -70,17 +65,17 @@ def test_a_room_imports_only_rooms_below_it():
 
 def test_a_library_is_imported_only_in_the_rooms_that_own_it():
     wrong = []
-    for path in [*FILES, *CALIBRATE]:
+    for path in FILES:
         own = room_of(path)
         for module, top in imported(path):
             library = module.split(".")[0]
             if library in OWNERS and own not in OWNERS[library]:
                 wrong.append(f"{path.relative_to(ROOT)}: {library} belongs to {OWNERS[library] or 'nobody'}")
-            if library == "pandas" and (own not in PANDAS or (top and own not in ("calibrate", "accuracy"))):
+            if library == "pandas" and (own not in PANDAS or (top and own != "accuracy")):
                 wrong.append(f"{path.relative_to(ROOT)}: pandas in {own}; import it where it is used")
     assert wrong == []
 
 
 def test_every_folder_of_the_package_is_a_room():
     folders = {p.name for p in (ROOT / "capplan").iterdir() if p.is_dir() and p.name[0] not in "_."}
-    assert folders - {"calibrate"} == set(ROOMS)
+    assert folders == set(ROOMS)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from capplan.inputs.scenario import read_scenario
-from capplan.inputs.schema import SCHEMAS, schema_text, write_schemas
-from capplan.inputs.trace import read_trace
+from capplan.questions.scenario import read_scenario
+from capplan.readers.traces.trace import read_trace
 from capplan.workload.length import lognormal_sigma
+from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -133,7 +133,7 @@ def test_paths_are_relative_to_the_scenario(tmp_path, monkeypatch):
 def test_schemas_in_the_docs_are_current(tmp_path):
     for name in SCHEMAS:
         shown = (ROOT / "docs" / "schema" / f"{name}.json").read_text(encoding="utf-8")
-        assert shown == schema_text(name), "write them anew: python -m capplan.inputs.schema docs/schema"
+        assert shown == schema_text(name), "write them anew: python -m docs.generators.schemas docs/schema"
     assert len(write_schemas(tmp_path / "new")) == len(SCHEMAS)
 
 

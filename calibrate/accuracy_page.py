@@ -1,0 +1,256 @@
+"""Write docs/accuracy.md: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
+
+FOLDER holds serving_measured.csv.gz, memory_measured.csv, kernels_measured.csv and kernels_more.csv.gz. Every figure of the
+page is worked out by the code of `capplan validate`; left-out scores are those that the last fit left.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from math import log
+from pathlib import Path
+
+from calibrate.accuracy_tables import (
+    carried_table,
+    group_table,
+    judged_table,
+    kernel_judgements,
+    markdown,
+    memory_judgements,
+    percent,
+    preferred,
+    refusal_table,
+    serving_judgements,
+    worst_table,
+)
+from calibrate.accuracy_text import BEGIN, FITTED_NUMBERS, METHOD, SETTLE, WEAK
+from calibrate.left_out_scores import LeftOut, left_out_interval_coverage, left_out_scores
+from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
+from capplan.accuracy.intervals import Intervals
+from capplan.accuracy.memory import disagreeing_starts
+from capplan.accuracy.score import Prediction, scored
+from capplan.accuracy.serving import LOADS, quantity_of
+from capplan.engine.host_times import FITTED, HOST_TIMES
+from capplan.errors import CapplanError
+from capplan.questions.validation import Validation, validation
+from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.report.progress import row_progress
+from capplan.report.show import write_whole
+
+MEMORY_NUMBERS = 20
+"""Fitted numbers of memory, as docs/memory.md lists them."""
+GROUPINGS = ("load", "source", "device", "class", "engine")
+
+
+def _named(text: str) -> str:
+    return f"\n## {text}\n\n"
+
+
+def kernel_section(folder: Path) -> str:
+    """Return the scores of timed kernels."""
+    parts = []
+    for name, title, targets in (
+        ("kernels_measured.csv", "Shapes of dense models", KERNELS),
+        ("kernels_more.csv.gz", "All kernels of three engines", MORE_KERNELS),
+    ):
+        found = _validation(folder / name, "kernel")
+        parts += [
+            f"{title}:\n\n",
+            judged_table(kernel_judgements(found.scored, targets), left_out=False),
+            "\n\n",
+        ]
+    parts.append("Scores with whole shapes held out of the fit, by kernel: [kernels.md](kernels.md).\n")
+    return "".join(parts)
+
+
+def memory_section(folder: Path) -> str:
+    """Return the scores of logged starts."""
+    found = _validation(folder / "memory_measured.csv", "memory")
+    judged, wrong = disagreeing_starts(found.scored)
+    names = f": {', '.join(wrong)}" if wrong else ""
+    return (
+        judged_table(memory_judgements(found.scored, MEMORY), left_out=False)
+        + f"\n\nFits or not: {judged} logged starts of confidence A or B were judged, {len(wrong)} of them wrongly{names}. "
+        + "With whole models left out: [memory.md](memory.md).\n"
+    )
+
+
+def coverage_text(found: Validation) -> str:
+    """Return how many core rows are predicted and how many values lie in their interval."""
+    rows = {p.row for p in found.scored}
+    known = {p.row for p in found.scored if p.predicted is not None}
+    share, inside = len(known) / max(len(rows), 1), scored(found.scored).interval_coverage
+    low, high = INTERVAL_COVERAGE
+    return (
+        f"Coverage: {len(known):,} of {len(rows):,} core rows are predicted, {percent(share)} (target {percent(COVERAGE)}). "
+        f"Inside their 80 % interval: {percent(inside)} of the values (target {percent(low)} to {percent(high)}); "
+        f"of left-out values inside the interval that the other groups give: {percent(left_out_interval_coverage())}.\n"
+    )
+
+
+def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> str:
+    """Return by quantity and load how wide the interval is and how often it holds."""
+    rows = []
+    by_regime: dict[str, list[Prediction]] = {}
+    for p in predictions:
+        load = LOADS.get((p.groups or {}).get("load", ""), "")
+        by_regime.setdefault(f"{quantity_of(p.metric)}/{load}", []).append(p)
+    for regime, own in sorted(by_regime.items()):
+        entry = intervals.get(regime)
+        if entry:
+            inside = scored(own).interval_coverage
+            rows.append(
+                [regime, f"{len(own):,}", str(entry.groups), f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}", percent(inside)]
+            )  # fmt: skip
+    if not rows:
+        return "No fit has left any yet."
+    return markdown(["regime", "values", "groups", "measured / predicted, 80 %", "inside"], rows)
+
+
+def separated_table(predictions: Sequence[Prediction]) -> str:
+    """Return the error that is left once steps are as long as they were measured to be.
+
+    A prediction of throughput or TTFT is scaled by measured over predicted TPOT of the same row: what remains
+    is not the steps but what was made of them.
+    """
+    tpot = {p.row: p for p in preferred(predictions, ("tpot_ms_mean", "tpot_ms_p50")) if p.predicted}
+    rows = []
+    for title, columns, power in (
+        ("output tokens/s", ("output_tok_s",), -1.0),
+        ("TTFT", ("ttft_ms_mean", "ttft_ms_p50"), 1.0),
+    ):
+        for load in sorted({(p.groups or {}).get("load", "") for p in tpot.values()}):
+            own = [
+                p
+                for p in preferred(predictions, columns)
+                if p.predicted and p.row in tpot and (p.groups or {}).get("load") == load
+            ]
+            if len(own) < 10:
+                continue
+            before = [abs(log(float(p.predicted or 1) / p.measured)) for p in own]
+            steps = [abs(log(float(tpot[p.row].predicted or 1) / tpot[p.row].measured)) for p in own]
+            after = [
+                abs(log(float(p.predicted or 1) / p.measured) - power * log(float(tpot[p.row].predicted or 1) / tpot[p.row].measured))
+                for p in own
+            ]  # fmt: skip
+            rows.append(
+                [
+                    title,
+                    load,
+                    f"{len(own):,}",
+                    *(percent(sorted(v)[len(v) // 2]) for v in (before, steps, after)),
+                ]
+            )
+    return markdown(
+        ["quantity", "load", "values", "its error", "error of TPOT", "left with measured TPOT"], rows
+    )
+
+
+def fitted_section() -> str:
+    """Return how many numbers were fitted, and to what they belong."""
+    kernels = sum(
+        fit.fitted_numbers
+        for own, _ in shipped_efficiencies().values()
+        for fit in own.fits.values()
+        if fit.label == "measured"
+    )
+    eras = len({host for versions in HOST_TIMES.values() for host in versions.values()})
+    rows = [
+        [
+            "kernels",
+            f"{round(kernels):,}",
+            "a device, a kernel, a format and, where kernels differ, an engine",
+        ],
+        ["host", str(FITTED), f"an engine and a range of versions ({eras} of them)"],
+        ["memory", str(MEMORY_NUMBERS), "an engine and a range of versions"],
+    ]
+    return markdown(["part", "numbers", "each belongs to"], rows) + "\n\n" + FITTED_NUMBERS
+
+
+def _told(prediction: Prediction) -> str | None:
+    """Return what is known of a kind of run that explains a large error."""
+    groups: Mapping[str, str] = prediction.groups or {}
+    try:
+        own = device(groups.get("device", ""))
+        if efficiency_for(own).label != "measured":
+            return "no kernel was ever timed on this device"
+    except CapplanError:
+        return None
+    if groups.get("load") == "online_rate" and prediction.metric.startswith("ttft"):
+        return "open loop close to saturation: a few percent of capacity decide whether a queue grows"
+    if groups.get("load") in {"online_burst", "offline_burst"} and prediction.metric.endswith(("p50", "p99")):
+        return "one burst: a percentile of TTFT is a place in the queue"
+    return None
+
+
+def _validation(path: Path, kind: str) -> Validation:
+    with row_progress(path.name) as progress:
+        return validation([path], kind=kind, intervals=shipped_intervals(), progress=progress)
+
+
+def accuracy_page(folder: Path) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    folder : with the four files of measured results
+    """
+    left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
+    serving = _validation(folder / "serving_measured.csv.gz", "serving")
+    own = serving.scored
+    parts = [
+        BEGIN,
+        _named("Scoreboard: serving"),
+        judged_table(serving_judgements(own, SERVING, left_out), left_out=True),
+        "\n\n" + coverage_text(serving),
+        _named("Scoreboard: kernels"),
+        kernel_section(folder),
+        _named("Scoreboard: memory"),
+        memory_section(folder),
+        _named("Method"),
+        METHOD,
+        _named("Count of fitted numbers"),
+        fitted_section(),
+    ]
+    parts.append(_named("Serving by group"))
+    for grouping in GROUPINGS:
+        parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
+    parts += [
+        _named("Intervals").lstrip("\n"),
+        interval_table(own, shipped_intervals()) + "\n",
+        _named("Steps or queues"),
+        "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
+        separated_table(own) + "\n",
+        _named("What carries the misses"),
+        "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
+        "measured.\n\n",
+        carried_table(serving_judgements(own, SERVING, left_out), own, _told) + "\n",
+        _named("Furthest off"),
+        "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
+        worst_table([p for p in own if not p.metric.endswith("p99")], _told) + "\n",
+        _named("Refused"),
+        refusal_table(own) + "\n",
+        _named("Where it is weak, and what not to use it for"),
+        WEAK,
+        _named("What would settle it"),
+        SETTLE,
+    ]
+    return "".join(parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m calibrate.accuracy_page", description="Write docs/accuracy.md."
+    )
+    parser.add_argument("folder", type=Path, help="folder with the measured results")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="file to write")
+    options = parser.parse_args(arguments)
+    write_whole(options.output, accuracy_page(options.folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Tables of docs/accuracy.md: predictions against targets, by group, and the values that are furthest off."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from calibrate.left_out_scores import LeftOut
+from calibrate.targets import AccuracyTarget
+from capplan.accuracy.score import Prediction, Score, scored
+
+SHOWN = {
+    "TTFT": ("ttft_ms_mean", "ttft_ms_p50"),
+    "TPOT": ("tpot_ms_mean", "tpot_ms_p50"),
+    "output tokens/s": ("output_tok_s",),
+}
+"""Quantity of the group tables -> columns, the first that a row has."""
+LEAST_GROUP = 5
+"""Values below which a group has no line of its own."""
+WORST = 25
+CARRIERS = ("source", "device", "engine", "class")
+CARRYING = 8
+"""Groups that are named for each missed target."""
+OFF = 0.2
+"""Error of a value that is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A target and what became of it."""
+
+    target: AccuracyTarget
+    score: Score
+    left_out: float | None
+
+    @property
+    def value(self) -> float | None:
+        """Return the statistic that the target limits."""
+        value: float | None = getattr(self.score, self.target.statistic)
+        return value
+
+    @property
+    def met(self) -> bool:
+        """Return whether the left-out value keeps the promise, or the in-sample one where nothing was left out."""
+        return self.target.met(self.value if self.left_out is None else self.left_out)
+
+
+def percent(value: float | None) -> str:
+    """Return a share as text.
+
+    Examples
+    --------
+    >>> percent(0.0123), percent(0.5), percent(None)
+    ('1.2 %', '50 %', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def preferred(predictions: Sequence[Prediction], columns: Sequence[str]) -> list[Prediction]:
+    """Return one prediction per row: of the first column that the row has."""
+    found: dict[str, Prediction] = {}
+    for column in reversed(columns):
+        found.update({p.row: p for p in predictions if p.metric == column})
+    return list(found.values())
+
+
+def _in_family(prediction: Prediction, families: Sequence[str]) -> bool:
+    own = (prediction.groups or {}).get("family", "")
+    return own in families or own.split(" ")[0] in families
+
+
+def kernel_judgements(predictions: Sequence[Prediction], targets: Sequence[AccuracyTarget]) -> list[Judged]:
+    """Return the scores of timed kernels; what was held out is told by the pages of the fits."""
+    return [
+        Judged(target, scored([p for p in predictions if _in_family(p, target.groups)]), None)
+        for target in targets
+    ]
+
+
+def serving_judgements(
+    predictions: Sequence[Prediction],
+    targets: Sequence[AccuracyTarget],
+    left_out: Mapping[tuple[str, str, str], LeftOut],
+) -> list[Judged]:
+    """Return the scores of replayed runs beside those with the rows' group left out of the fit."""
+    out = []
+    for target in targets:
+        own = [p for p in predictions if (p.groups or {}).get("load") in target.groups]
+        beside = _left_out_of("load", target.groups[0], target.columns, left_out)
+        value = None
+        if beside:
+            value = (
+                beside.left_out_within_20 if target.statistic == "within_20" else beside.left_out_median_error
+            )
+        out.append(Judged(target, scored(preferred(own, target.columns)), value))
+    return out
+
+
+def memory_judgements(predictions: Sequence[Prediction], targets: Sequence[AccuracyTarget]) -> list[Judged]:
+    """Return the scores of logged starts."""
+    return [
+        Judged(target, scored([p for p in predictions if p.metric in target.columns]), None)
+        for target in targets
+    ]
+
+
+def _left_out_of(
+    grouping: str, group: str, columns: Sequence[str], left_out: Mapping[tuple[str, str, str], LeftOut]
+) -> LeftOut | None:
+    """Return the score of the column with most values: columns are not mixed in that file."""
+    found = [left_out[key] for column in columns if (key := (grouping, group, column)) in left_out]
+    return max(found, key=lambda entry: entry.values, default=None)
+
+
+def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
+    """Return targets and what became of them."""
+    names = {"median_ape": "median error", "mean_ape": "mean error", "within_20": "within 20 %"}
+    headings = ["what", "values", "refused", "statistic", "target", "in sample"]
+    headings += ["left out", "met"] if left_out else ["met"]
+    rows = []
+    for entry in judged:
+        target, score = entry.target, entry.score
+        sign = "at least " if target.statistic == "within_20" else ""
+        row = [
+            target.title,
+            f"{score.n:,}",
+            f"{score.n - score.predicted:,}",
+            names[target.statistic],
+            sign + percent(target.limit),
+            percent(entry.value),
+        ]
+        row += [percent(entry.left_out)] if left_out else []
+        rows.append([*row, "yes" if entry.met else "**no**"])
+    return markdown(headings, rows)
+
+
+def group_table(
+    predictions: Sequence[Prediction], grouping: str, left_out: Mapping[tuple[str, str, str], LeftOut]
+) -> str:
+    """Return errors of TTFT, TPOT and throughput by group: median in sample, left out, and within 20 %."""
+    groups = sorted({(p.groups or {}).get(grouping, "") for p in predictions} - {""})
+    rows = []
+    for group in groups:
+        cells = [group]
+        counts = []
+        for columns in SHOWN.values():
+            own = preferred([p for p in predictions if (p.groups or {}).get(grouping) == group], columns)
+            score = scored(own)
+            beside = _left_out_of(grouping, group, columns, left_out)
+            counts.append(score.n)
+            enough = score.n >= LEAST_GROUP
+            cells.append(f"{score.n:,}" if score.n else "")
+            cells.append(percent(score.median_ape) if enough else "")
+            cells.append(percent(beside.left_out_median_error) if beside and enough else "")
+            cells.append(percent(score.within_20) if enough else "")
+        if max(counts) >= LEAST_GROUP:
+            rows.append(cells)
+    headings = [grouping]
+    for name in SHOWN:
+        headings += [f"{name}: values", "median", "left out", "within 20 %"]
+    return markdown(headings, rows)
+
+
+def _ratio(prediction: Prediction) -> float:
+    return float(prediction.predicted or 0.0) / prediction.measured
+
+
+def _off(ratio: float) -> float:
+    return max(ratio, 1.0 / ratio)
+
+
+def worst_values(predictions: Sequence[Prediction], count: int) -> list[Prediction]:
+    """Return the values that are furthest off, one for each group of runs, the largest factor first."""
+    known = [p for p in predictions if p.predicted and p.measured > 0]
+    out: dict[tuple[str, ...], Prediction] = {}
+    for p in sorted(known, key=lambda p: -_off(_ratio(p))):
+        groups = p.groups or {}
+        out.setdefault(
+            (*(groups.get(name, "") for name in ("source", "device", "engine", "load")), p.metric), p
+        )
+    return list(out.values())[:count]
+
+
+def reason_of(
+    prediction: Prediction, alike: Sequence[Prediction], told: Callable[[Prediction], str | None]
+) -> str:
+    """Return why a value is far off, as far as the other runs of its source, device, engine and load tell.
+
+    Parameters
+    ----------
+    prediction : the value
+    alike : predictions of the same column in the same group, itself among them
+    told : what is known of such runs, in words
+    """
+    known = told(prediction)
+    middle = median(_ratio(p) for p in alike if p.predicted)
+    size = len(alike)
+    if size >= LEAST_GROUP and _off(middle) > 1.3 and (middle > 1.0) == (_ratio(prediction) > 1.0):
+        found = f"its whole group of {size} is off, by {middle:.2g} in the middle: the setup, not the run"
+    elif size >= LEAST_GROUP:
+        found = f"alone: the group of {size} is off by {middle:.2g} in the middle"
+    else:
+        found = f"one of {size} such runs: no neighbours to tell"
+    return f"{known}; {found}" if known else found
+
+
+def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]) -> str:
+    """Return the worst values with reasons."""
+    rows = []
+    for p in worst_values(predictions, WORST):
+        groups = p.groups or {}
+        names = ("source", "device", "engine", "load")
+        alike = [
+            other
+            for other in predictions
+            if other.metric == p.metric
+            and other.predicted
+            and all((other.groups or {}).get(name) == groups.get(name) for name in names)
+        ]
+        rows.append(
+            [
+                p.row,
+                ", ".join(groups.get(name, "") for name in names[1:]),
+                p.metric,
+                f"{p.measured:.4g}",
+                f"{float(p.predicted or 0):.4g}",
+                f"{_ratio(p):.2g}",
+                reason_of(p, alike, told),
+            ]
+        )
+    return markdown(["row", "device, engine, load", "column", "measured", "predicted", "ratio", "why"], rows)
+
+
+def carried_table(
+    judged: Sequence[Judged], predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]
+) -> str:
+    """Return which groups of runs carry the values that are off by more than 20 %, for every target that was missed."""
+    rows = []
+    for target in {entry.target.title: entry.target for entry in judged if not entry.met}.values():
+        own = [p for p in predictions if (p.groups or {}).get("load") in target.groups and p.predicted]
+        groups: dict[tuple[str, ...], list[Prediction]] = {}
+        for p in preferred(own, target.columns):
+            key = tuple((p.groups or {}).get(name, "") for name in CARRIERS)
+            groups.setdefault(key, []).append(p)
+        missed = {
+            key: sum(p.weight for p in alike if abs(_ratio(p) - 1.0) > OFF) for key, alike in groups.items()
+        }
+        whole = sum(missed.values()) or 1.0
+        for key in sorted(missed, key=lambda key: -missed[key])[:CARRYING]:
+            alike = groups[key]
+            off = sum(abs(_ratio(p) - 1.0) > OFF for p in alike)
+            middle = median(_ratio(p) for p in alike)
+            rows.append(
+                [
+                    target.title,
+                    ", ".join(key),
+                    f"{off} of {len(alike)}",
+                    percent(missed[key] / whole),
+                    f"{middle:.2f}",
+                    told(alike[0]) or "",
+                ]
+            )
+    return markdown(
+        ["target", "runs", "off by over 20 %", "of all such", "ratio in the middle", "known"], rows
+    )
+
+
+def refusal_table(predictions: Sequence[Prediction]) -> str:
+    """Return the reasons of refused rows with the rows of each."""
+    rows: dict[str, set[str]] = {}
+    for p in predictions:
+        if p.predicted is None:
+            rows.setdefault(p.reason, set()).add(p.row)
+    ordered = sorted(rows.items(), key=lambda item: -len(item[1]))
+    return markdown(["reason", "core rows"], [[reason, str(len(found))] for reason, found in ordered])

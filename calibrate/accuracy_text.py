@@ -1,0 +1,78 @@
+"""What docs/accuracy.md says in words; its figures are worked out when the page is written."""
+
+BEGIN = """# How far to trust the predictions
+
+Written by `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`; do not edit by hand. FOLDER holds the measured results
+that the numbers below come from: published serving benchmarks, timed kernels, and logs of engine starts.
+`capplan validate` without arguments repeats the back-test on 200 measured points that come with the package, each with its source
+(chosen by `python -m calibrate.choose_points`: spread over sources, devices, engines, model classes and loads with a fixed seed, never by error).
+
+An error is |predicted / measured - 1|. Rows are weighted by one over the rows of the same configuration, so that a long sweep counts once.
+Rows that are hard stay in; rows that are refused count against coverage.
+"""
+
+METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths, arrivals or clients, on a replica with the row's engine and version,
+  through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
+  the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
+- How a run was started is part of the run. What a row does not state is taken from the public scripts and pages of its source, as data with the
+  script's name: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
+  how many requests `trtllm-bench` sends and which limits it chooses (`capplan/accuracy/trtllm_bench.py`), the lengths of a data set
+  (`capplan/accuracy/benchmark.py`). No measured value comes from there.
+- A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
+  per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
+  datasheet rates (`tests/properties/test_step_floors.py`).
+- Host numbers are fitted by robust least squares on all rows, each kind of value (load and quantity) by its usual error, with the median of all other
+  eras as a prior (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the
+  numbers that the other groups of its era ask for, and the median of the other eras where there is no other group; priors and usual errors leave the
+  group out as well. That fit is linear around the numbers of all groups, as far as each number may go at all. One era has a single group: the build of
+  TensorRT-LLM for gpt-oss on H200, a tenth of the weight of closed loops. Left out, it is predicted with the usual host of all engines. Kernel numbers
+  come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
+  the L40S.
+- Intervals lie between two percentiles of measured over predicted among the left-out predictions, by quantity, load, model class and whether the
+  device was calibrated, wider where few groups were measured; a regime without data gets the widest. The percentiles are the closest ones at which
+  80 % of the left-out values lie inside the interval that all other groups give.
+- Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
+  ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
+"""
+
+FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in
+[assumptions.md](assumptions.md).
+"""
+
+WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
+  figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
+- **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
+  the mean is a tenth of the slowest, as the first burst is a tenth of the requests: kernels are compiled when they are first called. Such
+  seconds belong to the day of the run and are not predicted.
+- **Limits that nobody states.** Nine runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
+  for 20 to 118 s: the engine was told to hold fewer, or did not start as its script says.
+- **Hosts that nobody states.** AccelMark's client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
+  and step on one server, a third on another. With Qwen2.5-0.5B, which needs about a millisecond of GPU for a step, that is 3 ms or 26 ms at ten requests
+  per second. One number stands for all servers, so such loads stay off by a quarter.
+- **Offline maxima of mixtures of experts and of fp4.** On B200 fp4 dense models decode 10 to 20 % too fast and work on prompts 10 to 15 % too slowly, a
+  trend along answers over prompts that no number of the host can take. Attention data parallelism at thousands of sequences is too slow with short
+  prompts and too fast with 20,000 tokens; Llama-4 Maverick in fp8 on H200 is a third too fast with long answers, where its chunks of attention matter.
+- **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
+- **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
+  for a range of versions cannot tell them apart.
+- **Devices whose kernels nobody timed** take the numbers of their nearest relative and are labelled assumed; consumer boards, AMD, TPU and
+  Gaudi among them. Compare such devices only with the interval in view.
+- **MLA and expert models with attention data parallelism**: few sources, one or two versions of an engine, kernels that change by the month.
+- **Not modelled**: disaggregated prefill and decode, multi-token prediction in a replay, LoRA, context parallelism, offloading to host
+  memory, power caps, several models on a device. Rows of such runs are refused.
+- **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
+  plans that differ by less than their intervals, or for prices of anything but the hours of devices.
+"""
+
+SETTLE = """| doubt | measurement |
+| --- | --- |
+| host time of an engine version | decode steps of one small model at 1, 8, 64 and 256 sequences with the engine's own step log: slope and intercept are the two numbers |
+| what overlaps in a CUDA graph | one trace of a decode step under graphs beside the same kernels timed one by one |
+| TTFT of a closed loop | per-request times of one run, in order of arrival: burst and steady state apart |
+| offline maxima | TensorRT-LLM's iteration log of one run: batch, tokens and time of each step, at two lengths |
+| servers that embed the engine | steps of a small model at 1 and 64 sequences, with and without streaming, and the processor's name |
+| experts under load | tokens per expert of a real router on real prompts, at 1, 64 and 1024 tokens |
+| a device that nobody timed | `capplan calibrate`, twenty minutes on that device |
+| collectives across servers | an all-reduce and an all-to-all of 64 KiB to 64 MiB over two nodes |
+| noise of a source | the same run three times: repeated runs differ by 0.5 to 3.5 % in TPOT and 4 to 29 % in mean TTFT |
+"""

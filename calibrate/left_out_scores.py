@@ -1,0 +1,45 @@
+"""The file of left-out scores -> records, for the page on accuracy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from capplan.readers.yaml_file import read_yaml
+
+LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Scores of one column in one group, with numbers that had seen the rows and with numbers that had not."""
+
+    grouping: str
+    group: str
+    column: str
+    values: int
+    median_error: float | None
+    within_20: float | None
+    left_out_median_error: float | None
+    left_out_within_20: float | None
+
+
+def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], LeftOut]:
+    """Return the scores that the last fit left, by grouping, group and column; none where no fit left any."""
+    if not path.exists():
+        return {}
+    document = read_yaml(path, kind="a table of scores")
+    found = {}
+    for grouping, group, column, count, median, within, _, _, left_median, left_within, _ in document.value[
+        "scores"
+    ]:
+        found[grouping, group, column] = LeftOut(
+            grouping, group, column, count, median, within, left_median, left_within
+        )
+    return found
+
+
+def left_out_interval_coverage(path: Path = LEFT_OUT_FILE) -> float | None:
+    """Return the share of left-out values in the interval that the other groups give; None where no fit left any."""
+    if not path.exists():
+        return None
+    found = read_yaml(path, kind="a table of scores").value.get("interval_coverage")
+    return None if found is None else float(found)

@@ -1,0 +1,173 @@
+"""Two calibrations, or a calibration and the datasheet, side by side: rates in absolute terms, starts in seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from capplan.engine.lookup import profile
+from capplan.engine.profile import HostOverhead
+from capplan.hardware.calibration import Calibration, CalibrationFile, HostRefit, Machine, Measurement
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.readers.calibration.host import refitted_overhead
+from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
+
+REPEATABLE_FRACTION = 0.03
+"""Repeat runs on a quiet device agree within this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison."""
+
+    title: str
+    quantities: Mapping[str, float]
+    """By name, in base units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One quantity of both sides."""
+
+    quantity: str
+    unit: str
+    first: float | None
+    second: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """First over second."""
+        return self.first / self.second if self.first is not None and self.second else None
+
+    @property
+    def agrees(self) -> bool | None:
+        """True where both are within what repeat runs differ by."""
+        return None if self.ratio is None else abs(self.ratio - 1.0) <= REPEATABLE_FRACTION
+
+
+def unit_of(quantity: str) -> str:
+    """Return the base unit of a compared quantity.
+
+    Examples
+    --------
+    >>> unit_of("matmul/bf16 compute_flop_per_s"), unit_of("matmul/bf16 floor_s"), unit_of("matmul/bf16 sharpness")
+    ('FLOP/s', 's', '')
+    """
+    for end, unit in (("flop_per_s", "FLOP/s"), ("bytes_per_s", "B/s"), ("_s", "s"), ("_tokens", "tokens")):
+        if quantity.endswith(end):
+            return unit
+    return ""
+
+
+def _reached(
+    key: str, numbers: Mapping[str, float], flop_per_s: float | None, bytes_per_s: float
+) -> dict[str, float]:
+    """Return a kernel's numbers with fractions as the rates that they stand for."""
+    found = {}
+    for name, value in numbers.items():
+        if not name.endswith("_fraction") or name in RELATIVE_FRACTIONS or key.startswith("link/"):
+            found[f"{key} {name}"] = value
+        elif name in COMPUTE_FRACTIONS:
+            if flop_per_s:
+                found[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
+        else:
+            found[f"{key} {name.removesuffix('fraction')}bytes_per_s"] = value * bytes_per_s
+    return found
+
+
+def calibration_side(calibration: Calibration, title: str) -> Side:
+    """Return what a calibration says, as absolute quantities."""
+    peaks = calibration.peaks
+    quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
+    quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
+    for fit in calibration.fits:
+        flop = peaks.flop_per_s.get(fit.dtype) or max(peaks.flop_per_s.values(), default=None)
+        values = {name: number.value for name, number in fit.numbers.items()}
+        quantities |= _reached(fit.key, values, flop, peaks.memory_bytes_per_s)
+    return Side(title, quantities)
+
+
+def host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
+    """Return the host times of an engine, as quantities of a side."""
+    return {f"host {engine} {f.name}": float(getattr(host, f.name)) for f in fields(host)}
+
+
+def file_side(file: CalibrationFile, title: str) -> Side:
+    """Return what a calibration file says: of kernels, of a host, or of both."""
+    quantities = dict(calibration_side(file.kernels, title).quantities) if file.kernels else {}
+    if file.host:
+        quantities |= host_quantities(file.host.engine, refitted_overhead(file.host))
+    return Side(title, quantities)
+
+
+def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None = None) -> Side:
+    """Return what the catalogue says of a device, and what an engine's host adds where nobody refitted it."""
+    side = datasheet_side(device, efficiency)
+    if host is None:
+        return side
+    shipped = profile(host.engine, host.engine_version).host
+    return Side(side.title, {**side.quantities, **host_quantities(host.engine, shipped)})
+
+
+def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
+    """Return what the catalogue says of a device: the datasheet's peaks, and what kernels reach by default."""
+    quantities = {"peak memory bytes_per_s": device.memory_bytes_per_s}
+    quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in device.peak_flop_per_s.items()}
+    for key, fit in efficiency.fits.items():
+        kernel, _, dtype = key.partition("@")[0].partition("/")
+        if kernel in TAKEN_KERNELS and f"{kernel}/{dtype}" == key:
+            flop = device.peak_flop_per_s.get(dtype) or device.peak_flop_per_s.get("bf16")
+            quantities |= _reached(key, fit.numbers, flop, device.memory_bytes_per_s)
+    return Side(device.title, quantities)
+
+
+def differences(first: Side, second: Side) -> list[Difference]:
+    """Return every quantity that both sides have, in the order of the first."""
+    shared = [name for name in first.quantities if name in second.quantities]
+    return [
+        Difference(name, unit_of(name), first.quantities[name], second.quantities[name]) for name in shared
+    ]
+
+
+def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
+    """Return what is not the same about two machines, in words."""
+    names = ("name", "uuid_hash", "driver", "cuda", "torch", "threads")
+    return [
+        f"{name}: {getattr(first, name)} against {getattr(second, name)}"
+        for name in names
+        if getattr(first, name) != getattr(second, name)
+    ]
+
+
+def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
+    """Return how far two runs on one machine agree: in the numbers that both tell, and in the times of the same shapes."""
+    pairs = [
+        (number, other.numbers[name])
+        for fit in first.fits
+        if (other := second.fit_of(fit.key))
+        for name, number in fit.numbers.items()
+        if name in other.numbers and number.constrained and other.numbers[name].constrained and number.value
+    ]
+    within = sum(abs(b.value / a.value - 1.0) <= REPEATABLE_FRACTION for a, b in pairs)
+    meet = sum(max(a.low, b.low) <= min(a.high, b.high) for a, b in pairs)
+    notes = []
+    if pairs:
+        notes.append(
+            f"of {len(pairs)} constrained numbers {within} agree within {REPEATABLE_FRACTION:.0%}, and the 95 % intervals "
+            f"of {meet} meet"
+        )
+    theirs = {_shape(m): m for m in second.measurements}
+    shared = [(m, theirs[_shape(m)]) for m in first.measurements if _shape(m) in theirs]
+    for what, field in (("measured medians", "seconds"), ("fitted times", "fitted_s")):
+        ratios = [abs(getattr(b, field) / getattr(a, field) - 1.0) for a, b in shared if getattr(a, field)]
+        if ratios:
+            middle, most = np.median(ratios), np.quantile(ratios, 0.9)
+            notes.append(
+                f"{what} of {len(ratios)} shared shapes differ by {middle:.1%} (median), {most:.1%} (90th)"
+            )
+    return notes
+
+
+def _shape(m: Measurement) -> tuple[object, ...]:
+    return m.operator, m.dtype, tuple(sorted(m.shape.items()))

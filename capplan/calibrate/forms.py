@@ -1,0 +1,176 @@
+"""The functional forms that are fitted: those of `operators`, by the kernel that an efficiency file names."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from capplan.calibrate.kernels import ELEMENT_BYTES
+from capplan.hardware.calibration import Machine, Measurement, Peaks
+from capplan.numbers import Array
+from capplan.operators import attention, collective, experts, latent_attention, matmul
+from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
+from capplan.readers.calibration.measured_device import tile_row_halvings
+
+Columns = Mapping[str, Array]
+Predicted = Callable[[Columns, str, Any], Any]
+SHEET = frozenset(
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes", "tile_row_halvings"}
+    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
+)
+"""Fields of a rates record that the datasheet (or the best rate seen) gives."""
+_LOSING = 1e3
+UNFITTED: Mapping[str, float] = {
+    "launch_s": 0.0,
+    "router_skew": 0.0,
+    "tile_load_ratio": 0.0,
+    "largest_tile_rows": 128.0,
+    "largest_split": 4.0,
+    "quantise_passes": 0.0,
+    # the all-reduce kernels of engines are not in torch: during the fit they never win
+    "one_shot_fraction": 1e-9,
+    "one_shot_step_s": _LOSING,
+    "one_shot_floor_s": _LOSING,
+    "two_shot_fraction": 1e-9,
+    "two_shot_step_s": _LOSING,
+    "two_shot_floor_s": _LOSING,
+    "direct_crowding_exponent": 0.0,
+    "exchange_fraction": 1.0,
+    "dispatch_floor_s": 0.0,
+    "combine_floor_s": 0.0,
+}
+"""Numbers that come from a measurement of their own, or that these shapes cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One kernel of an efficiency file: its record, and the operators that tell its numbers."""
+
+    kernel: str
+    record: type[Any]
+    operators: Mapping[str, Predicted]
+    flop_dtype: str | None = None
+    """Dtype whose peak applies; None takes the measured one."""
+
+    def numbers(self) -> tuple[str, ...]:
+        """Return the names of the numbers that are fitted."""
+        return tuple(f.name for f in fields(self.record) if f.name not in SHEET | UNFITTED.keys())
+
+
+def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
+    size = ELEMENT_BYTES[dtype]
+    return matmul.matmul_time_s(columns["rows"], columns["inputs"], columns["outputs"], size, size, rates)
+
+
+def _prefill(columns: Columns, dtype: str, rates: Any) -> Any:
+    return attention.prefill_attention_time_s(
+        columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], columns["kv_heads"],
+        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _decode(columns: Columns, dtype: str, rates: Any) -> Any:
+    return attention.decode_attention_time_s(
+        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["kv_heads"],
+        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _elementwise(columns: Columns, _dtype: str, rates: Any) -> Any:
+    return elementwise_time_s(columns["moved_bytes"], rates)
+
+
+def _experts(columns: Columns, dtype: str, rates: Any) -> Any:
+    size = ELEMENT_BYTES[dtype]
+    return experts.experts_time_s(
+        columns["tokens"], columns["experts"], columns["experts"], columns["experts_per_token"],
+        columns["inputs"], columns["intermediate"], 1.0, size, size, rates,
+    )  # fmt: skip
+
+
+def _latent_decode(columns: Columns, dtype: str, rates: Any) -> Any:
+    return latent_attention.mla_attention_decode_time_s(
+        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["latent"],
+        columns["rope"], ELEMENT_BYTES[dtype], rates,
+    )  # fmt: skip
+
+
+def _latent_prefill(columns: Columns, _dtype: str, rates: Any) -> Any:
+    # the benchmark writes no latent cache, so its width is 0 here
+    return latent_attention.mla_prefill_time_s(
+        columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], 0.0, 0.0,
+        columns["nope"] + columns["rope"], columns["value"], 0.0, rates,
+    )  # fmt: skip
+
+
+def _latent_bmm(columns: Columns, dtype: str, rates: Any) -> Any:
+    return latent_attention.mla_bmm_time_s(
+        columns["tokens"],
+        columns["query_heads"],
+        columns["inputs"],
+        columns["outputs"],
+        ELEMENT_BYTES[dtype],
+        rates,
+    )
+
+
+def _collective(time_s: Callable[..., Any]) -> Predicted:
+    return lambda columns, _dtype, rates: time_s(columns["ranks"], columns["message_bytes"], rates)
+
+
+def _point_to_point(columns: Columns, _dtype: str, rates: Any) -> Any:
+    return collective.point_to_point_time_s(columns["message_bytes"], rates, columns["ranks"])
+
+
+FORMS = (
+    Form("matmul", matmul.MatmulRates, {"matmul": _matmul}),
+    Form(
+        "attention",
+        attention.AttentionRates,
+        {"prefill_attention": _prefill, "decode_attention": _decode},
+    ),
+    Form("elementwise", ElementwiseRates, {"elementwise": _elementwise}),
+    Form("norm", ElementwiseRates, {"norm": _elementwise}),
+    Form("experts", experts.ExpertRates, {"experts": _experts}),
+    Form(
+        "link",
+        collective.LinkRates,
+        {
+            "all_reduce": _collective(collective.all_reduce_time_s),
+            "all_gather": _collective(collective.all_gather_time_s),
+            "reduce_scatter": _collective(collective.reduce_scatter_time_s),
+            "all_to_all": _collective(collective.all_to_all_time_s),
+            "point_to_point": _point_to_point,
+        },
+    ),
+    Form(
+        "latent_attention",
+        latent_attention.LatentAttentionRates,
+        {"latent_decode": _latent_decode, "latent_prefill": _latent_prefill, "latent_bmm": _latent_bmm},
+    ),
+)
+"""Of the kernels that torch can run; what is not here keeps the numbers of the device's family."""
+
+
+def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
+    """Return the fields of a rates record that are not fitted: the best rates seen stand for the datasheet."""
+    link = peaks.link_bytes_per_s or 1.0
+    known = {
+        "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
+        "bytes_per_s": peaks.memory_bytes_per_s,
+        "multiprocessors": float(machine.multiprocessors),
+        "l2_bytes": machine.l2_bytes,
+        "tile_row_halvings": tile_row_halvings(machine, dtype),
+        "link_bytes_per_s": link,
+        "network_bytes_per_s": link,
+        "domain_devices": float(peaks.node_ranks),
+        **UNFITTED,
+    }
+    names = {f.name for f in fields(form.record)}
+    return {name: value for name, value in known.items() if name in names}
+
+
+def columns_of(measurements: Sequence[Measurement]) -> dict[str, Array]:
+    """Return the shapes of measurements of one operator as arrays by name."""
+    return {name: np.array([m.shape[name] for m in measurements]) for name in measurements[0].shape}

@@ -1,0 +1,278 @@
+"""Refit from results instead of hardware: the host times of an engine and what is left of its kernels in a step."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from capplan.calibrate.replayed import Run, run_of
+from capplan.engine.profile import EngineProfile, HostOverhead
+from capplan.errors import CapplanError, InputError
+from capplan.hardware.calibration import FittedNumber, HostRefit, ResultPoint
+from capplan.numbers import Array
+from capplan.readers.results.record import BenchmarkResult
+from capplan.replica.spec import ReplicaSpec
+
+LEAST_RESULTS = 6
+"""Results that a refit needs."""
+TYPICAL_ERROR = 0.1
+NOISE = 0.02
+"""Relative error of one result, against which what was assumed before is weighed."""
+LEAST_NOISE = 0.01
+NARROWED = 0.6
+"""A number counts as told by the results where they narrow what is known beforehand to less than this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A number that is fitted."""
+
+    high: float
+    step: float
+    """Of its derivative: over less, the grain of a replay shows."""
+    usual: float
+    """How far it is, in two cases of three, from what the engine's version has here; at least that itself."""
+
+
+FREE = {
+    "step_s": Free(0.1, 1e-4, 2e-3),
+    "sequence_s": Free(2e-3, 3e-6, 3e-5),
+    "request_s": Free(2.0, 2e-3, 2e-2),
+    "decode_excess_ratio": Free(6.0, 0.05, 0.5),
+    "prefill_excess_ratio": Free(9.0, 0.1, 0.7),
+}
+"""Fields of `HostOverhead` that results can tell. The rest stays: launching outside graphs (eager_layer_s, graph_tokens), streams of an embedded engine (stream_s)."""
+NAMES = tuple(FREE)
+OF_PROMPTS = ("request_s", "prefill_excess_ratio")
+
+
+def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
+    """Return the host times with which replays of the results come closest to what they measured.
+
+    Each result is replayed as `capplan validate` does, iteration by iteration, with the kernel times of its device;
+    the numbers are those of `replica.tables.with_host`. Robust least squares of the logarithms of replayed over
+    measured times, pulled to the numbers of the engine's version where the results do not tell them.
+
+    Parameters
+    ----------
+    pairs : results, each with the replica that it was measured on; of one engine on one device
+
+    Returns
+    -------
+    the numbers with intervals, and the error before, after, and on each result left out of the fit
+    """
+    runs, left_out = _runs(pairs)
+    first = runs[0].replica.spec
+    _refuse_mixture(runs)
+    before = first.profile.host
+    problem = _Problem(tuple(runs), before)
+    solution = problem.solved()
+    jacobian = problem.jacobian(solution)
+    rest = problem.residuals(solution)
+    numbers, remarks = _numbers(problem, solution, jacobian, rest)
+    points = _points(problem, solution, jacobian, rest)
+    return HostRefit(
+        engine=first.profile.engine,
+        engine_version=first.profile.asked_version or first.profile.version,
+        hardware=first.device.name,
+        tools=tuple(dict.fromkeys(run.result.tool for run in runs)),
+        models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
+        numbers=numbers,
+        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in FREE},
+        points=points,
+        before_median_ape=_median_error(points, "before_s"),
+        after_median_ape=_median_error(points, "after_s"),
+        left_out_median_ape=_median_error(points, "left_out_s"),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        remarks=(*left_out, *remarks),
+    )
+
+
+def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Run], list[str]]:
+    runs: list[Run] = []
+    left_out = []
+    seen: dict[object, str] = {}
+    for result, spec in pairs:
+        try:
+            found = run_of(result, spec)
+        except CapplanError as error:
+            found = str(error).splitlines()[0]
+        if isinstance(found, Run):
+            copied = seen.get(found.identity)
+            seen[found.identity] = copied or result.path
+            found = f"holds the same run as {copied}" if copied else found
+        if isinstance(found, str):
+            left_out.append(f"left out: {result.path}: {found}")
+        else:
+            runs.append(found)
+            own, engine = (result.engine or "").lower(), spec.profile.engine
+            if own and not any(name in own for name in (engine, "tensorrt", "trt")):
+                left_out.append(f"engine {result.engine}: its results are replayed as those of {engine}")
+    if len(runs) < LEAST_RESULTS:
+        detail = "".join(f"\n  {line}" for line in left_out[:5])
+        raise InputError(
+            f"{len(runs)} usable results of {len(pairs)}: a refit needs at least {LEAST_RESULTS}{detail}\n"
+            "  give more results, best at several concurrencies and lengths"
+        )
+    return runs, list(dict.fromkeys(left_out))
+
+
+def _refuse_mixture(runs: Sequence[Run]) -> None:
+    for what, names in (
+        ("engines", {_engine(r.replica.spec.profile) for r in runs}),
+        ("devices", {r.replica.spec.device.name for r in runs}),
+    ):
+        if len(names) > 1:
+            raise InputError(
+                f"these results are of several {what}: {', '.join(sorted(names))}\n"
+                "  host times are those of one engine on one device: refit each by itself"
+            )
+
+
+def _engine(own: EngineProfile) -> str:
+    return f"{own.engine} {own.asked_version or own.version}"
+
+
+def _model(spec: ReplicaSpec) -> str:
+    own = spec.sharding
+    sizes = zip(("TP", "PP", "EP", "DP"), (own.tensor, own.pipeline, own.expert, own.data), strict=True)
+    return " ".join([spec.network.name, *(f"{name}{float(n):g}" for name, n in sizes if float(n) > 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Replayed against measured times, as a function of the free numbers."""
+
+    runs: tuple[Run, ...]
+    before: HostOverhead
+
+    @property
+    def start(self) -> Array:
+        return np.array([getattr(self.before, name) for name in NAMES])
+
+    @property
+    def measured(self) -> Array:
+        return np.array([value.seconds for run in self.runs for value in run.values])
+
+    @property
+    def weights(self) -> Array:
+        return np.array([value.weight for run in self.runs for value in run.values])
+
+    @property
+    def owners(self) -> Array:
+        """Which run each value belongs to."""
+        return np.array([place for place, run in enumerate(self.runs) for _ in run.values])
+
+    def host(self, numbers: Array) -> HostOverhead:
+        return replace(self.before, **dict(zip(NAMES, numbers.tolist(), strict=True)))
+
+    def replayed(self, numbers: Array) -> Array:
+        host = self.host(numbers)
+        return np.array([seconds for run in self.runs for seconds in run.replayed_s(host)])
+
+    def residuals(self, numbers: Array) -> Array:
+        """Return weighted logarithms of replayed over measured times."""
+        return np.log(self.replayed(numbers) / self.measured) * self.weights
+
+    def jacobian(self, numbers: Array) -> Array:
+        """Return their derivatives, over steps that a replay's own grain does not hide."""
+        here = self.residuals(numbers)
+        columns = []
+        for place, free in enumerate(FREE.values()):
+            step = free.step if numbers[place] + free.step <= free.high else -free.step
+            moved = numbers.copy()
+            moved[place] += step
+            columns.append((self.residuals(moved) - here) / step)
+        return np.stack(columns, axis=1)
+
+    @property
+    def widths(self) -> Array:
+        """Return the standard deviation of what is known of each number beforehand."""
+        return np.maximum([free.usual for free in FREE.values()], self.start)
+
+    def informed(self, residuals: Array, numbers: Array) -> Array:
+        """Return the residuals, and beside them how far the numbers are from what is known beforehand."""
+        return np.concatenate([residuals, NOISE / self.widths * (numbers - self.start)])
+
+    def fitted(self, residuals: Any, start: Array, **options: Any) -> Array:
+        """Return the numbers with the least robust error."""
+        high = np.array([free.high for free in FREE.values()])
+        inside = np.clip(start, 1e-3 * self.widths, 0.999 * high)
+        solved = least_squares(
+            residuals, inside, bounds=(np.zeros(len(high)), high), loss="soft_l1", f_scale=TYPICAL_ERROR,
+            x_scale=self.widths, **options,
+        )  # fmt: skip
+        return np.asarray(solved.x)
+
+    def solved(self) -> Array:
+        """Return the numbers that explain the results best."""
+        pull = np.diag(NOISE / self.widths)
+        return self.fitted(
+            lambda numbers: self.informed(self.residuals(numbers), numbers),
+            self.start,
+            jac=lambda numbers: np.concatenate([self.jacobian(numbers), pull]),
+            max_nfev=12,
+            xtol=1e-4,
+            ftol=1e-5,
+        )
+
+    def without(self, run: int, solution: Array, jacobian: Array, rest: Array) -> Array:
+        """Return the numbers without one result: one step of the fit from the solution, with its derivatives there."""
+        keep = self.owners != run
+
+        def residuals(numbers: Array) -> Array:
+            return self.informed((rest + jacobian @ (numbers - solution))[keep], numbers)
+
+        return self.fitted(residuals, solution)
+
+
+def _numbers(
+    problem: _Problem, solution: Array, jacobian: Array, rest: Array
+) -> tuple[dict[str, FittedNumber], list[str]]:
+    """Return the numbers with 95 % intervals, and which of them the results do not constrain."""
+    widths = problem.widths
+    freedom = max(len(rest) - len(NAMES), 1)
+    deviation = max(1.4826 * float(np.median(np.abs(rest))) * np.sqrt(len(rest) / freedom), LEAST_NOISE)
+    information = jacobian.T @ jacobian / deviation**2 + np.diag(1.0 / widths**2)
+    half = np.sqrt(np.diag(np.linalg.inv(information)))
+    prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
+    numbers, remarks = {}, []
+    for place, (name, free) in enumerate(FREE.items()):
+        value, reach = float(solution[place]), 1.96 * float(half[place])
+        told = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
+        numbers[name] = FittedNumber(value, max(value - reach, 0.0), min(value + reach, free.high), told)
+        if not told:
+            lacking = name in OF_PROMPTS and not prompts
+            needed = "times to first token" if lacking else "more different concurrencies and lengths"
+            remarks.append(f"{name} is not constrained by these results: it needs {needed}")
+    return numbers, remarks
+
+
+def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) -> tuple[ResultPoint, ...]:
+    before, after = problem.replayed(problem.start), problem.replayed(solution)
+    points = []
+    row = 0
+    for place, run in enumerate(problem.runs):
+        alone = run.replayed_s(problem.host(problem.without(place, solution, jacobian, rest)))
+        for value, left_out in zip(run.values, alone, strict=True):
+            points.append(
+                ResultPoint(
+                    result=run.result.path.rpartition("/")[2],
+                    metric=value.metric,
+                    model=_model(run.replica.spec),
+                    concurrency=run.result.concurrency,
+                    measured_s=value.seconds,
+                    before_s=float(before[row]),
+                    after_s=float(after[row]),
+                    left_out_s=float(left_out),
+                )
+            )
+            row += 1
+    return tuple(points)
+
+
+def _median_error(points: Sequence[ResultPoint], field: str) -> float:
+    return float(np.median([abs(getattr(point, field) / point.measured_s - 1.0) for point in points]))

@@ -1,0 +1,105 @@
+"""A config.json -> a Network: the family that its `model_type` names reads it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.families.config import Config
+from capplan.families.registry import families, family, refused
+from capplan.model.network import Network
+
+
+def read_network(config: Any, name: str, place: str = "config.json") -> Network:
+    """Return the network that a config.json describes, in the precision it was trained in.
+
+    Parameters
+    ----------
+    config : what the file parses to; only an object can be a config
+    name : what to call the model
+    place : the file, as an error should name it
+
+    Returns
+    -------
+    the network; what `quantization_config` says is applied by the reader of that section
+
+    Examples
+    --------
+    >>> tiny = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2,
+    ...         "num_attention_heads": 2, "vocab_size": 32}
+    >>> len(read_network(tiny, "tiny").layers)
+    2
+    """
+    if not isinstance(config, Mapping):
+        kind = {list: "a list", str: "a string", type(None): "null"}.get(type(config), "a number")
+        raise InputError(
+            f"{place}: the file holds {kind}, not an object\n"
+            "  allowed: the config.json of a Hugging Face model, which starts with '{' and has a model_type"
+        )
+    reader = Config(config, place)
+    model_type = _model_type(reader)
+    read = family(model_type)
+    if read is None:
+        raise _unknown(reader, model_type)
+    network = read(reader, name)
+    return replace(
+        network,
+        activation_format=_activation_format(reader),
+        scaled_rotary_tokens=_scaled_rotary_tokens(reader, network.max_context_tokens or 0),
+    )
+
+
+def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:
+    """Return the positions of a linearly scaled rotary table: engines keep context x factor rows of it."""
+    for section in (config.section("text_config"), config):
+        scaling = section.section("rope_scaling") if section else None
+        if scaling and scaling.text("rope_type", "type", default="") == "linear" and scaling.has("factor"):
+            factor = scaling.values["factor"]
+            if isinstance(factor, int | float) and 1 < factor <= 1024:
+                return round(context_tokens * factor)
+    return 0
+
+
+def _model_type(config: Config) -> str:
+    if not config.has("model_type"):
+        classes = config.values.get("architectures")
+        said = (
+            f"; architectures says {classes[0]!r}: add its model_type"
+            if isinstance(classes, list) and classes
+            else ""
+        )
+        raise config.error(
+            "model_type",
+            f"missing{said}",
+            "every config.json of a language model has one; tokenizer, generation and adapter files have not",
+        )
+    return config.text("model_type", default="")
+
+
+def _unknown(config: Config, model_type: str) -> InputError:
+    reason = refused().get(model_type.lower())
+    if reason:
+        return config.error("model_type", f"{model_type!r} is {reason}", _modelled())
+    near = get_close_matches(model_type.lower(), families(), n=3, cutoff=0.6)
+    question = f": did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return config.error("model_type", f"{model_type!r} is not modelled{question}", _modelled())
+
+
+def _modelled() -> str:
+    return f"modelled: {', '.join(sorted(families()))}"
+
+
+_TORCH_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}
+
+
+def _activation_format(config: Config) -> str:
+    """Return the dtype of activations, norms and biases: fp32 checkpoints are served in 16 bits."""
+    sections = (config, config.section("text_config"))
+    for section in sections:
+        if section is None:
+            continue
+        name = section.text("dtype", "torch_dtype", default="").removeprefix("torch.")
+        if name:
+            return "fp16" if _TORCH_NAMES.get(name, "bf16") == "fp16" else "bf16"
+    return "bf16"

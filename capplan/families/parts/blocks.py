@@ -1,0 +1,271 @@
+"""The building blocks that families share: attention, feed-forward, norms, the whole decoder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from capplan.families.config import Config
+from capplan.model.network import (
+    Attention,
+    Experts,
+    LatentAttention,
+    Layer,
+    Mixer,
+    Network,
+    Projection,
+    TensorClass,
+)
+
+Part = tuple[tuple[Projection, ...], Experts | None]
+"""A feed-forward: its matmuls in order, and its routed experts where it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of grouped-query attention, checked."""
+
+    hidden_size: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    value_head_dim: int
+
+
+def heads(
+    config: Config,
+    *,
+    hidden: int | None = None,
+    default_kv_heads: int | None = None,
+    head_dim_keys: Sequence[str] = ("head_dim",),
+    default_head_dim: int | None = None,
+) -> Heads:
+    """Return the heads under the usual keys; KV heads default to query heads, head_dim to hidden / heads."""
+    hidden = hidden or config.dimension("hidden_size")
+    query_heads = config.dimension("num_attention_heads", most=100_000)
+    kv_heads = config.optional("num_key_value_heads") or default_kv_heads or query_heads
+    config.divisible("num_attention_heads", query_heads, "num_key_value_heads", kv_heads)
+    head_dim = config.optional(*head_dim_keys) or default_head_dim
+    if head_dim is None:
+        head_dim = config.divisible("hidden_size", hidden, "num_attention_heads", query_heads)
+    return Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
+
+
+def qkv(shape: Heads, *, bias: bool = False, gate_outputs: int = 0) -> Projection:
+    """Return query, key and value as one matmul; `gate_outputs` columns of an output gate ride along."""
+    kv_outputs = shape.kv_heads * (shape.head_dim + shape.value_head_dim)
+    outputs = shape.query_heads * shape.head_dim + gate_outputs + kv_outputs
+    return Projection(
+        "qkv",
+        "attention",
+        shape.hidden_size,
+        outputs,
+        "columns",
+        bias=outputs if bias else 0,
+        kv_outputs=kv_outputs,
+        kv_heads=shape.kv_heads,
+    )
+
+
+def attention_output(shape: Heads, *, bias: bool = False) -> Projection:
+    """Return the matmul that brings the heads back to the hidden size."""
+    inputs = shape.query_heads * shape.value_head_dim
+    return Projection(
+        "o", "attention", inputs, shape.hidden_size, "rows", bias=shape.hidden_size if bias else 0
+    )
+
+
+def attention(
+    shape: Heads,
+    window_tokens: int | None = None,
+    *,
+    chunked: bool = False,
+    cached: bool = True,
+    sinks: bool = False,
+    query_key_norms: Literal["none", "head", "wide"] = "none",
+) -> Attention:
+    """Return the mixer of these heads."""
+    return Attention(
+        shape.query_heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.value_head_dim,
+        window_tokens=window_tokens,
+        chunked=chunked,
+        cached=cached,
+        biases_softmax=sinks,
+        query_key_norms=query_key_norms,
+    )
+
+
+def gated_mlp(
+    hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
+) -> tuple[Projection, ...]:
+    """Return gate and up as one matmul, and down (SwiGLU, GeGLU)."""
+    prefix = "shared_" if tensor_class == "shared_expert" else ""
+    return (
+        Projection(
+            f"{prefix}gate_up",
+            tensor_class,
+            hidden,
+            2 * intermediate,
+            "columns",
+            bias=2 * intermediate if bias else 0,
+        ),
+        Projection(f"{prefix}down", tensor_class, intermediate, hidden, "rows", bias=hidden if bias else 0),
+    )
+
+
+def plain_mlp(
+    hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
+) -> tuple[Projection, ...]:
+    """Return up and down of a feed-forward without a gate."""
+    prefix = "shared_" if tensor_class == "shared_expert" else ""
+    return (
+        Projection(
+            f"{prefix}up", tensor_class, hidden, intermediate, "columns", bias=intermediate if bias else 0
+        ),
+        Projection(f"{prefix}down", tensor_class, intermediate, hidden, "rows", bias=hidden if bias else 0),
+    )
+
+
+def router(hidden: int, experts: int, *, bias: bool = False, multiplied_in: str | None = None) -> Projection:
+    """Return the matmul that scores the experts; every rank holds it whole."""
+    biases = experts if bias else 0
+    return Projection("router", "router", hidden, experts, "none", bias=biases, multiplied_in=multiplied_in)
+
+
+def routed(
+    config: Config,
+    experts: int,
+    per_token: int,
+    hidden: int,
+    intermediate: int,
+    *,
+    gated: bool = True,
+    bias: int = 0,
+) -> Experts:
+    """Return the routed experts, with the number per token checked."""
+    if per_token > experts:
+        raise config.error(
+            "num_experts_per_tok",
+            f"{per_token} of {experts} experts",
+            f"allowed: a whole number from 1 to {experts}",
+        )
+    return Experts(experts, per_token, hidden, intermediate, gated=gated, bias=bias)
+
+
+def latent_attention(
+    config: Config,
+    hidden: int,
+    *,
+    attention_bias: bool = False,
+    indexer: bool = False,
+    index_cached: bool = True,
+) -> tuple[LatentAttention, tuple[Projection, ...], int]:
+    """Return mixer, matmuls and norm parameters of multi-head latent attention.
+
+    The first matmul carries both low-rank inputs (q_a where there is one, and kv_a), as engines fuse
+    them; kv_a is replicated on every rank, and so is q_a. The indexer of DeepSeek V3.2 adds its
+    queries (from the query latent), its one key per token, and its head weights.
+    """
+    query_heads = config.dimension("num_attention_heads", most=100_000)
+    rope = config.dimension("qk_rope_head_dim")
+    nope = config.dimension("qk_nope_head_dim")
+    value = config.dimension("v_head_dim")
+    kv_rank = config.dimension("kv_lora_rank")
+    q_rank = config.optional("q_lora_rank")
+    q_outputs = query_heads * (nope + rope)
+    norm = kv_rank
+    kv_a = Projection(
+        "kv_a", "attention", hidden, kv_rank + rope, "none", bias=kv_rank + rope if attention_bias else 0
+    )
+    into: tuple[Projection, ...]
+    if q_rank is None:
+        into = (Projection("q", "attention", hidden, q_outputs, "columns"), kv_a)
+    else:
+        norm += q_rank
+        q_a = Projection("q_a", "attention", hidden, q_rank, "none", bias=q_rank if attention_bias else 0)
+        into = (q_a, kv_a, Projection("q_b", "attention", q_rank, q_outputs, "columns"))
+    out = (
+        Projection("kv_b", "attention", kv_rank, query_heads * (nope + value), "columns"),
+        Projection(
+            "o", "attention", query_heads * value, hidden, "rows", bias=hidden if attention_bias else 0
+        ),
+    )
+    index_heads = index_dim = top = 0
+    indexing: tuple[Projection, ...] = ()
+    if indexer:
+        index_heads = config.dimension("index_n_heads")
+        index_dim = config.dimension("index_head_dim")
+        top = config.dimension("index_topk")
+    if indexer and index_cached:
+        indexing = (
+            Projection("index_q", "attention", q_rank or hidden, index_heads * index_dim, "none"),
+            Projection("index_k", "attention", hidden, index_dim, "none"),
+            Projection("index_weights", "attention", hidden, index_heads, "none"),
+        )
+        norm += 2 * index_dim
+    mixer = LatentAttention(
+        query_heads, kv_rank, rope, nope, value, index_heads, index_dim, top, index_cached=index_cached
+    )
+    return mixer, into + out + indexing, norm
+
+
+def decoder_layer(
+    mixer: Mixer, mixing: Sequence[Projection], feed_forward: Part, norm_parameters: int, **more: int
+) -> Layer:
+    """Return one block: mixer, its matmuls, its feed-forward."""
+    matmuls, experts = feed_forward
+    return Layer((mixer,), (*mixing, *matmuls), experts, norm_parameters, **more)
+
+
+def decoder(
+    config: Config,
+    name: str,
+    layers: Sequence[Layer],
+    *,
+    hidden: int,
+    tied_default: bool = False,
+    final_norm: int | None = None,
+    embedding_parameters: int | None = None,
+    head_bias: bool = False,
+    vision_parameters: int = 0,
+    vocabulary: int | None = None,
+    other_parameters: int = 0,
+    tied: bool | None = None,
+) -> Network:
+    """Return the whole network: token embedding, layers, final norm, LM head."""
+    vocabulary = vocabulary or config.dimension("vocab_size")
+    if tied is None:
+        tied = config.flag("tie_word_embeddings", default=tied_default)
+    return Network(
+        name=name,
+        model_type=config.model_type,
+        hidden_size=hidden,
+        vocabulary_size=vocabulary,
+        layers=tuple(layers),
+        lm_head=Projection(
+            "lm_head", "lm_head", hidden, vocabulary, "columns", bias=vocabulary if head_bias else 0
+        ),
+        tied_embeddings=tied,
+        embedding_parameters=vocabulary * hidden if embedding_parameters is None else embedding_parameters,
+        final_norm_parameters=hidden if final_norm is None else final_norm,
+        vision_parameters=vision_parameters,
+        other_parameters=other_parameters,
+        max_context_tokens=config.optional(
+            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
+        ),
+        notes=tuple(config.notes),
+        keys_used=tuple(config.keys_used),
+    )
+
+
+def with_vision(network: Network, config: Config, vision_parameters: int) -> Network:
+    """Return a text network as the text half of a model that also sees."""
+    return replace(
+        network,
+        model_type=config.model_type,
+        vision_parameters=vision_parameters,
+        notes=tuple(config.notes),
+        keys_used=tuple(config.keys_used),
+    )

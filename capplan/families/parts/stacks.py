@@ -1,0 +1,199 @@
+"""Whole stacks of attention and feed-forward: what most families are, up to a few traits."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import (
+    Heads,
+    Part,
+    attention,
+    attention_output,
+    decoder,
+    decoder_layer,
+    gated_mlp,
+    heads,
+    plain_mlp,
+    qkv,
+    routed,
+    router,
+)
+from capplan.model.network import Layer, Network, Projection
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """What distinguishes the families that are a stack of attention and feed-forward blocks."""
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    gated: bool = True
+    norms: int = 2
+    """Norms of the hidden size per layer."""
+    norm_bias: bool = False
+    """Layer norm with bias instead of RMS norm."""
+    head_norms: bool = False
+    """A norm of queries and one of keys, of one head's width each."""
+    wide_norms: bool = False
+    """The same over all heads at once."""
+    tied: bool = False
+    """What a missing tie_word_embeddings means."""
+    sinks: bool = False
+    final_norm: bool = True
+
+
+def attention_norms(shape: Heads, traits: Dense) -> int:
+    """Return the norm and sink parameters inside attention."""
+    count = shape.query_heads if traits.sinks else 0
+    if traits.head_norms:
+        count += 2 * shape.head_dim
+    if traits.wide_norms:
+        count += (shape.query_heads + shape.kv_heads) * shape.head_dim
+    return count
+
+
+def block(
+    shape: Heads, traits: Dense, feed_forward: Part, *, window: int | None = None, chunked: bool = False
+) -> Layer:
+    """Return one layer of attention and feed-forward."""
+    width = shape.hidden_size * (2 if traits.norm_bias else 1)
+    norms: Literal["none", "head", "wide"] = (
+        "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
+    )
+    return decoder_layer(
+        attention(shape, window, chunked=chunked, sinks=traits.sinks, query_key_norms=norms),
+        (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
+        feed_forward,
+        traits.norms * width + attention_norms(shape, traits),
+    )
+
+
+def dense_mlp(config: Config, shape: Heads, traits: Dense, *keys: str, default: int | None = None) -> Part:
+    """Return the dense feed-forward that `intermediate_size` (or the keys given) describes."""
+    intermediate = config.dimension(*(keys or ("intermediate_size",)), default=default)
+    make = gated_mlp if traits.gated else plain_mlp
+    return make(shape.hidden_size, intermediate, bias=traits.mlp_bias), None
+
+
+def dense_decoder(
+    config: Config,
+    name: str,
+    traits: Dense,
+    *,
+    shape: Heads | None = None,
+    windows: Sequence[int | None] | None = None,
+    head_bias: bool = False,
+) -> Network:
+    """Return a network whose layers differ at most in their window."""
+    shape = shape or heads(config)
+    layers = config.layers()
+    part = dense_mlp(config, shape, traits)
+    return sparse_decoder(
+        config,
+        name,
+        traits,
+        [part] * layers,
+        shape=shape,
+        windows=windows or [None] * layers,
+        head_bias=head_bias,
+    )
+
+
+def sparse_decoder(
+    config: Config,
+    name: str,
+    traits: Dense,
+    parts: Sequence[Part],
+    *,
+    shape: Heads,
+    windows: Sequence[int | None] | None = None,
+    head_bias: bool = False,
+) -> Network:
+    """Return a network whose layers differ in feed-forward and window."""
+    made: dict[tuple[int, int | None], Layer] = {}
+    layers = []
+    for part, window in zip(parts, windows or [None] * len(parts), strict=True):
+        key = (id(part), window)
+        if key not in made:
+            made[key] = block(shape, traits, part, window=window)
+        layers.append(made[key])
+    final = shape.hidden_size * (2 if traits.norm_bias else 1) if traits.final_norm else 0
+    return decoder(
+        config,
+        name,
+        layers,
+        hidden=shape.hidden_size,
+        tied_default=traits.tied,
+        final_norm=final,
+        head_bias=head_bias,
+    )
+
+
+def mixture(
+    config: Config,
+    hidden: int,
+    *,
+    experts: int,
+    per_token: int,
+    intermediate: int,
+    shared: int = 0,
+    shared_gate: bool = False,
+    router_bias: bool = False,
+    router_in: str | None = None,
+    expert_bias: bool = False,
+) -> Part:
+    """Return a mixture of experts: router, shared experts as one dense feed-forward, routed experts."""
+    matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias, multiplied_in=router_in),)
+    if shared:
+        matmuls += gated_mlp(hidden, shared, tensor_class="shared_expert")
+    if shared_gate:
+        matmuls += (Projection("shared_gate", "shared_expert", hidden, 1, "none"),)
+    bias = 2 * intermediate + hidden if expert_bias else 0
+    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
+
+
+def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
+    """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones, so many where the file is silent."""
+    width = config.dimension("moe_intermediate_size")
+    return mixture(
+        config,
+        hidden,
+        experts=config.dimension("n_routed_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("n_shared_experts", default=shared_experts) * width,
+    )
+
+
+def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sparse: int) -> list[Part]:
+    """Return dense layers first, then mixtures; `mlp_layer_types` decides where it is given."""
+    kinds = config.items("mlp_layer_types", length=layers)
+    if kinds is None:
+        return [dense if i < first_sparse else sparse for i in range(layers)]
+    for i, kind in enumerate(kinds[:layers]):
+        if kind not in ("dense", "sparse"):
+            raise config.error(f"mlp_layer_types[{i}]", f"{kind!r} is not known", "allowed: dense, sparse")
+    return [sparse if kind == "sparse" else dense for kind in kinds[:layers]]
+
+
+def layer_windows(
+    config: Config, layers: int, window: int | None, *, default: Iterable[bool] | None = None
+) -> tuple[int | None, ...]:
+    """Return the window of each layer, from `layer_types` or from the default (True where it slides)."""
+    kinds = config.items("layer_types", length=layers)
+    if kinds is not None:
+        for i, kind in enumerate(kinds[:layers]):
+            if kind not in ("full_attention", "sliding_attention", "chunked_attention"):
+                raise config.error(
+                    f"layer_types[{i}]",
+                    f"{kind!r} is not known",
+                    "allowed: full_attention, sliding_attention",
+                )
+        slides = [kind != "full_attention" for kind in kinds[:layers]]
+    else:
+        slides = list(default) if default is not None else [window is not None] * layers
+    if any(slides) and window is None:
+        raise config.missing("sliding_window")
+    return tuple(window if sliding else None for sliding in slides)

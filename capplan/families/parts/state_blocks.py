@@ -1,0 +1,144 @@
+"""The mixers with a fixed state that families share: Mamba-1, Mamba-2, gated delta net."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capplan.families.config import Config
+from capplan.model.network import LinearAttention, Mixer, Projection, StateSpace
+
+
+@dataclass(frozen=True, slots=True)
+class StateBlock:
+    """A mixer with its matmuls and its small tensors."""
+
+    mixer: Mixer
+    projections: tuple[Projection, ...]
+    state_parameters: int
+    """Convolution taps and biases, A, D, dt bias."""
+    norm_parameters: int = 0
+
+
+def rank_of(config: Config, key: str, hidden: int) -> int:
+    """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up."""
+    value = config.found(key)[1]
+    if value is None or value == "auto":
+        return -(-hidden // 16)
+    return config.dimension(key)
+
+
+def mamba1(
+    config: Config,
+    hidden: int,
+    *,
+    inner: int,
+    state: int,
+    kernel: int,
+    dt_rank: int,
+    bias: bool,
+    conv_bias: bool,
+    inner_norms: bool = False,
+) -> StateBlock:
+    """Return a Mamba-1 block; `inner_norms` are Jamba's norms of step size, B and C."""
+    del config  # same signature as mamba2
+    projections = (
+        Projection("in_proj", "attention", hidden, 2 * inner, "columns", bias=2 * inner if bias else 0),
+        Projection("x_proj", "state", inner, dt_rank + 2 * state, "rows"),
+        Projection("dt_proj", "state", dt_rank, inner, "columns", bias=inner),
+        Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
+    )
+    taps = inner * kernel + (inner if conv_bias else 0)
+    return StateBlock(
+        StateSpace(1, inner, 1, inner, state, 1, inner, kernel),
+        projections,
+        taps + inner * state + inner,
+        dt_rank + 2 * state if inner_norms else 0,
+    )
+
+
+def mamba2(
+    config: Config,
+    hidden: int,
+    *,
+    heads: int,
+    head_dim: int,
+    state: int,
+    groups: int,
+    kernel: int,
+    bias: bool,
+    conv_bias: bool,
+    gated_norm: bool = True,
+    state_format: str = "fp32",
+) -> StateBlock:
+    """Return a Mamba-2 block: one input matmul for gate, x, B, C and step size."""
+    inner = heads * head_dim
+    config.divisible("mamba heads", heads, "groups", groups)
+    channels = inner + 2 * groups * state
+    outputs = inner + channels + heads
+    projections = (
+        Projection(
+            "in_proj", "attention", hidden, outputs, "columns", bias=outputs if bias else 0,
+            kv_outputs=2 * groups * state, kv_heads=groups,
+        ),
+        Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
+    )  # fmt: skip
+    taps = channels * kernel + (channels if conv_bias else 0)
+    return StateBlock(
+        StateSpace(2, inner, heads, head_dim, state, groups, channels, kernel, state_format),
+        projections,
+        taps + 3 * heads,
+        inner if gated_norm else 0,
+    )
+
+
+def gated_delta_net(config: Config, hidden: int) -> StateBlock:
+    """Return the gated delta net of Qwen3-Next and Qwen3.5: one matmul for q, k, v and gate, one for beta and alpha."""
+    key_heads = config.dimension("linear_num_key_heads", default=16)
+    value_heads = config.dimension("linear_num_value_heads", default=32)
+    key_dim = config.dimension("linear_key_head_dim", default=128)
+    value_dim = config.dimension("linear_value_head_dim", default=128)
+    kernel = config.dimension("linear_conv_kernel_dim", default=4)
+    config.divisible("linear_num_value_heads", value_heads, "linear_num_key_heads", key_heads)
+    channels = 2 * key_heads * key_dim + value_heads * value_dim
+    inner = value_heads * value_dim
+    mixer = LinearAttention(
+        "gated_delta", key_heads, value_heads, key_dim, value_dim,
+        conv_channels=channels, conv_kernel=kernel, state_elements=value_heads * key_dim * value_dim,
+        state_format=state_format(config, "mamba_ssm_dtype"),
+    )  # fmt: skip
+    projections = (
+        Projection("in_proj_qkvz", "attention", hidden, channels + inner, "columns"),
+        Projection("in_proj_ba", "state", hidden, 2 * value_heads, "columns"),
+        Projection("out_proj", "attention", inner, hidden, "rows"),
+    )
+    return StateBlock(mixer, projections, channels * kernel + 2 * value_heads, value_dim)
+
+
+_STATE_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def state_format(config: Config, *keys: str) -> str:
+    """Return the format of the recurrent state; fp32, as the reference implementation, where no key says."""
+    name = config.text(*keys, default="float32").removeprefix("torch.")
+    if name not in _STATE_FORMATS:
+        raise config.error(keys[0], f"{name!r} is not known", f"allowed: {', '.join(_STATE_FORMATS)}")
+    return _STATE_FORMATS[name]
+
+
+def layer_kinds(
+    config: Config,
+    keys: Sequence[str],
+    layers: int,
+    names: dict[str, str],
+    default: Sequence[str] | None = None,
+) -> list[str]:
+    """Return what each layer is, from a list of names; `names` maps every known spelling to ours."""
+    kinds = config.items(*keys, length=layers)
+    if kinds is None:
+        if default is None:
+            raise config.missing(*keys)
+        return list(default)
+    key = config.found(*keys)[0]
+    for index, kind in enumerate(kinds[:layers]):
+        if not isinstance(kind, str) or kind not in names:
+            raise config.error(f"{key}[{index}]", f"{kind!r} is not known", f"allowed: {', '.join(names)}")
+    return [names[kind] for kind in kinds[:layers]]

@@ -1,1 +1,0 @@
-"""Files to values: configs, catalogues, scenarios, traces, measured results."""

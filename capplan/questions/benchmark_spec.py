@@ -1,0 +1,189 @@
+"""A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from capplan.accuracy import trtllm_bench
+from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.replay import SERVER_KINDS
+from capplan.engine.lookup import embedded, profile
+from capplan.engine.profile import EngineProfile
+from capplan.errors import unknown
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency
+from capplan.memory.usable import engine_memory_bytes
+from capplan.model.network import Network
+from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
+from capplan.readers.calibration.host import row_profile
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.recipes import NOMINAL_SHARE, recipe_settings
+from capplan.replica.spec import ReplicaSpec, network_as_run
+
+WEIGHT_DTYPES = {
+    "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
+    "fp4": "nvfp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4(mxfp4)": "mxfp4", "int4(awq)": "int4",
+    "int4(gptq)": "int4", "bfloat16": "bf16", "float16": "fp16",
+}  # fmt: skip
+"""What measured files call weight dtypes, and our name; None is what the checkpoint holds."""
+
+SPARE_CONTEXT_TOKENS = 200
+"""Longest context over the nominal request in InferenceX's runs."""
+
+CONTEXT_MARGIN = 1.25
+"""Maximum context over the mean request where the run does not state it: InferenceX leaves about this much."""
+
+
+@lru_cache(maxsize=256)
+def benchmark_network(model: str, weight_dtype: str) -> Network:
+    """Return the model of a row in the dtype that the row names; a checkpoint already in it is left as it is."""
+    if weight_dtype not in WEIGHT_DTYPES:
+        raise unknown("weight dtype", weight_dtype, WEIGHT_DTYPES, place="weights_dtype")
+    network = read_model(model, offline=True)
+    wanted = WEIGHT_DTYPES[weight_dtype]
+    if wanted is None or wanted in stored_dtypes(network):
+        return network
+    return in_weight_format(network, wanted)
+
+
+def cache_format(network: Network, asked: str, engine: str = "") -> str:
+    """Return the KV dtype: what the row names, else what the checkpoint asks for, else the activations'.
+
+    TensorRT-LLM's own fp8 and fp4 checkpoints all hold an fp8 cache scheme.
+    """
+    if asked in KV_FORMATS:
+        return asked
+    if asked not in {"", "auto"}:
+        raise unknown("KV dtype", asked, ("auto", *KV_FORMATS), place="kv_dtype")
+    narrow = bool(stored_dtypes(network) & {"fp8", "nvfp4"})
+    own = "fp8" if engine == "trtllm" and narrow else network.activation_format
+    return network.kv_format or own
+
+
+def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
+    """Return the fitted numbers of a row's device: the calibration file's where it is of that device."""
+    if calibration is None:
+        return efficiency_for(gpu)
+    from capplan.readers.calibration.file import read_calibration_file
+    from capplan.readers.calibration.measured_device import efficiency_from_calibration, same_device
+
+    kernels = read_calibration_file(calibration).kernels
+    own = kernels is not None and same_device(kernels.machine, gpu)
+    return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How the engine behind a row was started; None is the engine's default."""
+
+    profile: EngineProfile
+    kv_format: str
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    memory_fraction: float | None = None
+    expert_parallel: bool = False
+
+
+def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
+    """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
+    stated = benchmark.limits
+    kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
+    if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
+        return _tool_settings(benchmark, network, gpu, engine, kv_format)
+    recipe = recipe_settings(benchmark)
+    own = replace(
+        engine,
+        hold_steps=recipe.hold_steps or 0,
+        hold_share=recipe.hold_share or 0.0,
+        hold_prompts=int(recipe.hold_prompts == "group"),
+        gather_steps=recipe.gather_steps or 0,
+        poll_steps=recipe.poll_steps or 0,
+    )
+    if recipe.graph_tokens is not None:
+        own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
+    if recipe.expert_kernel:
+        own = replace(own, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
+    if recipe.embedded:
+        own = embedded(own)
+    sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
+    if sequences == "clients":
+        sequences = benchmark.concurrency
+    if tokens == "context":
+        longest = (benchmark.input_tokens + benchmark.output_tokens) / NOMINAL_SHARE
+        tokens = int(longest) + SPARE_CONTEXT_TOKENS
+    elif tokens == "two_prompts":
+        tokens = 2 * round(benchmark.input_tokens / NOMINAL_SHARE)
+    return RunSettings(
+        profile=own,
+        max_model_len=recipe.max_model_len,
+        kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
+        max_num_seqs=stated.get("max_num_seqs", sequences),
+        max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
+        memory_fraction=recipe.memory_fraction,
+        expert_parallel=recipe.expert_parallel or False,
+    )
+
+
+def _tool_settings(
+    benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile, kv_format: str
+) -> RunSettings:
+    """Return what `trtllm-bench` chooses."""
+    prompt, answer = benchmark.input_tokens, benchmark.output_tokens
+    held = trtllm_bench.cache_requests(
+        network,
+        benchmark.sharding,
+        engine_memory_bytes(gpu),
+        kv_bytes_per_element(kv_format),
+        prompt + answer,
+    )
+    stages = int(benchmark.sharding.pipeline)
+    batch, tokens = trtllm_bench.limits(held, prompt, answer, stages)
+    if not engine.chunked:
+        tokens = max(tokens, int(prompt) + batch)
+    return RunSettings(
+        engine,
+        kv_format,
+        max_num_seqs=batch * stages,
+        max_num_batched_tokens=tokens,
+        memory_fraction=trtllm_bench.memory_fraction(engine.version),
+    )
+
+
+def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> ReplicaSpec:
+    """Return the replica that ran a benchmark.
+
+    Parameters
+    ----------
+    benchmark : what was measured
+    calibration : fitted numbers to use where the benchmark ran on the device that they were measured on
+
+    Returns
+    -------
+    the replica as it is asked for; InputError where a name is not known
+    """
+    network = benchmark_network(benchmark.model, benchmark.weight_format)
+    gpu = device(benchmark.device)
+    tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
+    longest = network.max_context_tokens or tokens
+    version = recipe_settings(benchmark).engine_version or benchmark.engine_version
+    engine = profile(benchmark.engine, version)
+    network = network_as_run(network, engine)
+    sharding = benchmark.sharding
+    run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
+    return ReplicaSpec(
+        network=network,
+        device=gpu,
+        efficiency=row_efficiency(gpu, calibration),
+        profile=run.profile,
+        sharding=replace(sharding, expert=sharding.tensor) if run.expert_parallel else sharding,
+        kv_format=run.kv_format,
+        max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
+        max_num_seqs=run.max_num_seqs,
+        max_num_batched_tokens=run.max_num_batched_tokens,
+        gpu_memory_utilization=run.memory_fraction,
+        typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
+        offline=benchmark.kind not in SERVER_KINDS,
+    )

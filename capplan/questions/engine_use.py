@@ -1,0 +1,134 @@
+"""What flags and scenario ask of the engines of a simulation: a scheduler, offload tiers, speculation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.engine_use import Drafting, EngineUse, TierSize
+from capplan.fleet.scenario import Scenario, SpeculationPlan
+from capplan.questions.speculation import draft_beside
+from capplan.readers.quantity import BYTES, BYTES_PER_S, quantity
+from capplan.replica.spec import ReplicaSpec
+from capplan.replica.speculation import DraftModel
+
+DRAFT_TOKENS = 4
+"""Drafted in a round where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationFlags:
+    """Speculation as flags say it; what is left out comes from the scenario."""
+
+    draft: str | None = None
+    draft_step_s: float | None = None
+    draft_tokens: int | None = None
+    acceptance_fraction: float | None = None
+
+
+def tier_of(text: Any) -> TierSize:
+    """Return a tier written as NAME:CAPACITY or NAME:CAPACITY@RATE.
+
+    Examples
+    --------
+    >>> tier_of("nvme:8 TB@14 GB/s")
+    TierSize(name='nvme', capacity_bytes=8000000000000.0, bytes_per_s=14000000000.0)
+    """
+    name, colon, rest = str(text).partition(":")
+    size, at, rate = rest.partition("@")
+    if not colon or not name.strip():
+        raise InputError(
+            f"--kv-offload: {text!r} is not a name and a size; write it as 'host:512 GB' or 'nvme:8 TB@14 GB/s'"
+        )
+    capacity = quantity(size, BYTES, "--kv-offload")
+    speed = quantity(rate, BYTES_PER_S, "--kv-offload") if at else None
+    if not capacity > 0.0 or (speed is not None and not speed > 0.0):
+        raise InputError(f"--kv-offload: {text!r} must have a size and a rate above zero")
+    return TierSize(name.strip().lower(), capacity, speed)
+
+
+def engine_use_of(
+    scenario: Scenario,
+    target: ReplicaSpec,
+    *,
+    scheduler: Any = None,
+    batch_timeout_s: float | None = None,
+    tiers: Sequence[Any] | None = None,
+    speculation: SpeculationFlags | None = None,
+    reuse_preempted: bool = False,
+    offline: bool = False,
+) -> tuple[EngineUse, tuple[Assumption, ...]]:
+    """Return what is asked of the engines, flags before the scenario.
+
+    Parameters
+    ----------
+    scenario : may name tiers and a speculation
+    target : the replica that is simulated
+    scheduler, batch_timeout_s : how it forms its steps; None: as the engine does
+    tiers : written as in `tier_of`
+    speculation : flags
+    reuse_preempted : whether a preempted request finds its own blocks again
+    offline : how a draft model is looked up
+
+    Returns
+    -------
+    what is asked, and what was assumed
+
+    Raises
+    ------
+    InputError
+        a flag that cannot be read, or half a speculation
+    """
+    plan = _speculation(scenario.speculation, speculation or SpeculationFlags())
+    drafting: Drafting | None = None
+    stated: tuple[Assumption, ...] = ()
+    if plan is not None:
+        drafting, stated = _drafting(plan, target, offline=offline)
+    sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
+    names = [size.name for size in sizes]
+    if len(set(names)) < len(names):
+        raise InputError(f"--kv-offload: {', '.join(names)}; give each tier its own name")
+    return EngineUse(scheduler, batch_timeout_s, sizes, drafting, reuse_preempted), stated
+
+
+def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:
+    """Return the speculation of the scenario with the flags in its place."""
+    if flags == SpeculationFlags():
+        return said
+    given = flags.draft is not None or flags.draft_step_s is not None
+    if flags.draft is not None and flags.draft_step_s is not None:
+        raise InputError("give either --draft MODEL or --draft-step-time, not both")
+    if not given and said is None:
+        raise InputError(
+            "speculation needs the cost of a draft: --draft llama-3.2-1b or --draft-step-time '2 ms', "
+            "or a speculation section in the scenario"
+        )
+    acceptance = flags.acceptance_fraction
+    if acceptance is None and said is None:
+        raise InputError("speculation needs the share of drafts that are accepted: --acceptance 0.7")
+    default = SpeculationPlan(acceptance or 0.0, DRAFT_TOKENS) if said is None else said
+    return SpeculationPlan(
+        default.acceptance_fraction if acceptance is None else acceptance,
+        flags.draft_tokens or default.draft_tokens,
+        flags.draft if given else default.draft,
+        flags.draft_step_s if given else default.draft_step_s,
+    )
+
+
+def _drafting(
+    plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
+) -> tuple[Drafting, tuple[Assumption, ...]]:
+    draft: DraftModel | float
+    if plan.draft is not None:
+        draft, stated = draft_beside(plan.draft, target, offline=offline)
+    else:
+        assert plan.draft_step_s is not None
+        draft = plan.draft_step_s
+        stated = (
+            Assumption(
+                f"one step of the draft takes {draft * 1e3:g} ms and no memory, as stated",
+                "--draft-step-time, --draft",
+            ),
+        )
+    return Drafting(draft, plan.acceptance_fraction, plan.draft_tokens), stated

@@ -1,0 +1,143 @@
+"""A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from capplan.assumption import Assumption, assumption_of
+from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.fleet.candidates import Ranges
+from capplan.fleet.cheapest import cheapest_fleet
+from capplan.fleet.demand import demand_of
+from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.price import ChosenPrice
+from capplan.fleet.scenario import Scenario
+from capplan.fleet.search import Question
+from capplan.model.network import Network
+from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.questions.benchmark_spec import row_efficiency
+from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.catalogue.intervals import shipped_intervals
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.prices import scenario_prices
+from capplan.replica.spec import network_as_run
+
+TENSOR_PARALLEL = (1, 2, 4, 8)
+PIPELINE_PARALLEL = (1, 2)
+LONGEST_STEP = 1024
+"""The longest context that is planned for is rounded up to whole steps of this many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedFleet:
+    """The question, what it costs, and what was assumed to ask it."""
+
+    scenario: Scenario
+    question: Question
+    prices: dict[str, ChosenPrice | None]
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network], list[Assumption]]:
+    try:
+        shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
+    except InputError as error:
+        raise InputError(f"{scenario.path}: model: {error}") from error
+    networks: dict[str, Network] = {}
+    assumed: list[Assumption] = []
+    for dtype in scenario.weight_dtypes:
+        if dtype is None:
+            networks["auto"] = shipped
+            continue
+        networks[dtype] = in_weight_format(shipped, dtype)
+        assumed += [assumption_of(text) for text in weight_format_assumptions(shipped, dtype)]
+    return networks, assumed
+
+
+def _context(
+    scenario: Scenario, network: Network, longest_request: int
+) -> tuple[int, list[Assumption], list[str]]:
+    """Return the context that replicas are started with: what was asked, else room for the longest request."""
+    most = network.max_context_tokens
+    if scenario.max_model_len is not None:
+        over = most is not None and scenario.max_model_len > most
+        text = f"max_model_len {scenario.max_model_len} is over the model's longest context of {most} tokens"
+        return scenario.max_model_len, [], [text] if over else []
+    wanted = LONGEST_STEP * ceil(longest_request / LONGEST_STEP)
+    tokens = wanted if most is None else min(wanted, most)
+    what = f"max_model_len {tokens}: room for the longest request in a thousand"
+    warnings = []
+    if most is not None and longest_request > most:
+        warnings = [f"one request in a thousand is over the model's {most} tokens and is cut"]
+    return tokens, [Assumption(what, "max_model_len")], warnings
+
+
+def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
+    """Return the question that a scenario asks; InputError where it cannot be asked."""
+    networks, assumed = _networks(scenario, offline=offline)
+    first = next(iter(networks.values()))
+    demand = demand_of(scenario)
+    tokens, context_assumed, warnings = _context(scenario, first, demand.longest_tokens)
+    engine = profile(scenario.engine, scenario.engine_version)
+    calibration = Path(scenario.calibration) if scenario.calibration else None
+    limits = scenario.fleet
+    hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
+    engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
+    prices, price_warnings = scenario_prices(scenario)
+    if scenario.speculation:
+        warnings.append("speculation counts in capplan simulate alone: plans are sized without it")
+    if scenario.kv_offload and not demand.reuses:
+        warnings.append("kv_offload finds nothing: no traffic says what a larger prefix cache would find")
+    if not scenario.slo.targets:
+        warnings.append("no slo: plans are sized for throughput alone, and people may wait")
+    if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
+        raise InputError(
+            f"{scenario.path}: a mean request has {demand.lengths.input_tokens:.0f} + "
+            f"{demand.lengths.output_tokens:.0f} tokens, over the context of {tokens}\n  raise max_model_len"
+        )
+    question = Question(
+        networks={name: network_as_run(network, engine) for name, network in networks.items()},
+        devices=limits.hardware,
+        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
+        kv_formats=scenario.kv_dtypes,
+        profile=engine,
+        ranges=Ranges(
+            limits.tensor_parallel or TENSOR_PARALLEL,
+            limits.pipeline_parallel or PIPELINE_PARALLEL,
+            max_devices_per_replica=limits.max_devices_per_replica,
+        ),
+        demand=demand,
+        slo=scenario.slo,
+        intervals=shipped_intervals(),
+        max_model_len=tokens,
+        max_num_seqs=scenario.max_num_seqs,
+        max_num_batched_tokens=scenario.max_num_batched_tokens,
+        gpu_memory_utilization=scenario.gpu_memory_utilization,
+    )
+    # A flag of the command line is a key of a scenario.
+    flags = [assumption_of(text) for text in engine.assumptions]
+    stated = [Assumption(a.what, a.replace.removeprefix("--").replace("-", "_")) for a in flags]
+    paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
+    return AskedFleet(
+        scenario,
+        question,
+        prices,
+        (*scenario.assumptions, *assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*warnings, *host_warnings, *price_warnings),
+    )
+
+
+def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
+    """Return the fleets that serve a scenario within its own limits, cheapest first, and what was rejected."""
+    limits = asked.scenario.fleet
+    return cheapest_fleet(
+        asked.question,
+        headroom_fraction=limits.headroom_fraction,
+        spare_replicas=limits.spare_replicas,
+        prices=asked.prices,
+        max_devices=limits.max_devices,
+        progress=progress,
+    )

@@ -1,0 +1,192 @@
+"""The schema of a scenario YAML: what may be written, before anything is resolved."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from capplan.questions.length_record import LengthRecord
+from capplan.readers.catalogue.prices import Commitment
+from capplan.readers.record import (
+    Bytes,
+    BytesPerS,
+    Fraction,
+    Headroom,
+    Number,
+    Record,
+    RequestsPerS,
+    Seconds,
+    SecondsOrZero,
+    Share,
+    Tokens,
+    UsdPerHour,
+    UsdPerKwh,
+    one_or_more,
+)
+
+
+def _as_list(written: object) -> object:
+    return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
+
+
+Count = Annotated[int, Field(ge=1)]
+Counts = Annotated[
+    list[Count],
+    BeforeValidator(_as_list),
+    Field(min_length=1),
+    one_or_more({"type": "integer", "minimum": 1}),
+]
+Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})]
+
+
+class SharedPrefix(Record):
+    """Leading tokens that the prompts of a class have in common, such as a system prompt."""
+
+    tokens: Tokens
+    hit_fraction: Fraction
+    """Share of the requests that find it in the cache."""
+
+
+class Traffic(Record):
+    """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
+
+    name: str = "requests"
+    request_rate: RequestsPerS | None = None
+    """At peak."""
+    users: Number | None = None
+    """At work at the same time; each waits for an answer, thinks, and asks again."""
+    think_time: SecondsOrZero | None = None
+    """From an answer to the next request."""
+    requests: Number | None = None
+    """A batch job of so many requests."""
+    within: Seconds | None = None
+    """Time that a batch job may take."""
+    trace: str | None = None
+    """File with arrivals and lengths, relative to this one."""
+    input_tokens: LengthRecord | None = None
+    output_tokens: LengthRecord | None = None
+    shared_prefix: SharedPrefix | None = None
+    arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
+    priority: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
+    deadline: Seconds | None = None
+    """In a simulation a request that has waited so long is shed."""
+
+
+class Promise(Record):
+    """Limits on time to first token, time per output token, gap between tokens, and whole answers."""
+
+    ttft_mean: Seconds | None = None
+    ttft_p50: Seconds | None = None
+    ttft_p90: Seconds | None = None
+    ttft_p95: Seconds | None = None
+    ttft_p99: Seconds | None = None
+    tpot_mean: Seconds | None = None
+    tpot_p50: Seconds | None = None
+    tpot_p90: Seconds | None = None
+    tpot_p95: Seconds | None = None
+    tpot_p99: Seconds | None = None
+    itl_mean: Seconds | None = None
+    itl_p50: Seconds | None = None
+    itl_p90: Seconds | None = None
+    itl_p95: Seconds | None = None
+    itl_p99: Seconds | None = None
+    e2e_mean: Seconds | None = None
+    e2e_p50: Seconds | None = None
+    e2e_p90: Seconds | None = None
+    e2e_p95: Seconds | None = None
+    e2e_p99: Seconds | None = None
+    confidence: Share | None = None
+    """Probability with which all of them must hold; 50 % sizes by the central prediction."""
+
+
+class Fleet(Record):
+    """What may be bought."""
+
+    hardware: Names | None = None
+    """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
+    headroom: Headroom | None = None
+    """Share of the capacity that stays unused at peak."""
+    spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    start_up: SecondsOrZero | None = None
+    """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
+    burst: Annotated[float, Field(ge=1, le=100)] | None = None
+    """A burst to be ready for, as a multiple of the busiest minute of a trace."""
+    tensor_parallel: Counts | None = None
+    pipeline_parallel: Counts | None = None
+    expert_parallel: Counts | None = None
+    data_parallel: Counts | None = None
+    max_gpus: Count | None = None
+    """Of the whole fleet."""
+    max_gpus_per_replica: Count | None = None
+    weight_dtypes: Names | None = None
+    """Tried besides weight_dtype."""
+    kv_dtypes: Names | None = None
+    """Tried besides kv_dtype."""
+
+
+class OffloadMemory(Record):
+    """Memory behind that of the devices of one replica, for prefixes that have no room there."""
+
+    name: str
+    """host, nvme, remote, ... from the fastest to the slowest."""
+    capacity: Bytes
+    bandwidth: BytesPerS | None = None
+    """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
+
+
+class Speculation(Record):
+    """Speculative decoding: a draft model, or the time of one of its steps."""
+
+    acceptance: Fraction
+    """Chance that a draft token is accepted given that all before it were."""
+    draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    """Drafted in one round."""
+    draft: str | None = None
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    draft_step_time: Seconds | None = None
+
+
+class Prices(Record):
+    """Which prices count."""
+
+    commitment: Commitment | None = None
+    provider: str | None = None
+    """A provider, or any: the middle of all."""
+    region: str | None = None
+    per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
+    """Your own price by hardware name."""
+    file: str | None = None
+    """Your own price YAML, relative to this file."""
+    electricity: UsdPerKwh | None = None
+    """Added to the price; leave out for rented machines."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
+    """Power usage effectiveness of the building."""
+
+
+class ScenarioFile(Record):
+    """One question: what serves this traffic on this model within these limits, and what does it cost."""
+
+    name: str
+    description: str = ""
+    model: str
+    """Hugging Face id, shipped alias, or path relative to this file."""
+    revision: str | None = None
+    weight_dtype: str | None = None
+    """as-published, fp8, int4, ..."""
+    kv_dtype: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    max_model_len: Tokens | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Tokens | None = None
+    gpu_memory_utilization: Share | None = None
+    calibration: str | None = None
+    kv_offload: list[OffloadMemory] = Field(default_factory=list)
+    """From the fastest to the slowest; for traffic that says which prefixes come again."""
+    speculation: Speculation | None = None
+    """Counted by capplan simulate alone."""
+    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    slo: Promise = Field(default_factory=Promise)
+    fleet: Fleet = Field(default_factory=Fleet)
+    prices: Prices = Field(default_factory=Prices)

@@ -1,0 +1,225 @@
+"""What `simulate` and `sweep` are asked: the scenario's plan (or one that is given), and the requests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError
+from capplan.fleet.candidates import Layout
+from capplan.fleet.demand import sampled_requests
+from capplan.fleet.engine_use import EngineUse, engines_of
+from capplan.fleet.finalists import spec_of_layout
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.simulation import BY_ITSELF, Stream, capacity_per_s, selected_requests
+from capplan.fleet.sweep import seen_demand
+from capplan.model.sharding import Sharding
+from capplan.questions.benchmark_spec import row_efficiency
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.scenario import read_scenario
+from capplan.questions.workload_file import is_workload
+from capplan.readers.calibration.host import refitted_profile
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.traces.trace import Trace, read_trace
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import ReplicaSpec
+from capplan.serving.requests import Admission, Requests
+from capplan.workload.request_class import RequestClass
+
+SAMPLED_SECONDS = 600.0
+MOST_SAMPLED = 1_000_000
+Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The plan that is simulated, and how it came about."""
+
+    asked: AskedFleet
+    spec: ReplicaSpec
+    replicas: int
+    """That serve; spares stand by."""
+    name: str
+    why: str
+    plan: FleetPlan | None = None
+
+
+def layout_name(layout: Layout, weight_dtype: str) -> str:
+    """Return a layout in a few words, such as 'h100-sxm TP2 fp8'."""
+    return f"{layout.device.name} {layout.in_words(weight_dtype)}"
+
+
+def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
+    """Return the question of a scenario file."""
+    return asked_fleet(read_scenario(path), offline=offline)
+
+
+def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
+    """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
+    found = fleet_for(asked, progress)
+    if not found.plans:
+        raise TargetError(
+            f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
+            f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
+        )
+    return found.plans
+
+
+def chosen_plan(
+    asked: AskedFleet,
+    *,
+    hardware: str | None = None,
+    sharding: Sharding | None = None,
+    replicas: int | None = None,
+    progress: Progress = None,
+) -> Chosen:
+    """Return the named plan, or else the one that the fleet search chooses for the scenario."""
+    if hardware is None and sharding is None:
+        plan = fleet_plans(asked, progress)[0]
+        serving = plan.replicas - plan.spare_replicas
+        why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
+        return Chosen(
+            asked,
+            spec_of_layout(plan.layout, plan.weight_dtype, asked.question),
+            replicas or serving,
+            layout_name(plan.layout, plan.weight_dtype),
+            why,
+            plan,
+        )
+    question = asked.question
+    target = device(hardware) if hardware else question.devices[0]
+    if target.name not in question.efficiencies:
+        calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
+        refitted_profile(calibration, question.profile, target)  # refuses host times of another device
+        efficiencies = {**question.efficiencies, target.name: row_efficiency(target, calibration)}
+        question = replace(question, efficiencies=efficiencies)
+    dtype, network = next(iter(question.networks.items()))
+    layout = Layout(target, sharding or Sharding(1.0, 1.0, 1.0, 1.0), dtype, question.kv_formats[0])
+    refuse_illegal(network, layout, question.profile)
+    why = f"as asked for, {replicas or 1} replicas" + ("" if replicas else " (replace with --replicas)")
+    return Chosen(
+        asked, spec_of_layout(layout, dtype, question), replicas or 1, layout_name(layout, dtype), why
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStream:
+    """The requests, and what is to be said about them."""
+
+    stream: Stream
+    spec: ReplicaSpec
+    """With room for the longest of them."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+    rate_per_s: float
+
+
+def asked_stream(
+    chosen: Chosen, trace: Path | None, *, seed: int, seconds: float | None, requests: int | None = None
+) -> AskedStream:
+    """Return the requests of a trace, or drawn from the scenario's traffic."""
+    classes = chosen.asked.scenario.classes
+    own = classes[0].trace if len(classes) == 1 else None
+    path = trace or (Path(own) if own else None)
+    if path is not None and not is_workload(path.name):
+        return _replayed(chosen, read_trace(path, strict=False), seconds)
+    if trace is not None:
+        raise InputError(
+            f"--trace {trace}: a workload YAML is a description, not requests\n  name it in the scenario instead: traffic: [{{trace: {trace.name}}}]"
+        )
+    return _sampled(chosen, seed, seconds, requests)
+
+
+def _sampled(chosen: Chosen, seed: int, seconds: float | None, requests: int | None) -> AskedStream:
+    demand = chosen.asked.question.demand
+    if demand.reuses:
+        demand = seen_demand(demand, replica_of(chosen.spec))
+    response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
+    rate = float(demand.request_rate_per_s(np.asarray(response)))
+    span = SAMPLED_SECONDS if seconds is None else seconds
+    count = requests or min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
+    drawn = sampled_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
+    stated = Assumption(
+        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s, seed {seed}",
+        "--trace, --until, --seed",
+    )
+    names = tuple(item.name for item in demand.classes)
+    return AskedStream(Stream(drawn, names), chosen.spec, (stated,), (), rate)
+
+
+def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStream:
+    most = chosen.spec.network.max_context_tokens
+    longest = int((trace.input_tokens + trace.output_tokens).max())
+    context = max(chosen.spec.max_model_len or 0, 1024 * -(-longest // 1024))
+    if chosen.asked.scenario.max_model_len is not None:
+        context = chosen.asked.scenario.max_model_len
+    context = min(context, most) if most else context
+    drawn = trace.requests()
+    kept = drawn.input_tokens < context
+    if seconds is not None and drawn.arrival_s is not None:
+        kept &= drawn.arrival_s < seconds
+    warnings = list(trace.remarks)
+    over = int(np.count_nonzero(drawn.input_tokens >= context))
+    if over:
+        warnings.append(
+            f"{over:,} prompts reach the context of {context:,} tokens and are turned away, as the engine does"
+        )
+    cut = int(np.count_nonzero((drawn.input_tokens + drawn.output_tokens > context) & kept))
+    if cut:
+        warnings.append(f"{cut:,} answers are cut at the context of {context:,} tokens")
+    if not kept.any():
+        raise InputError(
+            f"{trace.name}: no request is left to simulate (context {context:,} tokens, --until)"
+        )
+    stream = Stream(_kept(drawn, kept, context), (Path(trace.name).name.split(".")[0],), trace.block_tokens)
+    return AskedStream(
+        stream,
+        replace(chosen.spec, max_model_len=context),
+        (Assumption(f"requests as in {Path(trace.name).name}", "--trace"),),
+        tuple(warnings),
+        trace.mean_request_rate_per_s,
+    )
+
+
+def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
+    """Return the requests that are kept, their answers cut at the context."""
+    own = selected_requests(drawn, np.flatnonzero(kept))
+    return replace(own, output_tokens=np.minimum(own.output_tokens, context - own.input_tokens))
+
+
+def sharding_of(tensor: int | None, pipeline: int | None) -> Sharding | None:
+    """Return the parallelism that the flags ask for; None where they ask for none."""
+    if tensor is None and pipeline is None:
+        return None
+    return Sharding(float(tensor or 1), float(pipeline or 1), 1.0, 1.0)
+
+
+def admission_of(
+    stream: Stream,
+    queue_limit: int | None,
+    deadline_s: float | None,
+    classes: Sequence[RequestClass] = (),
+) -> Admission:
+    """Return who may wait in a replica's queue: the flags for every class, but for what a class says of itself."""
+    said = {item.name: item for item in classes}
+    own = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
+    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in own]
+    ranks = [item.priority if item else None for item in own]
+    return Admission(
+        queue_limit=queue_limit,
+        deadline_s=tuple(inf if limit is None else limit for limit in limits) if any(limits) else (),
+        priority=tuple(rank or 0 for rank in ranks) if any(rank is not None for rank in ranks) else (),
+    )
+
+
+def utilisation_of(replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = BY_ITSELF) -> float:
+    """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
+    requests = asked.stream.requests
+    engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))
+    most = capacity_per_s(engines.replica, requests, engines) * replicas
+    return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -1,0 +1,178 @@
+"""What `sweep` is asked: plans of a scenario or of a model, and the loads to try."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, unknown
+from capplan.fleet.demand import Demand
+from capplan.fleet.finalists import spec_of_layout
+from capplan.fleet.sweep import CONCURRENCIES, Contender, Point, offered_rates
+from capplan.model.sharding import Sharding
+from capplan.questions.replica import asked_replica
+from capplan.questions.simulation import (
+    Chosen,
+    Progress,
+    asked_scenario,
+    chosen_plan,
+    fleet_plans,
+    layout_name,
+)
+from capplan.readers.quantity import REQUESTS_PER_S, SECONDS, quantity
+from capplan.serving.steady_steps import Lengths
+from capplan.workload.length import fixed
+from capplan.workload.request_class import RequestClass
+from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
+
+MOST_LOADS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Loads to try; none of both: rates up to what a plan can serve, or usual concurrencies."""
+
+    request_rates: tuple[float, ...] = ()
+    concurrencies: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSweep:
+    """The points, and what was assumed."""
+
+    name: str
+    points: tuple[Point, ...]
+    slo: Slo
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
+    """Return the loads in the texts of the flags, such as '1, 2, 4 req/s' or '1,8,64'."""
+    if request_rate and concurrency:
+        raise InputError("give --request-rate or --concurrency, not both")
+    rates = _list(request_rate, "--request-rate")
+    counts = _list(concurrency, "--concurrency")
+    unit = "".join(c for c in rates[-1] if c.isalpha() or c == "/") if rates else ""
+    written = [rate if any(c.isalpha() for c in rate) else f"{rate} {unit or 'req/s'}" for rate in rates]
+    for count in counts:
+        if not count.isdecimal() or not 1 <= int(count) <= 100_000:
+            raise InputError(f"--concurrency: {count!r} is not a whole number of requests; e.g. 1,8,64")
+    found = Loads(
+        tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
+        tuple(sorted({int(count) for count in counts})),
+    )
+    if any(rate <= 0 for rate in found.request_rates):
+        raise InputError("--request-rate: 0 is not above zero; e.g. '1, 2, 4 req/s'")
+    return found
+
+
+def _list(text: str | None, option: str) -> list[str]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if text is not None and not parts:
+        raise InputError(f"{option}: is empty; e.g. 1,2,4")
+    if len(parts) > MOST_LOADS:
+        raise InputError(f"{option}: {len(parts)} loads are more than {MOST_LOADS}")
+    return parts
+
+
+def slo_of(texts: Sequence[str]) -> Slo:
+    """Return the targets in texts such as 'ttft_p95=800 ms'."""
+    known = [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
+    targets = []
+    for text in texts:
+        name, equals, limit = text.partition("=")
+        if not equals or name.strip() not in known:
+            raise unknown("target", name.strip(), known, place="--slo", hint="e.g. --slo 'ttft_p95=800 ms'")
+        metric = next(known_metric for known_metric in METRICS if name.strip().startswith(f"{known_metric}_"))
+        statistic = next(known_part for known_part in STATISTICS if name.strip().endswith(f"_{known_part}"))
+        targets.append(Target(metric, statistic, quantity(limit.strip(), SECONDS, f"--slo {name.strip()}")))
+    return Slo(tuple(targets))
+
+
+def scenario_sweep(
+    path: Path,
+    loads: Loads,
+    *,
+    hardware: Sequence[str],
+    tensor_parallel: Sequence[int],
+    plans: int | None,
+    seed: int,
+    offline: bool,
+    progress: Progress = None,
+) -> AskedSweep:
+    """Return the sweep of a scenario's own traffic: over the cheapest plan of each device, or the plans that are named."""
+    asked = asked_scenario(path, offline=offline)
+    contenders = []
+    if hardware or tensor_parallel:
+        names = list(hardware) or [device.name for device in asked.question.devices]
+        for name, tensor in product(names, tensor_parallel or [1]):
+            chosen: Chosen = chosen_plan(
+                asked, hardware=name, sharding=Sharding(float(tensor), 1.0, 1.0, 1.0)
+            )
+            contenders.append(Contender(chosen.name, chosen.spec))
+    else:
+        every = fleet_plans(asked, progress)
+        best = {plan.layout.device.name: plan for plan in reversed(every)}
+        picked = every[:plans] if plans else sorted(best.values(), key=every.index)
+        for plan in picked:
+            spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
+            hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
+            contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
+    points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, seed, closed=False)
+    return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)
+
+
+def model_sweep(
+    model: str,
+    loads: Loads,
+    *,
+    hardware: Sequence[str],
+    tensor_parallel: Sequence[int],
+    input_tokens: int,
+    output_tokens: int,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    engine: str,
+    slo: Slo,
+    seed: int,
+    offline: bool,
+) -> AskedSweep:
+    """Return the sweep of a model on named devices, every request of the same lengths."""
+    if not hardware:
+        raise InputError(
+            f"sweep {model}: no device is named\n  e.g. --hardware h100-sxm, several times to compare"
+        )
+    own = RequestClass("requests", fixed(float(input_tokens)), fixed(float(output_tokens)), 1.0)
+    demand = Demand((own,), Lengths(float(input_tokens), float(output_tokens)), input_tokens + output_tokens)
+    contenders = []
+    assumptions: dict[Assumption, None] = {}
+    warnings: dict[str, None] = {}
+    for name, tensor in product(hardware, tensor_parallel or [1]):
+        asked = asked_replica(
+            model, name, tensor_parallel=tensor, weight_dtype=weight_dtype, kv_dtype=kv_dtype, engine=engine,
+            max_model_len=None, offline=offline,
+        )  # fmt: skip
+        assumptions |= dict.fromkeys(asked.assumptions)
+        warnings |= dict.fromkeys(asked.warnings)
+        longest = asked.spec.network.max_context_tokens
+        context = 1024 * -(-(input_tokens + output_tokens) // 1024)
+        spec = replace(asked.spec, max_model_len=min(context, longest) if longest else context)
+        contenders.append(Contender(f"{asked.spec.device.name} TP{tensor}", spec))
+    points = _points(contenders, demand, slo, loads, seed, closed=not loads.request_rates)
+    return AskedSweep(model, points, slo, tuple(assumptions), tuple(warnings))
+
+
+def _points(
+    contenders: Sequence[Contender], demand: Demand, slo: Slo, loads: Loads, seed: int, *, closed: bool
+) -> tuple[Point, ...]:
+    points = []
+    for contender in contenders:
+        if closed or loads.concurrencies:
+            counts = loads.concurrencies or CONCURRENCIES
+            points += [Point(contender, demand, slo, seed, concurrency=count) for count in counts]
+        else:
+            rates = loads.request_rates or offered_rates(contender, demand, seed)
+            points += [Point(contender, demand, slo, seed, request_rate=rate) for rate in rates]
+    return tuple(points)

@@ -1,0 +1,144 @@
+"""The reusable workload YAML: written from a summary, read as the traffic of a scenario."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from capplan.errors import InputError
+from capplan.questions.scenario_file import Traffic
+from capplan.readers.record import Record, validated
+from capplan.readers.yaml_file import read_yaml
+from capplan.workload.statistics import LengthSummary
+from capplan.workload.summary import PrefixReuse, WorkloadSummary
+
+WITHOUT_RATE = "its source has no times, so it names no request_rate"
+FROM_WORKLOAD = ("request_rate", "arrival_cv", "input_tokens", "output_tokens", "shared_prefix")
+
+
+class CurvePoint(Record):
+    """Share of the prompt tokens that a cache of so many blocks finds."""
+
+    blocks: Annotated[int, Field(ge=1)]
+    hit_fraction: Annotated[float, Field(ge=0, le=1)]
+
+
+class Prefix(Record):
+    """Prefix reuse of the trace, by the size of the cache."""
+
+    block_tokens: Annotated[int, Field(ge=1)]
+    unlimited_hit_fraction: Annotated[float, Field(ge=0, le=1)]
+    curve: list[CurvePoint]
+
+
+class WorkloadFile(Record):
+    """A traffic that was measured; `traffic` is written as in a scenario."""
+
+    name: str
+    source: str = ""
+    """File and format that it was made from."""
+    requests: Annotated[int, Field(ge=0)] | None = None
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    traffic: Annotated[list[Traffic], Field(min_length=1)]
+    rate_by_hour: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
+    """Requests per second of each hour, of the day where the trace is longer than two days."""
+    prefix: Prefix | None = None
+    notes: list[str] = Field(default_factory=list)
+
+
+def is_workload(path: str) -> bool:
+    """Return whether a trace is named by a workload YAML."""
+    return path.lower().endswith((".yaml", ".yml"))
+
+
+def read_workload(path: str | Path) -> WorkloadFile:
+    """Return the workload in a YAML file; InputError names what is wrong with it."""
+    document = read_yaml(
+        path, kind="a workload YAML", way_out="make one: capplan workload TRACE -o workload.yaml"
+    )
+    return validated(WorkloadFile, document)
+
+
+def with_workload(item: Traffic, path: str) -> Traffic:
+    """Return a line of traffic with what a workload YAML says where the line itself says nothing."""
+    found = read_workload(path)
+    if len(found.traffic) > 1:
+        raise InputError(f"{path}: holds {len(found.traffic)} kinds of traffic; copy them into the scenario")
+    own = found.traffic[0]
+    if own.request_rate is None:
+        raise InputError(f"{path}: {WITHOUT_RATE}\n  write one into it: request_rate: 20 req/s")
+    return item.model_copy(
+        update={key: getattr(own, key) for key in FROM_WORKLOAD if getattr(item, key) is None}
+        | {"trace": None}
+    )
+
+
+def workload_reuse(path: str) -> PrefixReuse | None:
+    """Return the prefix reuse that a workload YAML holds; None where its trace named no blocks."""
+    found = read_workload(path).prefix
+    if found is None:
+        return None
+    curve = tuple(sorted((point.blocks, point.hit_fraction) for point in found.curve))
+    most = max((share for _, share in curve), default=0.0)
+    return PrefixReuse(found.block_tokens, found.unlimited_hit_fraction, most, curve)
+
+
+def _lengths_text(found: LengthSummary, *, lognormal: bool) -> str:
+    if found.values[0] == found.values[-1]:
+        return f"{found.values[0]:.0f}"
+    if lognormal and found.fit.sigma > 0:
+        return f"{{mean: {found.mean:.6g}, p95: {found.fit.p95:.6g}}}"
+    return "{values: [" + ", ".join(f"{value:.0f}" for value in found.values) + "]}"
+
+
+def workload_text(found: WorkloadSummary, *, lognormal: bool = False) -> str:
+    """Return a workload as YAML.
+
+    Parameters
+    ----------
+    found : what is known of the traffic
+    lognormal : lengths as the fitted lognormal distribution instead of a hundred quantiles
+
+    Returns
+    -------
+    text of a workload YAML, whose `traffic` may stand in a scenario as it is
+    """
+    rate = found.rate
+    lines = [
+        f"name: {json.dumps(found.name)}",
+        f"source: {json.dumps(found.format)}",
+        f"requests: {found.requests}",
+        f"seconds: {rate.seconds:.6f}",
+        "traffic:",
+        f"  - name: {json.dumps(found.name)}",
+    ]
+    if rate.peak_60s:
+        lines.append(f"    request_rate: {rate.peak_60s:.6g} req/s  # busiest minute; mean {rate.mean:.6g}")
+    cv = rate.cv_60s or rate.cv
+    if cv:
+        lines.append(f"    arrival_cv: {min(cv, 100.0):.6g}" + ("  # within minutes" if rate.cv_60s else ""))
+    for key, lengths in (("input_tokens", found.input_tokens), ("output_tokens", found.output_tokens)):
+        lines.append(f"    {key}: {_lengths_text(lengths, lognormal=lognormal)}")
+    if found.prefix_hit_fraction:
+        tokens = max(int(found.input_tokens.mean) - 1, 1)
+        lines.append(
+            f"    shared_prefix: {{tokens: {tokens}, hit_fraction: {found.prefix_hit_fraction:.6g}}}  # as the server counted"
+        )
+    if rate.by_hour:
+        lines.append(f"rate_by_hour: [{', '.join(f'{value:.6g}' for value in rate.by_hour)}]")
+    if found.prefix:
+        lines += [
+            "prefix:",
+            f"  block_tokens: {found.prefix.block_tokens}",
+            f"  unlimited_hit_fraction: {found.prefix.unlimited_hit_fraction:.6g}",
+            "  curve:",
+            *(
+                f"    - {{blocks: {blocks}, hit_fraction: {share:.6g}}}"
+                for blocks, share in found.prefix.curve
+            ),
+        ]
+    remarks = (*found.omissions, *found.notes)
+    if remarks:
+        lines += ["notes:", *(f"  - {json.dumps(text)}" for text in remarks)]
+    return "# yaml-language-server: $schema=workload.json\n" + "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Files to checked records: catalogues, the hub, calibrations, traces, benchmark results."""

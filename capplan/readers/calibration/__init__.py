@@ -1,0 +1,1 @@
+"""Calibration files: their schema, and what other commands take from them."""

@@ -1,0 +1,221 @@
+"""Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.readers.data_folder import data_folder
+from capplan.readers.record import Record
+from capplan.readers.yaml_file import read_yaml
+
+SCHEMA_VERSION = 1
+"""Of the efficiency files; raised when a name changes its meaning."""
+
+NEAREST = {
+    "ada": "l40s", "ampere": "a100", "turing": "a100", "volta": "a100", "pascal": "a100",
+    "hopper": "h200", "blackwell": "b200", "blackwell-ultra": "b200", "grace-blackwell": "gb200",
+}  # fmt: skip
+"""Architecture -> fitted device whose numbers it takes over; anything else takes those of the H100."""
+
+
+PCIE_CROWDING_EXPONENT = 0.3
+"""How the reached share of PCIe falls with the devices of a server. The timed L40S server has 1.9: its cards share one
+path. Served results of eight L40S show cards that do not, and a server bought for serving is taken to be like those."""
+
+
+class FitRecord(Record):
+    """One kernel in one format."""
+
+    numbers: dict[str, float]
+    """Fitted numbers, in base units."""
+    rows: int = 0
+    """Measured timings that they were fitted on."""
+    median_error_fraction: float | None = None
+    """In-sample median of |predicted / measured - 1|."""
+    mean_error_fraction: float | None = None
+    """In-sample mean of |predicted / measured - 1|."""
+    held_out_median_error_fraction: float | None = None
+    """Median error on groups of rows that the fit had not seen."""
+    fitted_on: str
+    """What was measured, with which engine and version."""
+    loop_l2_ratio: float = 1.0
+    """How much faster than main memory the benchmark loop re-read what had stayed in L2."""
+    fitted_numbers: float = 0.0
+    """Numbers that the timings told; one that n fits share counts 1/n, one taken over or known beforehand 0."""
+    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    """Kind of timing -> 10th and 90th percentile of measured over predicted, on held-out shapes."""
+    label: str = Field(default="measured", pattern="^(measured|assumed)$")
+    """assumed where the numbers were taken over from something else."""
+
+
+class EfficiencyRecord(Record):
+    """All kernels of one device."""
+
+    schema_version: int
+    """Version of this file's form."""
+    device: str
+    """Device that was measured."""
+    catalogue_names: list[str]
+    """Hardware entries that are this device."""
+    fits: dict[str, FitRecord]
+    """By kernel/format or kernel/format@engine."""
+
+
+def efficiency_folder() -> Path:
+    """Return the folder of the shipped efficiency files."""
+    return data_folder("hardware_specs") / "efficiency"
+
+
+def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
+    """Return the fits in one file, and the hardware entries that are its device.
+
+    Parameters
+    ----------
+    path : a YAML file
+
+    Returns
+    -------
+    the fits, and catalogue names
+    """
+    document = read_yaml(path, kind="an efficiency YAML", way_out="write one with: capplan calibrate -o FILE")
+    record = EfficiencyRecord.model_validate(document.value)
+    if record.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: schema_version {record.schema_version} is not read\n"
+            f"  known: {SCHEMA_VERSION}\n  write the file anew with: capplan calibrate -o FILE"
+        )
+    fits = {key: Fit(**fit.model_dump()) for key, fit in record.fits.items()}
+    return Efficiency(record.device, fits), tuple(record.catalogue_names)
+
+
+@lru_cache(maxsize=1)
+def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
+    """Return all shipped efficiency files by device."""
+    found = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
+    return {efficiency.device: (efficiency, names) for efficiency, names in found}
+
+
+def nearest_device(device: Device) -> str:
+    """Return the fitted device whose numbers an unfitted one takes over.
+
+    A graphics card without a link behaves like the L40S whatever its generation.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+
+    Returns
+    -------
+    key of `shipped_efficiencies`
+    """
+    if (
+        device.vendor.lower() == "nvidia"
+        and device.memory_bytes_per_s < 1.2e12
+        and device.link_bytes_per_s is None
+    ):
+        return "l40s" if device.architecture not in {"turing", "volta", "ampere", "pascal"} else "a100"
+    return NEAREST.get(device.architecture.lower(), "h100")
+
+
+def efficiency_for(device: Device) -> Efficiency:
+    """Return the fits of a device: its own, or those of its nearest relative, labelled assumed.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+
+    Returns
+    -------
+    the fits
+    """
+    shipped = shipped_efficiencies()
+    for efficiency, names in shipped.values():
+        if device.name in names:
+            return _uncrowded(efficiency) if _over_pcie(device) else efficiency
+    nearest = nearest_device(device)
+    known = device.vendor.lower() == "nvidia"
+    note = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
+    if not known:
+        note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
+    taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
+    return Efficiency(nearest, taken.fits, "assumed", note)
+
+
+def timed_efficiency(device: Device) -> Efficiency:
+    """Return the fits of a device as they were timed, crowded paths of the timed server included.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+
+    Returns
+    -------
+    for the back-test of kernel timings; `efficiency_for` is for a server that somebody runs
+    """
+    own = (efficiency for efficiency, names in shipped_efficiencies().values() if device.name in names)
+    return next(own, None) or efficiency_for(device)
+
+
+def _over_pcie(device: Device) -> bool:
+    return (device.link or "pcie").startswith("pcie")
+
+
+def _uncrowded(efficiency: Efficiency) -> Efficiency:
+    """Return the fits with PCIE_CROWDING_EXPONENT where the timed server's was larger."""
+    fits = dict(efficiency.fits)
+    for key, fit in fits.items():
+        crowded = {
+            name: min(value, PCIE_CROWDING_EXPONENT)
+            for name, value in fit.numbers.items()
+            if "crowding" in name
+        }
+        if crowded:
+            fits[key] = replace(fit, numbers={**fit.numbers, **crowded})
+    return replace(efficiency, fits=fits)
+
+
+def _plain(fit: Fit) -> dict[str, Any]:
+    record: dict[str, Any] = {"numbers": {name: float(f"{value:.5g}") for name, value in fit.numbers.items()}}
+    if fit.loop_l2_ratio != 1.0:
+        record["loop_l2_ratio"] = float(f"{fit.loop_l2_ratio:.4g}")
+    record["rows"] = fit.rows
+    record["fitted_numbers"] = float(f"{fit.fitted_numbers:.6g}")
+    for name in ("median_error_fraction", "mean_error_fraction", "held_out_median_error_fraction"):
+        value = getattr(fit, name)
+        if value is not None:
+            record[name] = round(float(value), 4)
+    if fit.intervals:
+        record["intervals"] = {
+            name: [float(f"{end:.4g}") for end in ends] for name, ends in sorted(fit.intervals.items())
+        }
+    return {**record, "label": fit.label, "fitted_on": fit.fitted_on}
+
+
+def efficiency_text(efficiency: Efficiency, names: Sequence[str], head: str) -> str:
+    """Return the text of one efficiency file.
+
+    Parameters
+    ----------
+    efficiency : the fits of one device
+    names : hardware entries that are this device
+    head : comment lines
+
+    Returns
+    -------
+    YAML that `read_efficiency` reads back
+    """
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "device": efficiency.device,
+        "catalogue_names": list(names),
+        "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
+    }
+    return head + yaml.safe_dump(record, sort_keys=False, width=110)

@@ -1,0 +1,326 @@
+"""The hardware catalogue: one YAML per device, found by name, alias or path."""
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from capplan.errors import InputError, unknown
+from capplan.hardware.device import Device, Source
+from capplan.readers.data_folder import data_folder
+from capplan.readers.record import Bytes, BytesPerS, FlopPerS, Record, Watts, one_or_more, validated
+from capplan.readers.yaml_file import Document, read_yaml
+
+ASSUMED = "assumed"
+"""What a figure writes as its source when nobody found one."""
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def _as_list(written: object) -> object:
+    return [written] if isinstance(written, str) else written
+
+
+SourceKeys = Annotated[
+    list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})
+]
+
+
+class _Sourced(Record):
+    source: SourceKeys
+    """Key in `sources`, a list of such keys, or 'assumed' where nobody found one."""
+
+
+class Size(_Sourced):
+    """An amount of memory."""
+
+    value: Bytes
+
+
+class Rate(_Sourced):
+    """Bytes per second."""
+
+    value: BytesPerS
+
+
+class Power(_Sourced):
+    """Watts."""
+
+    value: Watts
+
+
+class Count(_Sourced):
+    """A whole number of things."""
+
+    value: Annotated[int, Field(ge=1)]
+
+
+class Peak(_Sourced):
+    """Arithmetic rate without sparsity; a multiply-add counts 2."""
+
+    rate: FlopPerS
+
+
+class Memory(Record):
+    """Main memory of one device."""
+
+    kind: str
+    """HBM3e, GDDR6, ..."""
+    capacity: Size
+    """Nominal, as on the datasheet."""
+    bandwidth: Rate
+    """Peak, not derated: what a kernel reaches belongs to a calibration."""
+    driver_total: Size | None = None
+    """What nvidia-smi or rocm-smi prints as the total."""
+    engine_total: Size | None = None
+    """What a process is given as the total (cudaMemGetInfo); engines divide this up."""
+
+
+class PeakDense(Record):
+    """Dense rates by the dtype of the operands; null or absent where the device has none."""
+
+    fp32: Peak | None = None
+    tf32: Peak | None = None
+    bf16: Peak | None = None
+    fp16: Peak | None = None
+    fp8: Peak | None = None
+    int8: Peak | None = None
+    fp4: Peak | None = None
+
+
+class Chip(Record):
+    """The die."""
+
+    multiprocessors: Count | None = None
+    """SMs, compute units or cores."""
+    l2: Size | None = None
+    power: Power | None = None
+    """Thermal design power of the module or card."""
+
+
+class Link(Record):
+    """What joins a device to its peers."""
+
+    kind: str
+    """nvlink4, xgmi, pcie5, ici, roce, ..."""
+    bandwidth: Rate | None = None
+    """Per device and direction, over all its links."""
+    devices: Count
+    """Devices that reach each other over it."""
+
+
+class Node(Record):
+    """The usual server."""
+
+    devices: Count
+    network: Rate | None = None
+    """Between servers, per device and direction."""
+
+
+class SourceRecord(Record):
+    """A page or a measurement that figures come from."""
+
+    title: str
+    url: str | None = None
+    label: Literal["spec", "measured"] = "spec"
+    checked: str | None = None
+    """The day when the figures were compared with the page."""
+    note: str | None = None
+
+
+class HardwareFile(Record):
+    """One accelerator, as its vendor states it."""
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    """Family, such as hopper: a device that nobody calibrated takes the efficiencies of its family."""
+    memory: Memory
+    peak_dense: PeakDense
+    chip: Chip
+    link: Link
+    pcie: Rate | None = None
+    """Host link, per direction."""
+    node: Node
+    traps: tuple[str, ...] = ()
+    """Figures in circulation that are something else."""
+    sources: dict[str, SourceRecord]
+
+    @model_validator(mode="after")
+    def _every_source_exists(self) -> "HardwareFile":
+        used = {key for figure in _figures(self).values() for key in figure.source} - {ASSUMED}
+        missing = sorted(used - self.sources.keys())
+        if missing:
+            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        unused = sorted(self.sources.keys() - used)
+        if unused:
+            raise ValueError(f"the source {unused[0]!r} is listed but no figure uses it")
+        if not _peaks(self):
+            raise ValueError("peak_dense is empty; give at least one dense rate")
+        return self
+
+
+def _peaks(file: HardwareFile) -> dict[str, Peak]:
+    peaks = {dtype: getattr(file.peak_dense, dtype) for dtype in PeakDense.model_fields}
+    return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
+
+
+def _figures(file: HardwareFile) -> dict[str, _Sourced]:
+    """Return the sourced figures of a file by the Device field that they fill."""
+    named: dict[str, _Sourced | None] = {
+        "memory_bytes": file.memory.capacity,
+        "memory_bytes_per_s": file.memory.bandwidth,
+        "driver_memory_bytes": file.memory.driver_total,
+        "reported_memory_bytes": file.memory.engine_total,
+        "multiprocessors": file.chip.multiprocessors,
+        "l2_bytes": file.chip.l2,
+        "tdp_w": file.chip.power,
+        "link_bytes_per_s": file.link.bandwidth,
+        "link_domain_devices": file.link.devices,
+        "pcie_bytes_per_s": file.pcie,
+        "node_devices": file.node.devices,
+        "network_bytes_per_s": file.node.network,
+        **{f"peak_flop_per_s.{dtype}": peak for dtype, peak in _peaks(file).items()},
+    }
+    return {name: figure for name, figure in named.items() if figure is not None}
+
+
+def _label(file: HardwareFile, figure: _Sourced) -> str:
+    if ASSUMED in figure.source:
+        return ASSUMED
+    labels = {file.sources[key].label for key in figure.source}
+    return "measured" if "measured" in labels else "spec"
+
+
+def _value(figure: Size | Rate | Power | Count | None) -> float | None:
+    return None if figure is None else figure.value
+
+
+def device_from(document: Document) -> Device:
+    """Return the device that a hardware YAML describes."""
+    file = validated(HardwareFile, document)
+    figures = _figures(file)
+    chip, link, node = file.chip, file.link, file.node
+    return Device(
+        name=file.name,
+        title=file.title,
+        vendor=file.vendor,
+        architecture=file.architecture,
+        memory_bytes=file.memory.capacity.value,
+        reported_memory_bytes=_value(file.memory.engine_total),
+        driver_memory_bytes=_value(file.memory.driver_total),
+        memory_kind=file.memory.kind,
+        memory_bytes_per_s=file.memory.bandwidth.value,
+        peak_flop_per_s={dtype: peak.rate for dtype, peak in _peaks(file).items()},
+        multiprocessors=chip.multiprocessors.value if chip.multiprocessors else None,
+        l2_bytes=_value(chip.l2),
+        tdp_w=_value(chip.power),
+        link=link.kind,
+        link_bytes_per_s=_value(link.bandwidth),
+        link_domain_devices=link.devices.value,
+        pcie_bytes_per_s=_value(file.pcie),
+        node_devices=node.devices.value,
+        network_bytes_per_s=_value(node.network),
+        labels={name: _label(file, figure) for name, figure in figures.items()},
+        figure_sources={name: tuple(figure.source) for name, figure in figures.items()},
+        sources=tuple(
+            Source(key, source.title, source.url, source.checked, source.note)
+            for key, source in file.sources.items()
+        ),
+        traps=file.traps,
+    )
+
+
+def normalised(name: str) -> str:
+    """Return a name without case and punctuation; text in brackets is a remark.
+
+    Examples
+    --------
+    >>> normalised("H100-80GB"), normalised("h100_80gb"), normalised("H100 80GB (lab)")
+    ('h10080gb', 'h10080gb', 'h10080gb')
+    """
+    return re.sub(r"[^a-z0-9]+", "", re.sub(r"\(.*?\)", "", name.lower()))
+
+
+class AliasFile(Record):
+    """Other names of catalogue entries."""
+
+    aliases: dict[str, str]
+    """Other name -> catalogue name."""
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names in the catalogue, from its file names."""
+    reserved = {"aliases", "prices", "token_prices"}
+    names = (path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
+    return tuple(sorted(name for name in names if name not in reserved))
+
+
+@lru_cache(maxsize=1)
+def device_aliases() -> dict[str, str]:
+    """Return other name -> catalogue name."""
+    path = data_folder("hardware_specs") / "aliases.yaml"
+    return dict(validated(AliasFile, read_yaml(path, kind="the list of aliases")).aliases)
+
+
+def _catalogue_name(name: str) -> str | None:
+    wanted = normalised(name)
+    for known in device_names():
+        if normalised(known) == wanted:
+            return known
+    return next((known for alias, known in device_aliases().items() if normalised(alias) == wanted), None)
+
+
+def _looks_like_a_path(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~"))
+
+
+def device_file(name: str) -> Path:
+    """Return the YAML of a catalogue name, an alias, or a path itself."""
+    if _looks_like_a_path(name):
+        return Path(name).expanduser()
+    known = _catalogue_name(name) if normalised(name) else None
+    if known is None:
+        short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
+        names = {*device_names(), *short}
+        raise unknown(
+            "hardware", name, names, hint="to add one: hardware_specs/README.md, then give its path"
+        )
+    return data_folder("hardware_specs") / f"{known}.yaml"
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, _changed_ns: int) -> Device:
+    kind = "a hardware YAML"
+    return device_from(read_yaml(path, kind=kind, way_out="the format is in hardware_specs/README.md"))
+
+
+def device(name: str) -> Device:
+    """Return a device by catalogue name, alias, or path of a hardware YAML.
+
+    Parameters
+    ----------
+    name : str
+        Case and punctuation do not matter; something that ends in .yaml or holds a / is a path.
+
+    Returns
+    -------
+    Device
+
+    Raises
+    ------
+    InputError
+        No such name (with the nearest ones), or a file that does not keep the schema.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise InputError("the hardware name is empty; e.g. h100-sxm")
+    path = device_file(name)
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        changed_ns = 0
+    return _read(path, changed_ns)

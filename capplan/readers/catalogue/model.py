@@ -1,0 +1,121 @@
+"""The MODEL of a command line -> a network: a path, a shipped id or alias, or a Hugging Face id, in this order."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError, unknown
+from capplan.families.model_config import read_network
+from capplan.families.quantization.network_formats import quantised
+from capplan.model.network import Network
+from capplan.model.weight_format import in_weight_format
+from capplan.readers.catalogue.hub import hub_file, is_repository
+from capplan.readers.catalogue.models import shipped_config, shipped_names, shipped_notes
+from capplan.readers.json_file import read_json
+
+_KIND = "a model's config.json"
+_QUANTISATION = "hf_quant_config.json"
+
+
+def read_model(
+    name: str, *, revision: str | None = None, offline: bool = False, weight_dtype: str | None = None
+) -> Network:
+    """Return the network that MODEL names.
+
+    Parameters
+    ----------
+    name : path of a config.json or of the folder that holds one; a shipped id or alias; a hub id
+    revision : branch, tag or commit on the hub; asks the hub even where the model is shipped
+    offline : never open a connection
+    weight_dtype : dtype to hold the weights in; None leaves what the config says
+
+    Returns
+    -------
+    the network, its quantisation applied
+
+    Raises
+    ------
+    InputError
+        There is no such model, or its config cannot be modelled.
+    """
+    network = _read(name, revision, offline=offline)
+    return in_weight_format(network, weight_dtype) if weight_dtype else network
+
+
+def shipped_networks() -> tuple[list[Network], list[str]]:
+    """Return the shipped models that are modelled, and the names of those that are known and refused."""
+    networks: list[Network] = []
+    refused: list[str] = []
+    for name in shipped_names():
+        if "/" in name:
+            try:
+                networks.append(read_model(name))
+            except InputError:
+                refused.append(name)
+    return networks, refused
+
+
+def _read(name: str, revision: str | None, *, offline: bool) -> Network:
+    path = Path(name).expanduser()
+    if _is_path(name, path):
+        return _from_path(path)
+    shipped = None if revision else shipped_config(name)
+    if shipped is not None:
+        config, title = shipped
+        network = _network(config, title, title)
+        return replace(network, notes=(*network.notes, *shipped_notes(name)))
+    if not is_repository(name) or "/" not in name:
+        short = {known.rpartition("/")[2].lower() for known in shipped_names()}
+        raise unknown(
+            "model",
+            name,
+            short,
+            hint="or give a Hugging Face id (owner/name), or the path of a config.json",
+        )
+    return _from_hub(name, revision, offline=offline)
+
+
+def _is_path(name: str, path: Path) -> bool:
+    """Tell a path from a name: it exists, or nobody would write a name like this."""
+    try:
+        if path.exists():
+            return True
+    except OSError as error:
+        raise InputError(
+            f"{name[:80]!r}: cannot be read ({(error.strerror or 'not a path').lower()})"
+        ) from None
+    except ValueError:
+        raise InputError(f"{name[:80]!r} is not a file name") from None
+    return name.startswith(("/", "./", "../", "~")) or path.suffix in {".json", ".gguf", ".safetensors"}
+
+
+def _from_path(path: Path) -> Network:
+    file = path / "config.json" if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise InputError(
+            f"{path}: this folder has no config.json\n  give the folder of a Hugging Face model, or the path of its config.json"
+        )
+    title = file.parent.resolve().name if file.name == "config.json" else file.stem
+    beside = file.with_name(_QUANTISATION)
+    return _network(read_json(file, kind=_KIND), title, str(file), beside if beside.exists() else None)
+
+
+def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
+    try:
+        file = hub_file(name, "config.json", revision=revision, offline=offline)
+    except InputError as error:
+        near = get_close_matches(name, shipped_names(), n=2, cutoff=0.8)
+        raise InputError(
+            f"{error}\n  shipped, of similar name: {', '.join(near)}" if near else str(error)
+        ) from error
+    assert file is not None
+    beside = hub_file(name, _QUANTISATION, revision=revision, offline=offline, optional=True)
+    return _network(read_json(file, kind=_KIND), name, f"{name}/config.json", beside)
+
+
+def _network(config: Mapping[str, Any], title: str, place: str, beside: Path | None = None) -> Network:
+    network = read_network(config, title, place)
+    scheme = read_json(beside, kind=f"a model's {_QUANTISATION}") if beside else None
+    return replace(quantised(network, config, place, scheme), name=title)

@@ -1,0 +1,154 @@
+"""The models that ship with the package: found by id or alias, read from one small file each.
+
+`model_configs/index.json` says which folder and which quantisation an id stands for, so that a look-up
+reads two files. `catalogue_index` writes it from the folders and `variants.yaml`.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError, unknown
+from capplan.readers.data_folder import data_folder
+
+FOLDER = "model_configs"
+
+_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])[^0-9a-z]+(?=[0-9])")
+_PUNCTUATION = re.compile(r"[^0-9a-z|]")
+
+
+def normalised(name: str) -> str:
+    """Return a name without case and punctuation; what separates two digits stays a separator.
+
+    Examples
+    --------
+    >>> normalised("meta-llama/Llama-3.1-70B") == normalised("Meta Llama llama 3.1 70b")
+    True
+    >>> normalised("opt-1.3b") == normalised("opt-13b")
+    False
+    """
+    return _PUNCTUATION.sub("", _BETWEEN_DIGITS.sub("|", name.casefold()))
+
+
+@cache
+def _index() -> dict[str, Any]:
+    path = data_folder(FOLDER) / "index.json"
+    try:
+        index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: the shipped models cannot be read ({error.strerror})") from None
+    return index
+
+
+def shipped_names() -> list[str]:
+    """Return the ids and short names of all shipped models.
+
+    Examples
+    --------
+    >>> "meta-llama/Llama-3.1-70B-Instruct" in shipped_names()
+    True
+    """
+    index = _index()
+    return sorted([*index["models"], *index["aliases"]])
+
+
+def shipped_id(name: str) -> str | None:
+    """Return the id that a name or alias stands for, or None; case and punctuation do not matter.
+
+    Parameters
+    ----------
+    name : an id (owner/name), the name alone, or an alias
+
+    Returns
+    -------
+    the id of a shipped model
+
+    Examples
+    --------
+    >>> shipped_id("llama 3.1 70B instruct")
+    'meta-llama/Llama-3.1-70B-Instruct'
+    """
+    found: str | None = _index()["names"].get(normalised(name))
+    return found
+
+
+def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
+    """Return the config.json of a shipped model with its id, or None for a name that is not shipped.
+
+    Parameters
+    ----------
+    name : an id (owner/name), the name alone, or an alias
+
+    Returns
+    -------
+    the config, quantisation of the variant included, and the id it was found under
+
+    Examples
+    --------
+    >>> config, model = shipped_config("llama-3.1-70b-instruct")
+    >>> config["num_key_value_heads"], model
+    (8, 'meta-llama/Llama-3.1-70B-Instruct')
+    """
+    model = shipped_id(name)
+    if model is None:
+        return None
+    entry = _index()["models"][model]
+    config = json.loads(_config_path(entry["folder"]).read_text(encoding="utf-8"))
+    for key, value in entry.get("overrides", {}).items():
+        section, _, inner = key.rpartition(".")
+        target = config[section] if section else config
+        target[inner] = value
+    scheme = entry.get("quantization")
+    if scheme is not None:
+        for holder in (config, config.get("text_config") or {}):
+            holder.pop("quantization_config", None)
+        section_value = _index()["quantizations"][scheme]
+        if section_value is not None:
+            config["quantization_config"] = section_value
+    return config, model
+
+
+def shipped_notes(name: str) -> tuple[str, ...]:
+    """Return what a reader should know about a shipped model: what is assumed where its files are not public.
+
+    Examples
+    --------
+    >>> shipped_notes("llama-3.1-70b-instruct")
+    ()
+    """
+    model = shipped_id(name)
+    note = _index()["models"][model].get("note") if model else None
+    return (note,) if note else ()
+
+
+def shipped_or_unknown(name: str) -> tuple[dict[str, Any], str]:
+    """Return the config of a shipped model with its id; an unknown name is an error with the nearest ones.
+
+    Examples
+    --------
+    >>> shipped_or_unknown("gpt-oss-20b")[1]
+    'openai/gpt-oss-20b'
+    """
+    found = shipped_config(name)
+    if found is None:
+        raise unknown(
+            "model", name, shipped_names(), hint="or give a Hugging Face id, or the path of a config.json"
+        )
+    return found
+
+
+def shipped_folder(model: str) -> str:
+    """Return the folder of `model_configs` that the config of a shipped id is in.
+
+    Examples
+    --------
+    >>> shipped_folder("meta-llama/Llama-3.1-8B-Instruct")
+    'meta-llama--Llama-3.1-8B-Instruct'
+    """
+    return str(_index()["models"][model]["folder"])
+
+
+def _config_path(folder: str) -> Path:
+    return data_folder(FOLDER) / folder / "config.json"

@@ -1,0 +1,166 @@
+"""The price lists that ship with the package, and price lists of one's own."""
+
+import os
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from capplan.fleet.price import ChosenPrice, PriceRecord, TokenPrice, choose_price, missing_price_warning
+from capplan.fleet.scenario import Scenario
+from capplan.readers.data_folder import data_folder
+from capplan.readers.record import Record, UsdPerHour, UsdPerMillionTokens, validated
+from capplan.readers.yaml_file import read_yaml
+
+Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
+
+
+def _year_as_text(written: object) -> object:
+    return str(written) if isinstance(written, int) else written
+
+
+Day = Annotated[
+    str,
+    BeforeValidator(_year_as_text),
+    Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"),
+]
+
+
+class PriceSource(Record):
+    """Where prices were read."""
+
+    title: str
+    url: str
+
+
+class Offer(Record):
+    """What a provider asks for."""
+
+    device: str
+    """Catalogue name."""
+    provider: str
+    sku: str | None = None
+    """The provider's name for the instance."""
+    devices: Annotated[int, Field(ge=1)] = 1
+    """Devices in the instance."""
+    region: str | None = None
+    commitment: Commitment
+    price: UsdPerHour
+    """Of the whole instance."""
+    date: Day | None
+    """When it was asked for; null: unknown."""
+    source: str
+    """Key in `sources`."""
+    quality: Literal["list", "estimate", "doubtful"] = "list"
+    note: str | None = None
+
+
+class PriceFile(Record):
+    """Prices of devices by the hour."""
+
+    sources: dict[str, PriceSource]
+    prices: Annotated[list[Offer], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _every_source_exists(self) -> "PriceFile":
+        missing = sorted({offer.source for offer in self.prices} - self.sources.keys())
+        if missing:
+            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        return self
+
+
+class TokenOffer(Record):
+    """What a hosted API asks for."""
+
+    provider: str
+    model: str
+    """The provider's name."""
+    serves: str | None = None
+    """Hub id of the open model behind it."""
+    input: UsdPerMillionTokens
+    output: UsdPerMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    cache_write: UsdPerMillionTokens | None = None
+    context: Annotated[int, Field(ge=1)] | None = None
+    date: Day
+    source: str
+
+
+class TokenPriceFile(Record):
+    """Prices of hosted APIs by the token."""
+
+    sources: dict[str, PriceSource]
+    prices: Annotated[list[TokenOffer], Field(min_length=1)]
+
+
+def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
+    """Return the offers in a price YAML, per device and hour."""
+    file = validated(PriceFile, read_yaml(path, kind="a price YAML"))
+    return tuple(
+        PriceRecord(
+            device=offer.device,
+            provider=offer.provider,
+            commitment=offer.commitment,
+            usd_per_hour=offer.price / offer.devices,
+            source=file.sources[offer.source].url,
+            sku=offer.sku,
+            devices=offer.devices,
+            region=offer.region,
+            date=offer.date,
+            quality=offer.quality,
+            note=offer.note,
+        )
+        for offer in file.prices
+    )
+
+
+@lru_cache(maxsize=1)
+def price_records() -> tuple[PriceRecord, ...]:
+    """Return the offers that ship with the package."""
+    return read_prices(data_folder("hardware_specs") / "prices.yaml")
+
+
+@lru_cache(maxsize=1)
+def token_prices() -> tuple[TokenPrice, ...]:
+    """Return the prices of hosted APIs that ship with the package."""
+    path = data_folder("hardware_specs") / "token_prices.yaml"
+    file = validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
+    return tuple(
+        TokenPrice(
+            provider=offer.provider,
+            model=offer.model,
+            serves=offer.serves,
+            usd_per_million_input=offer.input,
+            usd_per_million_output=offer.output,
+            usd_per_million_cache_read=offer.cache_read,
+            usd_per_million_cache_write=offer.cache_write,
+            context_tokens=offer.context,
+            date=offer.date,
+            source=file.sources[offer.source].url,
+        )
+        for offer in file.prices
+    )
+
+
+def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
+    """Return the price of each device that a scenario allows, and the warnings.
+
+    Parameters
+    ----------
+    scenario : Scenario
+
+    Returns
+    -------
+    device name -> ChosenPrice, None where no offer is known; and what to warn of
+    """
+    records = read_prices(scenario.price_file) if scenario.price_file else price_records()
+    chosen = {
+        item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
+    }
+    warnings: list[str] = []
+    for name, price in chosen.items():
+        if price is None:
+            warnings.append(missing_price_warning(records, name, scenario.prices))
+        elif price.warning:
+            warnings.append(price.warning)
+    return chosen, tuple(warnings)

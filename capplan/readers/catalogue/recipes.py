@@ -1,0 +1,125 @@
+"""Launch settings of published benchmarks whose results do not state them, from their public scripts."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from capplan.accuracy.benchmark import Benchmark
+from capplan.readers.record import Record
+from capplan.readers.yaml_file import read_yaml
+
+RECIPES_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "recipes.yaml"
+
+NOMINAL_SHARE = 0.9
+"""Mean length over the nominal one where lengths are uniform between 0.8 and 1 of it."""
+
+
+class RecipeSettings(Record):
+    """What a server was started with; a setting that is not given stays the engine's default."""
+
+    kv_dtype: str | None = None
+    engine_version: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | Literal["clients"] | None = None
+    max_num_batched_tokens: int | Literal["context", "two_prompts"] | None = None
+    memory_fraction: float | None = None
+    graph_tokens: int | None = None
+    """Largest step with prompts that runs under CUDA graphs."""
+    hold_steps: int | None = None
+    hold_share: float | None = None
+    """Share of the token budget that ends a hold."""
+    hold_prompts: Literal["group"] | None = None
+    """A hold ends when one prompt waits for each data-parallel group of attention ..."""
+    gather_steps: int | None = None
+    """... and so many steps have passed."""
+    poll_steps: int | None = None
+    embedded: bool | None = None
+    """The client runs the engine in its own process."""
+    expert_parallel: bool | None = None
+    """Experts are spread over the tensor ranks."""
+    expert_kernel: str | None = None
+    """Part of the name of the kernel for routed experts."""
+
+
+class RecipeRows(Record):
+    """Which rows of a source a recipe belongs to."""
+
+    engine: str
+    models: list[str] = Field(default_factory=list)
+    devices: list[str] = Field(default_factory=list)
+    weights: list[str] = Field(default_factory=list)
+    versions: list[str] = Field(default_factory=list)
+    kinds: list[str] = Field(default_factory=list)
+    lengths: str | None = None
+    """Nominal prompt/answer tokens."""
+    groups_from: int = 1
+    """Data-parallel groups of attention."""
+    clients_from: int = 0
+    ranks_below: int | None = None
+    """Tensor-parallel ranks."""
+
+
+class Recipe(Record):
+    """Settings of some rows, and the scripts that state them."""
+
+    source: str
+    scripts: list[str]
+    where: RecipeRows
+    settings: RecipeSettings
+
+
+class RecipeSource(Record):
+    """Where scripts are."""
+
+    title: str
+    url: str
+
+
+class RecipeFile(Record):
+    """All recipes."""
+
+    sources: dict[str, RecipeSource]
+    recipes: list[Recipe]
+
+
+@lru_cache(maxsize=1)
+def recipes() -> tuple[Recipe, ...]:
+    """Return the shipped recipes."""
+    return tuple(RecipeFile.model_validate(read_yaml(RECIPES_FILE, kind="recipes").value).recipes)
+
+
+def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
+    nominal = [str(round(mean / NOMINAL_SHARE)) for mean in (benchmark.input_tokens, benchmark.output_tokens)]
+    below = rows.ranks_below
+    return (
+        rows.engine == benchmark.engine
+        and (not rows.models or benchmark.model in rows.models)
+        and (not rows.devices or benchmark.device in rows.devices)
+        and (not rows.weights or benchmark.weight_format in rows.weights)
+        and (not rows.versions or benchmark.engine_version in rows.versions)
+        and (not rows.kinds or benchmark.kind in rows.kinds)
+        and (rows.lengths is None or rows.lengths == "/".join(nominal))
+        and (benchmark.concurrency or 0) >= rows.clients_from
+        and float(benchmark.sharding.data) >= rows.groups_from
+        and (below is None or float(benchmark.sharding.tensor) < below)
+    )
+
+
+def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
+    """Return the settings of a benchmark that its source's scripts state.
+
+    Parameters
+    ----------
+    benchmark : what was measured
+
+    Returns
+    -------
+    the settings of all recipes that match, later ones over earlier ones; empty for any other source
+    """
+    found: dict[str, object] = {}
+    for recipe in recipes():
+        if recipe.source == benchmark.source and _matches(recipe.where, benchmark):
+            found.update(recipe.settings.model_dump(exclude_none=True))
+    return RecipeSettings.model_validate(found)

@@ -1,0 +1,71 @@
+"""JSON files, strictly: no duplicate keys, no NaN, one object."""
+
+import json
+import os
+from typing import Any, NoReturn
+
+from capplan.errors import InputError
+from capplan.readers.text_file import MAX_BYTES, read_text
+
+_KINDS = {
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
+def _unique(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise InputError(f"{name}: {key[:60]!r} is given twice; keep one")
+        table[key] = value
+    return table
+
+
+def read_json(
+    path: str | os.PathLike[str], *, kind: str = "a JSON object", max_bytes: int = MAX_BYTES
+) -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    Parameters
+    ----------
+    path : path
+    kind : str
+        What the file should be, for the error, such as "a model's config.json".
+    max_bytes : [B]
+        A longer file is refused.
+
+    Returns
+    -------
+    The object; numbers are finite.
+    """
+    name = os.fspath(path)
+    text = read_text(path, kind=kind, max_bytes=max_bytes)
+
+    def refuse(constant: str) -> NoReturn:
+        raise InputError(
+            f"{name}: {constant} is not a number that can be used; write a finite number or null"
+        )
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return _unique(name, pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{name}: line {error.lineno}, column {error.colno}: is not JSON ({error.msg.lower()}); {kind} is expected"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{name}: is nested too deeply; {kind} is expected") from None
+    except ValueError:
+        raise InputError(f"{name}: holds a number with too many digits; {kind} is expected") from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{name}: is {_KINDS.get(type(value), 'something else')}; {kind}, that is an object, is expected"
+        )
+    return value

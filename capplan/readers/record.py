@@ -1,0 +1,197 @@
+"""The strict base of every file schema, the quantity types, and validation errors as one clear line."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from capplan.errors import InputError, unknown
+from capplan.readers import quantity as q
+from capplan.readers.quantity import Unit, quantity
+from capplan.readers.yaml_file import Document, KeyPath
+
+
+class Record(BaseModel):
+    """A record of a file: a misspelt key is an error, never a silent default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+T = TypeVar("T", bound=Record)
+
+
+def _reader(
+    unit: Unit, *, low: float | None, above: float | None, high: float | None
+) -> Callable[[object], float]:
+    def read(written: object) -> float:
+        try:
+            value = quantity(written, unit)
+        except InputError as error:
+            raise PydanticCustomError("quantity", "{why}", {"why": str(error)}) from None
+        what = f"{written!s:.60}"
+        if low is not None and value < low:
+            raise PydanticCustomError(
+                "quantity", "{why}", {"why": f"{what!r} is below {low:g}; it must be {low:g} or more"}
+            )
+        if above is not None and value <= above:
+            raise PydanticCustomError(
+                "quantity", "{why}", {"why": f"{what!r} is not above {above:g}; e.g. '{unit.example}'"}
+            )
+        if high is not None and value > high:
+            raise PydanticCustomError(
+                "quantity", "{why}", {"why": f"{what!r} is over {high:g}; it must be {high:g} or less"}
+            )
+        return value
+
+    return read
+
+
+def _quantity_type(
+    unit: Unit, *, low: float | None = None, above: float | None = None, high: float | None = None
+) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Return what turns a float field into one that reads a quantity."""
+    schema: dict[str, Any] = {
+        "type": ["string", "number"] if unit.bare else "string",
+        "description": f"{unit.words or 'in ' + unit.base}, such as {unit.example}",
+        "examples": [unit.example],
+    }
+    return BeforeValidator(_reader(unit, low=low, above=above, high=high)), WithJsonSchema(schema)
+
+
+_bytes = _quantity_type(q.BYTES, above=0)
+_bytes_per_s = _quantity_type(q.BYTES_PER_S, above=0)
+_flop_per_s = _quantity_type(q.FLOP_PER_S, above=0)
+_seconds = _quantity_type(q.SECONDS, above=0)
+_waiting = _quantity_type(q.SECONDS, low=0)
+_fraction = _quantity_type(q.FRACTION, low=0, high=1)
+_share = _quantity_type(q.FRACTION, above=0, high=1)
+_headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
+_rate = _quantity_type(q.REQUESTS_PER_S, above=0)
+_tokens = _quantity_type(q.TOKENS, above=0)
+_some_tokens = _quantity_type(q.TOKENS, low=0)
+_count = _quantity_type(q.COUNT, above=0)
+_usd = _quantity_type(q.USD, above=0)
+_usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
+_usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
+_usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
+_watts = _quantity_type(q.WATTS, above=0)
+
+Bytes: TypeAlias = Annotated[float, *_bytes]
+BytesPerS: TypeAlias = Annotated[float, *_bytes_per_s]
+FlopPerS: TypeAlias = Annotated[float, *_flop_per_s]
+Seconds: TypeAlias = Annotated[float, *_seconds]
+SecondsOrZero: TypeAlias = Annotated[float, *_waiting]
+Fraction: TypeAlias = Annotated[float, *_fraction]
+Share: TypeAlias = Annotated[float, *_share]
+Headroom: TypeAlias = Annotated[float, *_headroom]
+RequestsPerS: TypeAlias = Annotated[float, *_rate]
+Tokens: TypeAlias = Annotated[float, *_tokens]
+TokensOrZero: TypeAlias = Annotated[float, *_some_tokens]
+Number: TypeAlias = Annotated[float, *_count]
+Usd: TypeAlias = Annotated[float, *_usd]
+UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
+UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
+UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
+Watts: TypeAlias = Annotated[float, *_watts]
+
+
+def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
+    """Return the JSON Schema of a field that takes one value or a list of them."""
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+
+
+def _record_of(annotation: Any) -> type[Record] | None:
+    """Return the record inside an annotation such as ``list[Traffic] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _record_of(inner)
+        if found:
+            return found
+    return None
+
+
+def _known_keys(model: type[Record], path: KeyPath) -> list[str]:
+    """Return the keys that the record at a key path knows."""
+    current: type[Record] | None = model
+    for part in path:
+        if current is None or isinstance(part, int):
+            continue
+        key_field = current.model_fields.get(part)
+        current = _record_of(key_field.annotation) if key_field else None
+    return sorted(current.model_fields) if current else []
+
+
+def _real_path(data: Any, path: KeyPath) -> KeyPath:
+    """Return the part of an error's path that exists in the data (unions and validators add parts)."""
+    real: list[str | int] = []
+    for index, part in enumerate(path):
+        is_last = index == len(path) - 1
+        if isinstance(data, dict) and (part in data or (is_last and isinstance(part, str))):
+            real.append(part)
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            real.append(part)
+            data = data[part]
+    return tuple(real)
+
+
+_WORDS = {
+    "string_type": "must be text; put it in quotes if it looks like a number",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "list_type": "must be a list, e.g. [a, b]",
+    "tuple_type": "must be a list, e.g. [a, b]",
+    "dict_type": "must be 'key: value' lines",
+    "model_type": "must be 'key: value' lines",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "too_short": "is empty; give at least one",
+}
+
+
+def _line(model: type[Record], document: Document, error: ErrorDetails) -> InputError:
+    raw: KeyPath = tuple(error["loc"])
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        path = _real_path(document.value, raw)
+        place = document.place(path)
+        return unknown("key", str(raw[-1]), _known_keys(model, path[:-1]), place=place)
+    path = _real_path(document.value, raw)
+    place = document.place(path)
+    given = error.get("input")
+    shown = "" if isinstance(given, (dict, list)) or kind in ("quantity", "missing") else f"{given!s:.60} "
+    if kind == "missing":
+        return InputError(f"{place}: is missing; it has no default")
+    if kind == "literal_error":
+        allowed = [
+            word.strip("' ") for word in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")
+        ]
+        return unknown(str(path[-1]) if path else "value", str(given), allowed, place=place)
+    text = _WORDS.get(kind) or error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return InputError(f"{place}: {shown}{text}")
+
+
+def validated(model: type[T], document: Document) -> T:
+    """Return the record that a document holds, or raise the error that names file, line and key.
+
+    Parameters
+    ----------
+    model : a subclass of Record
+    document : Document
+
+    Returns
+    -------
+    The record; its quantities are in base units.
+    """
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        # an unknown key explains the missing one beside it, so it comes first
+        details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
+        first = _line(model, document, details[0])
+        more = f"\n  and {len(details) - 1} more in this file" if len(details) > 1 else ""
+        raise InputError(f"{first}{more}") from None

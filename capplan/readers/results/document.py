@@ -1,0 +1,184 @@
+"""Open a result file whatever its container (JSON, JSON lines, YAML, CSV, gzip), and take checked values out of it."""
+
+import csv
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.readers.results.record import Spread
+
+LARGEST_FILE_BYTES = 512 * 1024**2
+
+SECONDS_PER_UNIT = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "us": 1e-6, "microseconds": 1e-6, "ns": 1e-9, "nanoseconds": 1e-9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A mapping of a result file with its place, so that a missing or wrong value can be named."""
+
+    path: str
+    values: Mapping[str, Any]
+    place: str = ""
+
+    def where(self, key: str) -> str:
+        """Return the place of a key as people write it."""
+        return f"{self.path}: {self.place + '.' if self.place else ''}{key}"
+
+    def at(self, *keys: str) -> "Document":
+        """Return the mapping below `keys`; an absent or null one is empty."""
+        values: Any = self.values
+        for depth, key in enumerate(keys):
+            values = values.get(key)
+            if values is None:
+                values = {}
+                continue
+            if not isinstance(values, Mapping):
+                place = Document(self.path, {}, self.place).where(".".join(keys[: depth + 1]))
+                raise InputError(f"{place} is not a mapping but {type(values).__name__}")
+        return Document(self.path, values, ".".join(part for part in (self.place, *keys) if part))
+
+    def number(self, *names: str, minimum: float = 0.0) -> float | None:
+        """Return the first of `names` that is there as a finite number; None where none is."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, str):
+                try:
+                    value = float(value)
+                except ValueError:
+                    raise InputError(f"{self.where(name)}: {value!r} is not a number") from None
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InputError(f"{self.where(name)}: {value!r} is not a number")
+            if math.isinf(value) and value > 0:
+                return None
+            if math.isnan(value) or value < minimum:
+                raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
+            return float(value)
+        return None
+
+    def count(self, *names: str) -> int | None:
+        """Return the first of `names` that is there as a whole number; None where none is."""
+        value = self.number(*names)
+        return None if value is None else round(value)
+
+    def needed(self, *names: str, tool: str) -> float:
+        """Return a number that this tool always writes, or refuse the file."""
+        value = self.number(*names)
+        if value is None:
+            raise InputError(
+                f"{self.where(names[0])} is missing, so this is not a complete result of {tool}\n"
+                "  it may have been cut short, or written by a version that this reader does not know"
+            )
+        return value
+
+    def text(self, *names: str) -> str | None:
+        """Return the first of `names` that is there and not empty as text."""
+        for name in names:
+            value = self.values.get(name)
+            if value not in (None, "", "NA"):
+                return str(value)
+        return None
+
+    def numbers(self, name: str) -> list[float]:
+        """Return a list of numbers; empty where it is absent."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise InputError(f"{self.where(name)} is not a list")
+        return [Document(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
+
+    def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
+        """Return mean and percentiles found under `names` (field -> keys), each times `seconds`."""
+        found = {field: self.number(*keys) for field, keys in names.items()}
+        return Spread(**{field: None if value is None else value * seconds for field, value in found.items()})
+
+
+def unit_seconds(document: Document, unit: str) -> float:
+    """Return the seconds of a unit of time as result files write it; `ms/token` counts as ms.
+
+    Examples
+    --------
+    >>> unit_seconds(Document("f", {}), "ms/token")
+    0.001
+    """
+    factor = SECONDS_PER_UNIT.get(unit.split("/")[0].strip().lower())
+    if factor is None:
+        raise InputError(f"{document.where('units')}: {unit!r} is not a unit of time; known: s, ms, us, ns")
+    return factor
+
+
+def result_objects(path: str | Path) -> list[Any]:
+    """Return the objects of a result file: one JSON or YAML value, or one per line or CSV row.
+
+    Parameters
+    ----------
+    path : the file, plain or gzipped
+
+    Returns
+    -------
+    its top-level values in order; a JSON list is returned as its items
+    """
+    file = Path(path)
+    text = _text(file)
+    if not text.strip():
+        raise InputError(f"{file}: the file is empty")
+    if file.name.removesuffix(".gz").endswith((".yaml", ".yml")):
+        return _yaml(file, text)
+    if file.name.removesuffix(".gz").endswith(".csv"):
+        return list(csv.DictReader(text.splitlines()))
+    return _json_values(file, text)
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.is_dir():
+            raise InputError(f"{file} is a folder; name the result files in it")
+        if file.stat().st_size > LARGEST_FILE_BYTES:
+            raise InputError(f"{file} is larger than {LARGEST_FILE_BYTES // 1024**2} MiB; not a result file")
+        raw = file.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{file}: no such file") from None
+    except (OSError, EOFError) as error:
+        raise InputError(f"{file}: cannot be read ({error})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: not a text file") from None
+
+
+def _yaml(file: Path, text: str) -> list[Any]:
+    import yaml
+
+    try:
+        return [value for value in yaml.load_all(text, Loader=yaml.CSafeLoader) if value is not None]
+    except yaml.YAMLError as error:
+        raise InputError(f"{file}: not YAML ({str(error).splitlines()[0]})") from None
+
+
+def _json_values(file: Path, text: str) -> list[Any]:
+    decoder = json.JSONDecoder()
+    values: list[Any] = []
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (json.JSONDecodeError, RecursionError):
+            line = text.count("\n", 0, position) + 1
+            raise InputError(
+                f"{file}: line {line} does not hold a complete JSON value; was the file cut short?"
+            ) from None
+        values.append(value)
+    return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else values

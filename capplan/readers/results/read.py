@@ -1,0 +1,129 @@
+"""Find out which tool wrote a result file, and read it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.readers.results import (
+    aiperf,
+    guidellm,
+    inference_perf,
+    llama_bench,
+    llmd_report,
+    sglang,
+    trtllm,
+    vllm,
+)
+from capplan.readers.results.document import result_objects
+from capplan.readers.results.record import BenchmarkResult, RequestRecord
+
+KNOWN_TOOLS = (
+    "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "
+    "inference-perf, trtllm-bench, llama-bench, llm-d benchmark report, InferenceX"
+)
+
+
+def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
+    """Return the results of one file of any tool that is known.
+
+    Parameters
+    ----------
+    path : the file: JSON, JSON lines, YAML or CSV, plain or gzipped
+    stated : fields of `BenchmarkResult` to use where the file does not say, such as
+        ``hardware="h100-sxm"`` or ``tensor_parallel=4``
+
+    Returns
+    -------
+    one record per run in the file, in its order
+    """
+    place = str(path)
+    values = result_objects(path)
+    if not values:
+        raise InputError(f"{place}: the file holds no results")
+    for index, value in enumerate(values):
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"{place}: item {index} is {type(value).__name__}, not the result of a benchmark"
+            )
+    results = _whole_file(values, place)
+    if results is None:
+        results = [result for value in values for result in _object(value, place)]
+    return [completed(result, **stated) for result in results]
+
+
+def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:
+    """Return the result with the stated fields where it has none of its own; a stated model always counts.
+
+    The model in a file is the name that it was served under, which may be an alias.
+
+    Examples
+    --------
+    >>> completed(BenchmarkResult("t", "p", tensor_parallel=2), tensor_parallel=8, hardware="h100").tensor_parallel
+    2
+    """
+    given = {key: value for key, value in stated.items() if value is not None}
+    return replace(
+        result,
+        **{key: value for key, value in given.items() if key == "model" or getattr(result, key) is None},
+    )
+
+
+def request_log(path: str | Path) -> tuple[RequestRecord, ...]:
+    """Return the requests of a result file that kept them (detailed results, AIPerf's JSON lines).
+
+    Returns
+    -------
+    finished requests in order of arrival; times in seconds since the first
+    """
+    log = [request for result in read_results(path) for request in result.log]
+    if not log:
+        raise InputError(
+            f"{path}: no list of requests in this result\n"
+            "  write it with --save-detailed (vLLM), --output-details (SGLang), or give AIPerf's profile_export.jsonl"
+        )
+    return tuple(sorted(log, key=lambda request: request.arrival_s))
+
+
+def _whole_file(values: Sequence[Mapping[str, Any]], path: str) -> list[BenchmarkResult] | None:
+    first = values[0]
+    if "metadata" in first and "metrics" in first and "benchmarks" not in first:
+        return [aiperf.log_result(values, path)]
+    if "Metric" in first and "avg" in first:
+        return [aiperf.csv_result(values, path)]
+    return None
+
+
+def _object(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
+    keys = {str(key) for key in values}
+    if "benchmarks" in keys:
+        return guidellm.report_results(values, path)
+    if "version" in keys and "scenario" in keys and keys & {"metrics", "results"}:
+        return [llmd_report.report_result(values, path)]
+    if "successes" in keys and "load_summary" in keys:
+        lifecycle = not isinstance(values["successes"], Mapping) or "rate" not in values["successes"]
+        reader = inference_perf.lifecycle_result if lifecycle else inference_perf.prometheus_result
+        return [reader(values, path)]
+    if keys & {"world_info", "performance"} and "engine" in keys:
+        return [trtllm.report_result(values, path)]
+    if "n_prompt" in keys or {"n_gen", "avg_ns"} & keys:
+        return [llama_bench.row_result(values, path)]
+    if "request_throughput" in keys and isinstance(values["request_throughput"], Mapping):
+        return [aiperf.summary_result(values, path)]
+    if "hw" in keys and "conc" in keys:
+        return [vllm.inferencex_result(values, path)]
+    if "avg_latency" in keys:
+        return [vllm.latency_result(values, path)]
+    if "elapsed_time" in keys and "num_requests" in keys:
+        return [vllm.throughput_result(values, path)]
+    if "batch_size" in keys and "input_len" in keys:
+        return sglang.one_batch_results(values, path)
+    if "total_throughput" in keys or "mean_e2e_latency_ms" in keys or "sharegpt_output_len" in keys:
+        return [sglang.serving_result(values, path)]
+    if keys & {"completed", "mean_ttft_ms", "output_throughput", "num_prompts"}:
+        return [vllm.serve_result(values, path)]
+    shown = ", ".join(sorted(keys)[:6]) or "none"
+    raise InputError(
+        f"{path}: not a result of a tool that is known (its keys start with: {shown})\n  known: {KNOWN_TOOLS}"
+    )

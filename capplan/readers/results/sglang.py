@@ -1,0 +1,98 @@
+"""Results of SGLang: `bench_serving`, `bench_one_batch` and `bench_one_batch_server` (JSON lines)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.readers.results.document import Document
+from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.vllm import latency_names, request_log
+
+SERVING = "sglang bench_serving"
+ONE_BATCH = "sglang bench_one_batch"
+
+
+def serving_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one run of `bench_serving`."""
+    document = Document(path, values)
+    completed = document.needed("completed", tool=SERVING)
+    if completed == 0:
+        raise InputError(f"{path}: none of the requests of this run completed, so it measured nothing")
+    document.needed("mean_ttft_ms", tool=SERVING)
+    limited = document.number("max_concurrency")
+    rate = (
+        None if document.values.get("request_rate") in ("inf", "trace") else document.number("request_rate")
+    )
+    result = BenchmarkResult(
+        tool=SERVING,
+        path=path,
+        model=document.text("model_id", "model"),
+        engine=document.text("backend"),
+        concurrency=document.number("concurrency") if limited is None else limited,
+        request_rate_per_s=rate,
+        requests=round(completed),
+        duration_s=document.needed("duration", tool=SERVING),
+        input_tokens=document.needed("total_input_tokens", tool=SERVING) / completed,
+        output_tokens=document.needed("total_output_tokens", tool=SERVING) / completed,
+        ttft_s=document.spread(1e-3, latency_names("ttft_ms")),
+        tpot_s=document.spread(1e-3, latency_names("tpot_ms")),
+        itl_s=document.spread(1e-3, latency_names("itl_ms")),
+        e2e_s=document.spread(1e-3, latency_names("e2e_latency_ms")),
+        requests_per_s=document.number("request_throughput"),
+        output_tokens_per_s=document.number("output_throughput"),
+        total_tokens_per_s=document.number("total_throughput"),
+        accepted_tokens_per_step=document.number("accept_length"),
+    )
+    return replace(result, log=request_log(document))
+
+
+def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
+    """Return the prefill and the decode of one line of `bench_one_batch`: no server, no scheduler.
+
+    The line of `bench_one_batch_server` has the whole latency instead; it is one static batch.
+    """
+    document = Document(path, values)
+    batch = document.needed("batch_size", tool=ONE_BATCH)
+    tokens_in = document.needed("input_len", tool=ONE_BATCH)
+    tokens_out = document.needed("output_len", tool=ONE_BATCH)
+    shared = BenchmarkResult(
+        tool=ONE_BATCH,
+        path=path,
+        engine="sglang",
+        model=document.text("model_path", "model"),
+        concurrency=batch,
+        requests=round(batch),
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+    )
+    if document.number("prefill_latency") is None:
+        return [_server_result(document, shared)]
+    prefill = document.needed("prefill_latency", tool=ONE_BATCH)
+    results = [replace(shared, kind="prefill", ttft_s=Spread(prefill, prefill), context_tokens=0.0)]
+    decode = document.number("median_decode_latency")
+    if decode:
+        step = Spread(decode, decode)
+        results.append(
+            replace(shared, kind="decode", tpot_s=step, itl_s=step, context_tokens=tokens_in + tokens_out / 2)
+        )
+    return results
+
+
+def _server_result(document: Document, shared: BenchmarkResult) -> BenchmarkResult:
+    latency = document.needed("latency", tool="sglang bench_one_batch_server")
+    ttft = document.number("last_ttft")
+    gaps = (shared.output_tokens or 1.0) - 1.0
+    tpot = None if ttft is None or gaps <= 0 else (latency - ttft) / gaps
+    return replace(
+        shared,
+        tool="sglang bench_one_batch_server",
+        kind="static_batch",
+        e2e_s=Spread(latency),
+        ttft_s=Spread(ttft),
+        tpot_s=Spread(tpot),
+        duration_s=latency,
+        output_tokens_per_s=document.number("output_throughput"),
+        total_tokens_per_s=document.number("overall_throughput"),
+        accepted_tokens_per_step=document.number("acc_length"),
+    )

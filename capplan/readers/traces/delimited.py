@@ -1,0 +1,155 @@
+"""Traces as delimited text: Azure 2023 and 2024, BurstGPT, Vidur, and any table with times and token counts."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capplan.errors import InputError
+from capplan.readers.traces.rows import Row, seconds_of, time_unit
+from capplan.readers.traces.source import numbered_lines
+from capplan.workload.trace import Omissions
+
+DELIMITERS = (",", ";", "\t", "|")
+ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timestamp", "arrival", "time", "start_s", "start_time", "request_start_time", "arrival_ms", "timestamp_ms")  # fmt: skip
+INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_len", "num_prefill_tokens", "request tokens", "prompt_tokens", "prompt_len", "prompt tokens", "input")  # fmt: skip
+OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
+MOST_BAD_SHARE = 0.5
+"""A file of which more rows than this are no requests is taken for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the columns of a table stand."""
+
+    delimiter: str
+    header_lines: int
+    arrival: int | None
+    input: int
+    output: int
+    unit_s: float
+    columns: tuple[str, ...]
+
+
+def delimiter_of(header: str) -> str:
+    """Return the delimiter that splits a line into most parts.
+
+    Examples
+    --------
+    >>> delimiter_of("timestamp;input;output")
+    ';'
+    """
+    return max(DELIMITERS, key=lambda mark: header.count(mark))
+
+
+def columns_of(header: str) -> tuple[str, ...]:
+    """Return the names in a header line, lower case."""
+    mark = delimiter_of(header)
+    return tuple(cell.strip().lower() for cell in next(csv.reader([header], delimiter=mark), []))
+
+
+def tool_of(columns: Sequence[str]) -> str:
+    """Return the name of the trace that has these columns."""
+    known = {
+        "Azure LLM inference trace": {"timestamp", "contexttokens", "generatedtokens"},
+        "BurstGPT": {"timestamp", "request tokens", "response tokens"},
+        "Vidur": {"num_prefill_tokens", "num_decode_tokens"},
+    }
+    return next((name for name, own in known.items() if own <= set(columns)), "table of requests")
+
+
+def layout_of(path: Path, header: str) -> Layout:
+    """Return where times and token counts stand, by the names of the columns."""
+    mark = delimiter_of(header)
+    columns = columns_of(header)
+    if len(columns) >= 2 and all(_number(cell, mark) is not None for cell in columns):
+        if len(columns) == 3:
+            return Layout(mark, 0, 0, 1, 2, 1.0, columns)
+        raise InputError(
+            f"{path}: has no header and {len(columns)} columns\n  add a header line: arrival_s,input_tokens,output_tokens"
+        )
+
+    def find(names: Sequence[str]) -> int | None:
+        return next((columns.index(name) for name in names if name in columns), None)
+
+    places = {names[0]: find(names) for names in (ARRIVAL, INPUT, OUTPUT)}
+    no_times = places["arrival_s"] is None and "num_prefill_tokens" in columns
+    for names in (ARRIVAL, INPUT, OUTPUT):
+        if places[names[0]] is None and not (no_times and names is ARRIVAL):
+            raise InputError(
+                f"{path}: has no column {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(columns)}"
+            )
+    arrival, tokens_in, tokens_out = places["arrival_s"], places["input_tokens"], places["output_tokens"]
+    assert tokens_in is not None
+    assert tokens_out is not None
+    in_ms = arrival is not None and columns[arrival].endswith("_ms")
+    return Layout(mark, 1, arrival, tokens_in, tokens_out, 1e-3 if in_ms else 1.0, columns)
+
+
+def _number(cell: str, mark: str) -> float | None:
+    text = cell.strip()
+    try:
+        return float(text.replace(",", ".") if mark == ";" else text)
+    except ValueError:
+        return None
+
+
+def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
+    """Yield the requests of a table; rows that are none are counted.
+
+    Raises
+    ------
+    InputError
+        a column is missing, or most rows are no requests
+    """
+    lines: Iterator[tuple[int, str]] = (pair for pair in numbered_lines(path) if pair[1].strip())
+    first_number, header = next(lines)
+    layout = layout_of(path, header)
+    if layout.arrival is None:
+        omissions.note("the file has no time stamps: lengths only")
+    if not layout.header_lines:
+        omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
+        lines = _with_first((first_number, header), lines)
+    unit: float | None = layout.unit_s if layout.unit_s != 1.0 else None
+    bad = 0
+    for seen, (number, line) in enumerate(lines, 1):
+        cells = line.split(layout.delimiter)
+        if '"' in line:
+            cells = next(csv.reader([line], delimiter=layout.delimiter))
+        try:
+            if unit is None and layout.arrival is not None:
+                unit = _unit_of(cells[layout.arrival], layout, omissions)
+            yield _row(number, cells, layout, unit or 1.0)
+        except (ValueError, IndexError, OverflowError) as error:
+            bad += 1
+            omissions.drop("is not a request", number)
+            if bad > MOST_BAD_SHARE * seen + 10:
+                raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+
+
+def _with_first(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    yield first
+    yield from rest
+
+
+def _unit_of(cell: str, layout: Layout, omissions: Omissions) -> float:
+    number = _number(cell, layout.delimiter)
+    factor, name = time_unit(number) if number is not None else (1.0, "s")
+    if name != "s":
+        omissions.note(f"time stamps are in {name} since 1970")
+    return factor
+
+
+def _row(number: int, cells: Sequence[str], layout: Layout, unit: float) -> Row:
+    if len(cells) < len(layout.columns):
+        raise ValueError(f"{len(cells)} cells where the header has {len(layout.columns)}")
+    decimal_comma = layout.delimiter == ";"
+
+    def cell(place: int) -> str:
+        return cells[place].replace(",", ".") if decimal_comma else cells[place]
+
+    arrival = math.nan if layout.arrival is None else seconds_of(cell(layout.arrival), unit)
+    if math.isnan(arrival) and layout.arrival is not None:
+        raise ValueError("the time stamp is not a number")
+    return Row(number, arrival, float(cell(layout.input)), float(cell(layout.output)))

@@ -1,0 +1,132 @@
+"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs of a server's own clock."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.readers.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
+from capplan.readers.traces.rows import NO_TOKENS, Row, seconds_of, time_unit
+from capplan.readers.traces.source import numbered_lines
+from capplan.workload.trace import Omissions
+
+BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
+"""Tokens per hashed block that are told apart: Mooncake hashes 512, Bailian and vLLM 16."""
+SAMPLE = 200
+
+
+def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the block size for which each prompt has as many hashes as blocks, the last one whole or not.
+
+    Examples
+    --------
+    >>> block_tokens_of([{"input_length": 1000, "hash_ids": [1, 2]}, {"input_length": 513, "hash_ids": [1, 3]}])
+    512
+    """
+    hashed = [row for row in rows if row.get("hash_ids")]
+
+    def fitting(size: int) -> int:
+        return sum(
+            int(row["input_length"]) // size <= len(row["hash_ids"]) <= -(-int(row["input_length"]) // size)
+            for row in hashed
+        )
+
+    return max(BLOCK_SIZES, key=fitting) if hashed else 0
+
+
+def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the seconds of a time stamp beside hashes: Bailian writes seconds (and chats), Mooncake milliseconds."""
+    chats = any("chat_id" in row for row in rows)
+    fractions = any(isinstance(row.get("timestamp"), float) and row["timestamp"] % 1.0 for row in rows)
+    return 1.0 if chats or fractions else 1e-3
+
+
+def sample_of(path: Path) -> list[dict[str, Any]]:
+    """Return the first objects of a file of JSON lines, keys in lower case."""
+    found: list[dict[str, Any]] = []
+    for _, line in numbered_lines(path):
+        try:
+            value = json.loads(line) if line.strip() else None
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append({str(key).lower(): item for key, item in value.items()})
+        if len(found) >= SAMPLE:
+            break
+    return found
+
+
+def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
+    """Yield the requests of JSON lines; lines that are none are counted.
+
+    Raises
+    ------
+    InputError
+        a key is missing, or most lines are no requests
+    """
+    sample = sample_of(path)
+    if not sample:
+        raise InputError(f"{path}: line 1: is not a JSON object; one request per line is expected")
+    keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
+    hashed = "hash_ids" in sample[0]
+    unit = hashed_unit_s(sample) if hashed else _unit(sample[0].get(keys["arrival_s"]), omissions)
+    if keys["arrival_s"].endswith("_ms"):
+        unit = 1e-3
+    if hashed:
+        omissions.note(f"time stamps are in {'ms' if unit < 1.0 else 's'}")
+    seen = bad = 0
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        seen += 1
+        try:
+            row = {str(key).lower(): item for key, item in json.loads(line).items()}
+            blocks = row.get("hash_ids") or NO_TOKENS if hashed else NO_TOKENS
+            ttft, e2e = _measured(row)
+            yield Row(
+                number,
+                seconds_of(row[keys["arrival_s"]], unit),
+                float(row[keys["input_tokens"]]),
+                float(row[keys["output_tokens"]]),
+                [int(block) for block in blocks],
+                ttft,
+                e2e,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            bad += 1
+            omissions.drop("is not a request", number)
+            if bad > MOST_BAD_SHARE * seen + 10:
+                raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:
+    for name in names:
+        if name in row:
+            return name
+    raise InputError(
+        f"{path}: has no key {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
+    )
+
+
+def _unit(first: object, omissions: Omissions) -> float:
+    if not isinstance(first, (int, float)):
+        return 1.0
+    factor, name = time_unit(float(first))
+    if name != "s":
+        omissions.note(f"time stamps are in {name} since 1970")
+    return factor
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Return TTFT and end-to-end latency [s] where the row has them."""
+    if "queued_ts" in row and "first_token_ts" in row:
+        start = float(row["queued_ts"])
+        return float(row["first_token_ts"]) - start, float(row.get("last_token_ts", math.nan)) - start
+    ttft = row.get("ttft_s", row.get("ttft"))
+    e2e = row.get("e2e_s", row.get("e2e_latency", row.get("latency")))
+    return (
+        float(ttft) if isinstance(ttft, (int, float)) else math.nan,
+        float(e2e) if isinstance(e2e, (int, float)) else math.nan,
+    )

@@ -1,0 +1,233 @@
+"""Prometheus text of vLLM (old and new names), SGLang and TGI: one scrape, or the difference of two."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.readers.traces.source import numbered_lines
+from capplan.workload.statistics import LengthSummary, RateSummary, length_summary
+from capplan.workload.summary import MeasuredLatency, WorkloadSummary
+from capplan.workload.trace import Omissions
+
+SAMPLE = re.compile(
+    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|[\d.]+(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$"
+)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+POINTS = 10
+"""Points that stand for the lengths inside one bucket."""
+
+PROMPTS = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram", "tgi_request_input_length")
+ANSWERS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram", "tgi_request_generated_tokens")  # fmt: skip
+TTFT = ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
+TPOT = (
+    "vllm:request_time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds",
+    "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds",
+    "tgi_request_mean_time_per_token_duration",
+)  # fmt: skip
+E2E = ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration")
+QUEUE = ("vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration")
+FINISHED = ("vllm:request_success_total", "sglang:num_requests_total", "tgi_request_success")
+REJECTED = ("vllm:admission_rejections_total", "sglang:num_aborted_requests_total")
+PREFIX_HITS = (
+    ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
+    ("vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_queries_total"),
+    ("sglang:cached_tokens_total", "sglang:prompt_tokens_total"),
+)
+HIT_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "sglang:cache_hit_rate")
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
+LENGTH_GAUGES = ("sglang:spec_accept_length",)
+
+
+@dataclass(slots=True)
+class Scrape:
+    """Sums over all engines and labels, and histogram buckets by upper bound."""
+
+    values: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    buckets: dict[str, dict[float, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    gauges: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cache_config: dict[str, str] = field(default_factory=dict)
+    cache_tokens: float = 0.0
+
+    def first(self, names: Sequence[str]) -> float | None:
+        """Return the first of some counters that is there."""
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    def mean(self, names: Sequence[str]) -> float | None:
+        """Return sum over count of the first histogram that counted anything."""
+        for name in names:
+            count = self.values.get(f"{name}_count", 0.0)
+            if count > 0:
+                return self.values[f"{name}_sum"] / count
+        return None
+
+
+def read_scrape(path: Path, omissions: Omissions) -> Scrape:
+    """Return the sums of one exposition; lines that are no samples are counted."""
+    found = Scrape()
+    for number, line in numbered_lines(path):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = SAMPLE.match(line.strip())
+        if match is None:
+            omissions.drop("is not a sample of Prometheus", number)
+            continue
+        name, labels, text = match.groups()
+        value = float(text.replace("Inf", "inf"))
+        keyed = dict(LABEL.findall(labels or ""))
+        if not math.isfinite(value):
+            omissions.drop("a value is not finite", number)
+        elif name.endswith("_bucket") and "le" in keyed:
+            found.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
+        else:
+            found.values[name] += value
+            found.gauges[name].append(value)
+        if name == "vllm:cache_config_info" and value == 1.0:
+            blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
+            found.cache_tokens += (
+                float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
+            )
+    return found
+
+
+def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
+    """Return what happened between two scrapes; gauges are those of the second."""
+    result = Scrape(gauges=after.gauges, cache_tokens=after.cache_tokens)
+    for name, value in after.values.items():
+        counted = name.endswith(("_total", "_sum", "_count"))
+        gone = value - before.values.get(name, 0.0)
+        if counted and gone < 0:
+            raise InputError(
+                f"{path}: {name} is lower than in the first scrape: the server was started anew between them\n"
+                "  give two scrapes of one run, the earlier one first"
+            )
+        result.values[name] = gone if counted else value
+    for name, rows in after.buckets.items():
+        old = before.buckets.get(name, {})
+        result.buckets[name] = defaultdict(float, {le: n - old.get(le, 0.0) for le, n in rows.items()})
+    return result
+
+
+def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
+    """Return the traffic that the counters of a server saw, since its start or between two scrapes.
+
+    Raises
+    ------
+    InputError
+        nothing about lengths is in the text
+    """
+    omissions = Omissions()
+    scrapes = [read_scrape(path, omissions) for path in paths]
+    seen = scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
+    name = str(paths[-1])
+    prompts, answers = _lengths(seen, PROMPTS, name), _lengths(seen, ANSWERS, name)
+    finished = _requests(seen)
+    notes = (
+        []
+        if len(paths) == 2
+        else ["counters since the start of the server; give two scrapes for a span of time"]
+    )
+    if interval_s is None:
+        notes.append("no rate without the time between the scrapes; give --interval")
+    rejected = seen.first(REJECTED)
+    if rejected:
+        notes.append(f"{rejected:,.0f} requests were turned away and are not among the finished ones")
+        finished += rejected
+    rate = finished / interval_s if interval_s else None
+    accepted, rounds = _acceptance(seen)
+    hits = _hits(seen)
+    if hits is None:
+        notes.append("no counters of the prefix cache")
+    return WorkloadSummary(
+        name=paths[-1].name.split(".")[0],
+        format="Prometheus metrics",
+        requests=round(finished),
+        rate=RateSummary(interval_s or 0.0, rate, rate, None, None, ()),
+        input_tokens=prompts,
+        output_tokens=answers,
+        prefix_hit_fraction=hits,
+        measured=MeasuredLatency(seen.mean(TTFT), seen.mean(TPOT), seen.mean(E2E), seen.mean(QUEUE)),
+        acceptance_fraction=accepted,
+        accepted_tokens_per_round=rounds,
+        kv_cache_tokens=seen.cache_tokens
+        or next(iter(seen.gauges.get("sglang:max_total_num_tokens", [])), None),
+        omissions=tuple(omissions.lines()),
+        notes=(*notes, "lengths are interpolated within the buckets of the histograms"),
+    )
+
+
+def _requests(seen: Scrape) -> float:
+    finished = seen.first(FINISHED)
+    if finished:
+        return finished
+    return next((seen.values[f"{name}_count"] for name in PROMPTS if f"{name}_count" in seen.values), 0.0)
+
+
+def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
+    for name in names:
+        count = seen.values.get(f"{name}_count", 0.0)
+        if count <= 0:
+            continue
+        mean = seen.values[f"{name}_sum"] / count
+        rows = seen.buckets.get(name)
+        if rows and max(rows.values()) > 0:
+            return length_summary(*bucket_points(rows, mean))
+        return length_summary(np.array([mean]), np.array([count]))
+    raise InputError(
+        f"{path}: counts no requests with lengths; one of these histograms is expected: {', '.join(names)}"
+    )
+
+
+def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Array]:
+    """Return lengths and weights that stand for a histogram, spread evenly in each bucket and scaled to the mean.
+
+    Examples
+    --------
+    >>> values, weights = bucket_points({10.0: 0.0, 20.0: 4.0, float("inf"): 4.0}, 15.0)
+    >>> round(float(values.mean()), 9), float(weights.sum())
+    (15.0, 4.0)
+    """
+    bounds = sorted(bound for bound in rows if math.isfinite(bound))
+    total = rows.get(math.inf, rows[bounds[-1]])
+    edges = np.array([0.0, *bounds, 2.0 * bounds[-1]])
+    reached = np.array([0.0, *(rows[bound] for bound in bounds), total])
+    inside = np.maximum(np.diff(reached), 0.0)
+    part = (np.arange(POINTS) + 0.5) / POINTS
+    values = (edges[:-1, None] + np.diff(edges)[:, None] * part[None, :]).ravel()
+    weights = np.repeat(inside / POINTS, POINTS)
+    kept = weights > 0
+    values, weights = values[kept], weights[kept]
+    found = float(values @ weights) / float(weights.sum())
+    return np.maximum(values * (mean / found), 1.0), weights
+
+
+def _hits(seen: Scrape) -> float | None:
+    for hits, queries in PREFIX_HITS:
+        if seen.values.get(queries, 0.0) > 0 and hits in seen.values:
+            return seen.values[hits] / seen.values[queries]
+    gauge = next((seen.gauges[name] for name in HIT_GAUGES if name in seen.gauges), None)
+    return float(np.mean(gauge)) if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0 else None
+
+
+def _acceptance(seen: Scrape) -> tuple[float | None, float | None]:
+    """Return the share of drafted tokens that was accepted, and tokens per round with the bonus token."""
+    drafted, accepted = seen.values.get(DRAFTED, 0.0), seen.values.get(ACCEPTED, 0.0)
+    if drafted > 0:
+        drafts = seen.values.get(DRAFTS, 0.0)
+        return accepted / drafted, 1.0 + accepted / drafts if drafts > 0 else None
+    share = next((seen.gauges[name] for name in ACCEPTANCE_GAUGES if name in seen.gauges), None)
+    length = next((seen.gauges[name] for name in LENGTH_GAUGES if name in seen.gauges), None)
+    mean_share = float(np.mean(share)) if share else 0.0
+    mean_length = float(np.mean(length)) if length else 0.0
+    return (mean_share or None), (mean_length or None)

@@ -1,0 +1,221 @@
+"""Find out by its content what a file of traffic is, and read it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.readers.traces import delimited, json_lines, prometheus, request_logs, servegen
+from capplan.readers.traces.rows import parts_of
+from capplan.readers.traces.source import head_of
+from capplan.serving.prefix_cache import HitCurve, hit_curve
+from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
+from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSummary
+from capplan.workload.trace import Counts, Omissions, TracePart
+
+MOST_BLOCKS = 8_000_000
+"""Touches of blocks from which prefix reuse is worked out; a longer trace is cut to the first ones."""
+CURVE_BLOCKS = (
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+)
+LOG_KEYS = {"input_lens", "benchmarks", "completed", "successes", "num_prompts"}
+
+
+def format_of(path: Path) -> str:
+    """Return what a file is: prometheus, servegen, log, json lines, or the name of a table.
+
+    Raises
+    ------
+    InputError
+        it is none of them
+    """
+    head = head_of(path).lstrip()
+    first = head.split("\n", 1)[0].strip()
+    if head.startswith(("{", "[")):
+        return _json_format(first)
+    lines = [line for line in head.split("\n") if line.strip()][:20]
+    if lines[0].startswith(("# HELP", "# TYPE")) or all(
+        line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
+    ):
+        return "prometheus"
+    columns = delimited.columns_of(first)
+    if {"client", "rate_rps"} <= set(columns):
+        return "servegen"
+    if tuple(columns) == servegen.LENGTH_COLUMNS:
+        raise InputError(
+            f"{path}: is the lengths of a ServeGen workload; give its file of clients, which stands beside it"
+        )
+    return delimited.tool_of(columns)
+
+
+def _json_format(first: str) -> str:
+    try:
+        value = json.loads(first)
+    except ValueError:
+        return "log"
+    if not isinstance(value, dict):
+        return "log"
+    keys = {str(key).lower() for key in value}
+    if ("metadata" in keys and "metrics" in keys) or keys & LOG_KEYS or {"info", "start_time"} <= keys:
+        return "log"
+    if "chat_id" in keys:
+        return "Qwen-Bailian"
+    if "hash_ids" in keys:
+        return "Mooncake"
+    return "JSON lines"
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """A trace that is read in parts, and what was left out of it so far."""
+
+    path: Path
+    format: str
+    omissions: Omissions = field(default_factory=Omissions)
+
+    def parts(self) -> Iterator[TracePart]:
+        """Yield the requests in parts, in the order of the file."""
+        if self.format == "log":
+            rows = request_logs.log_rows(self.path, self.omissions)
+        elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
+            rows = json_lines.object_rows(self.path, self.omissions)
+        else:
+            rows = delimited.table_rows(self.path, self.omissions)
+        return parts_of(rows, self.omissions, str(self.path))
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of one hashed block; 0 where the file has no hashes."""
+        if self.format not in ("Mooncake", "Qwen-Bailian"):
+            return 0
+        return json_lines.block_tokens_of(json_lines.sample_of(self.path))
+
+
+def trace_file(path: Path) -> TraceFile:
+    """Return a trace to be read; InputError for what has no requests one by one."""
+    kind = format_of(path)
+    if kind in ("prometheus", "servegen"):
+        raise InputError(
+            f"{path}: {'counters of a server' if kind == 'prometheus' else 'rates of clients'}, not requests one by one\n"
+            f"  turn it into a workload first: capplan workload {path.name} -o workload.yaml, and give that"
+        )
+    return TraceFile(path, kind)
+
+
+def workload_of(paths: list[Path], *, interval_s: float | None = None) -> WorkloadSummary:
+    """Return the traffic that a file (or two scrapes of Prometheus) describes.
+
+    Parameters
+    ----------
+    paths : one file; two for Prometheus text, the earlier one first
+    interval_s : [s]
+        between the two scrapes, or since the start of the server
+
+    Returns
+    -------
+    lengths, rates, prefix reuse, and what was left out
+    """
+    kinds = [format_of(path) for path in paths]
+    if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
+        return prometheus.prometheus_summary(paths, interval_s)
+    if len(paths) != 1:
+        raise InputError(
+            "more than one FILE is only read for two scrapes of Prometheus, the earlier one first"
+        )
+    if kinds[0] == "servegen":
+        return servegen.servegen_summary(paths[0])
+    return trace_summary(TraceFile(paths[0], kinds[0]))
+
+
+def trace_summary(trace: TraceFile) -> WorkloadSummary:
+    """Return what a trace is like, reading it once, part by part."""
+    inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
+    blocks: list[tuple[Counts, Counts, Counts]] = []
+    latency = np.zeros((3, 2))
+    touched = 0
+    timed = True
+    for part in trace.parts():
+        inputs.add(part.input_tokens)
+        outputs.add(part.output_tokens)
+        timed = timed and bool(np.isfinite(part.arrival_s).all())
+        if timed:
+            arrivals.add(part.arrival_s)
+        if touched < MOST_BLOCKS and part.block_ids.size:
+            blocks.append((part.block_ids, part.block_counts, part.input_tokens))
+            touched += int(part.block_ids.size)
+        latency += _latency_sums(part)
+    notes = list(trace.omissions.notes)
+    if arrivals.unsorted:
+        notes.append(f"{arrivals.unsorted:,} requests stood behind later ones; sorted by arrival")
+    rate = arrivals.summary() if timed else RateSummary(0.0, None, None, None, None, ())
+    if rate.quantised:
+        notes.append(
+            "most requests share their time stamp with others; the cv is that of the requests per stamp"
+        )
+    if arrivals.kept < arrivals.total:
+        notes.append(f"times between arrivals are those of the first {arrivals.kept:,} requests")
+    if touched >= MOST_BLOCKS:
+        notes.append(f"prefix reuse is that of the first {touched:,} blocks")
+    return WorkloadSummary(
+        name=trace.path.name.split(".")[0],
+        format=_format_name(trace),
+        requests=inputs.total,
+        rate=rate,
+        input_tokens=inputs.summary(),
+        output_tokens=outputs.summary(),
+        prefix=prefix_reuse(_curve(blocks, trace.block_tokens)) if blocks else None,
+        measured=_measured(latency),
+        omissions=tuple(trace.omissions.lines()),
+        notes=tuple(notes),
+    )
+
+
+def _format_name(trace: TraceFile) -> str:
+    return "request log" if trace.format == "log" else trace.format
+
+
+def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> HitCurve:
+    ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    return hit_curve(ids, counts, block_tokens=block_tokens, input_tokens=tokens)
+
+
+def prefix_reuse(curve: HitCurve) -> PrefixReuse:
+    """Return the reuse at round sizes up to the one from which a larger cache finds nothing more."""
+    sizes = [size for size in CURVE_BLOCKS if size < curve.distinct_blocks] + [max(curve.distinct_blocks, 1)]
+    shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
+    return PrefixReuse(
+        block_tokens=curve.block_tokens,
+        unlimited_hit_fraction=float(curve.block_hit_fraction(np.inf)),
+        unlimited_token_hit_fraction=float(curve.hit_fraction(np.inf)),
+        curve=tuple(zip(sizes, shares.tolist(), strict=True)),
+    )
+
+
+def _latency_sums(part: TracePart) -> Array:
+    """Return sum and count of TTFT, TPOT and end-to-end latency."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gaps = part.output_tokens - 1
+        tpot = np.where(gaps > 0, (part.e2e_s - part.ttft_s) / np.maximum(gaps, 1), np.nan)
+    columns = (part.ttft_s, tpot, part.e2e_s)
+    return np.array([[np.nansum(column), np.count_nonzero(~np.isnan(column))] for column in columns])
+
+
+def _measured(sums: Array) -> MeasuredLatency | None:
+    ttft, tpot, e2e = (float(total / count) if count else None for total, count in sums)
+    return MeasuredLatency(ttft, tpot, e2e) if ttft or e2e else None

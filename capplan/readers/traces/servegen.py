@@ -1,0 +1,133 @@
+"""ServeGen: rates of clients in windows, and the distribution of lengths beside them."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.readers.traces.source import numbered_lines
+from capplan.workload.statistics import (
+    HOUR_S,
+    MOST_HOURS,
+    LengthSummary,
+    RateSummary,
+    length_summary,
+)
+from capplan.workload.summary import WorkloadSummary
+from capplan.workload.trace import Omissions
+
+WINDOW_S = 600.0
+CLIENT_COLUMNS = ("client", "start_s", "rate_rps", "cv")
+LENGTH_COLUMNS = ("field", "value", "prob")
+INPUT_FIELDS = ("input_tokens", "text_tokens")
+
+
+def lengths_beside(clients: Path) -> Path:
+    """Return the file of lengths that belongs to a file of clients, by its name."""
+    name = clients.name.replace("_clients", "_length_hist")
+    beside = clients.with_name(name)
+    if name == clients.name or not beside.exists():
+        raise InputError(
+            f"{clients}: rates of clients without their lengths; {beside.name} is expected beside it\n"
+            "  name the files NAME_clients.csv and NAME_length_hist.csv (columns field, value, prob)"
+        )
+    return beside
+
+
+def servegen_summary(clients: Path) -> WorkloadSummary:
+    """Return the traffic of all clients together."""
+    omissions = Omissions()
+    by_window: dict[float, float] = defaultdict(float)
+    weighted_cv = total = 0.0
+    for line, cells in _records(clients, CLIENT_COLUMNS):
+        try:
+            start, rate, cv = (float(cells[name]) for name in ("start_s", "rate_rps", "cv"))
+        except (ValueError, TypeError):
+            omissions.drop("is not the rate of a client", line)
+            continue
+        if rate < 0 or start < 0 or not np.isfinite([start, rate, cv]).all():
+            omissions.drop("a rate or a time is negative or not finite", line)
+            continue
+        by_window[start] += rate
+        weighted_cv += rate * cv
+        total += rate
+    if total == 0.0:
+        raise InputError(f"{clients}: no client sends anything")
+    lengths = _lengths(lengths_beside(clients), omissions)
+    rate_summary = _rates(by_window, weighted_cv / total)
+    if rate_summary.mean is None:
+        raise InputError(f"{clients}: no client sends anything")
+    return WorkloadSummary(
+        name=clients.name.split(".")[0].removesuffix("_clients"),
+        format="ServeGen clients",
+        requests=round(total * WINDOW_S),
+        rate=rate_summary,
+        input_tokens=lengths["input"],
+        output_tokens=lengths["output"],
+        omissions=tuple(omissions.lines()),
+        notes=(
+            "rates are known by windows of 600 s, so the peak is that of the busiest window",
+            "cv is the rate-weighted mean of the clients' own; many clients together are smoother",
+            *omissions.notes,
+        ),
+    )
+
+
+def _rates(by_window: Mapping[float, float], cv: float) -> RateSummary:
+    starts = np.array(sorted(by_window))
+    index = np.rint((starts - starts[0]) / WINDOW_S).astype(np.int64)
+    rates = np.zeros(int(index[-1]) + 1)
+    np.add.at(rates, index, [by_window[start] for start in starts])
+    seconds = rates.size * WINDOW_S
+    hour = (np.arange(rates.size) * WINDOW_S // HOUR_S).astype(np.int64)
+    hour = hour % 24 if seconds > MOST_HOURS * HOUR_S else hour
+    by_hour = np.bincount(hour, weights=rates) / np.bincount(hour)
+    return RateSummary(
+        seconds=seconds,
+        mean=float(rates.mean()),
+        peak_60s=float(rates.max()),
+        cv=cv,
+        dispersion_60s=None,
+        by_hour=tuple(by_hour.tolist()),
+        by_window=tuple(rates.tolist()),
+        window_s=WINDOW_S,
+    )
+
+
+def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
+    fields: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    for line, cells in _records(path, LENGTH_COLUMNS):
+        try:
+            fields[cells["field"]][float(cells["value"])] += float(cells["prob"])
+        except (ValueError, TypeError):
+            raise InputError(f"{path}: line {line}: value and prob must be numbers") from None
+    if any("image" in name for name in fields):
+        omissions.note("images are not counted: their tokens and their encoder come on top of the text")
+    prompt = next((name for name in INPUT_FIELDS if name in fields), None)
+    if prompt is None or "output_tokens" not in fields:
+        raise InputError(
+            f"{path}: has no lengths of input_tokens and output_tokens; found: {', '.join(fields) or 'none'}"
+        )
+    columns = {"input": fields[prompt], "output": fields["output_tokens"]}
+    return {name: length_summary(*_sorted(found)) for name, found in columns.items()}
+
+
+def _sorted(found: Mapping[float, float]) -> tuple[Array, Array]:
+    values = np.array(sorted(value for value, share in found.items() if share > 0 and value >= 1))
+    return values, np.array([found[value] for value in values])
+
+
+def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    lines = numbered_lines(path)
+    _, header = next(lines, (1, ""))
+    names = [cell.strip().lower() for cell in next(csv.reader([header]), [])]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise InputError(f"{path}: has no column {missing[0]!r}\n  found: {', '.join(names)}")
+    for number, line in lines:
+        if line.strip():
+            yield number, dict(zip(names, line.split(","), strict=False))

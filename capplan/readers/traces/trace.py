@@ -1,0 +1,161 @@
+"""A request trace as a whole: when requests came, and how long prompt and answer were."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.readers.traces.read import TraceFile, prefix_reuse, trace_file
+from capplan.serving.prefix_cache import hit_curve
+from capplan.serving.requests import Requests
+from capplan.workload.statistics import cv_within_minutes, interarrival_cv
+from capplan.workload.summary import PrefixReuse
+from capplan.workload.trace import Counts, TracePart
+from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
+
+MAX_REQUESTS = 2_000_000
+"""Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
+WINDOW_S = 60.0
+"""Peak rates are counted in windows of this length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in the order of their arrival."""
+
+    name: str
+    arrival_s: Array
+    """From the first request on."""
+    input_tokens: Array
+    output_tokens: Array
+    block_ids: Counts
+    """Hashed blocks of all prompts, one prompt after the other; empty where the file names none."""
+    block_counts: Counts
+    block_tokens: int = 0
+    remarks: tuple[str, ...] = ()
+    """What was left out and what was normalised."""
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first request to the last."""
+        return float(self.arrival_s[-1])
+
+    @property
+    def mean_request_rate_per_s(self) -> float:
+        """Requests per second over the whole trace."""
+        return len(self.arrival_s) / max(self.seconds, 1e-9)
+
+    @property
+    def peak_request_rate_per_s(self) -> float:
+        """Requests per second in the busiest minute; the mean for a trace of under two minutes."""
+        if self.seconds < 2 * WINDOW_S:
+            return self.mean_request_rate_per_s
+        edges = np.arange(0.0, self.seconds + WINDOW_S, WINDOW_S)
+        counts = np.histogram(self.arrival_s, bins=edges)[0]
+        whole = counts[:-1] if self.seconds % WINDOW_S else counts
+        return float(whole.max()) / WINDOW_S
+
+    @property
+    def arrival_cv(self) -> float:
+        """Coefficient of variation of the time between arrivals, within minutes; 1 where it cannot be told."""
+        return cv_within_minutes(self.arrival_s) or interarrival_cv(self.arrival_s)[0] or 1.0
+
+    @property
+    def reuse(self) -> PrefixReuse | None:
+        """Return how much of the prompts a prefix cache of which size finds; None where the file names no blocks."""
+        if not self.block_ids.size:
+            return None
+        tokens = self.input_tokens.astype(np.int64)
+        return prefix_reuse(
+            hit_curve(self.block_ids, self.block_counts, block_tokens=self.block_tokens, input_tokens=tokens)
+        )
+
+    def requests(self) -> Requests:
+        """Return the requests as the simulation wants them."""
+        prompts, outputs = self.input_tokens.astype(np.int64), self.output_tokens.astype(np.int64)
+        hashed = self.block_ids.size > 0
+        named = Requests(
+            prompts,
+            outputs,
+            self.arrival_s,
+            block_ids=self.block_ids if hashed else None,
+            block_counts=self.block_counts if hashed else None,
+        )
+        if not hashed or self.block_tokens > LARGEST_BLOCK_TOKENS:
+            return named
+        answers, counts = answer_blocks(
+            self.block_ids, self.block_counts, prompts, outputs, self.block_tokens
+        )
+        return replace(named, answer_ids=answers, answer_counts=counts)
+
+
+def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
+    """Return the requests in a trace file of any format that is known.
+
+    Parameters
+    ----------
+    path : path
+    strict : refuse a file in which rows are no requests; else they are left out and counted in `remarks`.
+        Requests without an output token are left out in any case.
+
+    Returns
+    -------
+    Trace, sorted by arrival, which starts at 0
+    """
+    name = os.fspath(path)
+    file = trace_file(Path(path))
+    parts: list[TracePart] = []
+    held = 0
+    for part in file.parts():
+        parts.append(part)
+        held += len(part)
+        if held > MAX_REQUESTS:
+            raise InputError(
+                f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
+                f"  cut it, or sum it up first: capplan workload {Path(path).name} -o workload.yaml"
+            )
+    if strict:
+        _refuse_omissions(file, name)
+    if held < 2:
+        raise InputError(f"{name}: holds fewer than two requests with an output")
+    return _sorted_trace(name, file, parts)
+
+
+def _refuse_omissions(file: TraceFile, name: str) -> None:
+    for reason, line in file.omissions.first_line.items():
+        if reason == "is not a request" or "negative" in reason or "finite" in reason:
+            what = "a time or a token count is negative or not finite" if "token count" in reason else reason
+            raise InputError(f"{name}: line {line}: {what}")
+
+
+def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:
+    def column(of: str) -> Array:
+        return np.concatenate([getattr(part, of) for part in parts])
+
+    arrival = column("arrival_s")
+    if not np.isfinite(arrival).all():
+        raise InputError(f"{name}: has no time stamps, so it cannot be replayed\n  add a column arrival_s")
+    order = np.argsort(arrival, kind="stable")
+    counts = column("block_counts")
+    ids = column("block_ids")
+    remarks = [*file.omissions.lines(), *file.omissions.notes]
+    late = int(np.count_nonzero(arrival < np.maximum.accumulate(arrival)))
+    if late:
+        remarks.append(f"{late:,} requests stood behind later ones; sorted by arrival")
+        if ids.size:
+            pieces = np.split(ids, np.cumsum(counts)[:-1])
+            ids = np.concatenate([pieces[index] for index in order])
+    arrival = arrival[order]
+    return Trace(
+        name,
+        arrival - arrival[0],
+        column("input_tokens")[order].astype(np.float64),
+        column("output_tokens")[order].astype(np.float64),
+        ids.astype(np.int64),
+        counts[order].astype(np.int64),
+        file.block_tokens,
+        tuple(remarks),
+    )

@@ -1,0 +1,214 @@
+"""YAML files, strictly: built from the parser's events, so that nothing in the file is ever executed.
+
+Plain scalars are read by the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
+text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+from capplan.errors import InputError
+from capplan.readers.text_file import MAX_BYTES, read_text
+
+MAX_NODES = 200_000
+"""Values in one file, those behind an alias counted each time."""
+MAX_DEPTH = 40
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
+    word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a YAML file holds, and where."""
+
+    name: str
+    value: Any
+    lines: dict[KeyPath, int]
+    """Key path -> line, from 1."""
+
+    def place(self, path: KeyPath) -> str:
+        """Return 'file: line N: key.path' for an error.
+
+        Examples
+        --------
+        >>> Document("a.yaml", {}, {("slo",): 4}).place(("slo", "ttft"))
+        'a.yaml: line 4: slo.ttft'
+        """
+        known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
+        line = f" line {self.lines[known]}:" if known else ""
+        return f"{self.name}:{line} {key_path(path)}".rstrip(" :")
+
+
+def key_path(path: KeyPath) -> str:
+    """Return a key path as people write it.
+
+    Examples
+    --------
+    >>> key_path(("traffic", 0, "request_rate"))
+    'traffic[0].request_rate'
+    """
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
+    return text
+
+
+@dataclass(slots=True)
+class _Anchor:
+    value: Any
+    nodes: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Builds values from events, counting what it builds."""
+
+    name: str
+    events: Iterator[Any]
+    nodes: int = 0
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    anchors: dict[str, _Anchor | None] = field(default_factory=dict)
+
+    def refuse(self, event: Any, message: str) -> InputError:
+        return InputError(f"{self.name}: line {event.start_mark.line + 1}: {message}")
+
+    def count(self, event: Any, nodes: int) -> None:
+        self.nodes += nodes
+        if self.nodes > MAX_NODES:
+            raise self.refuse(
+                event, f"holds more than {MAX_NODES:,} values, those behind aliases counted each time"
+            )
+
+    def value(self, event: Any, path: KeyPath) -> Any:
+        """Return the value that starts at an event."""
+        self.lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event)
+        if getattr(event, "tag", None) is not None:
+            raise self.refuse(event, f"the tag {event.tag[:60]!r} is not read; write a plain value")
+        if len(path) > MAX_DEPTH:
+            raise self.refuse(event, f"is nested deeper than {MAX_DEPTH} levels")
+        before = self.nodes
+        self.count(event, 1)
+        if event.anchor:
+            self.anchors[event.anchor] = None  # until it is complete, an alias to it is a loop
+        if isinstance(event, yaml.ScalarEvent):
+            value: Any = self.scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self.sequence(path)
+        else:
+            value = self.mapping(path)
+        if event.anchor:
+            self.anchors[event.anchor] = _Anchor(value, self.nodes - before)
+        return value
+
+    def alias(self, event: Any) -> Any:
+        if event.anchor not in self.anchors:
+            raise self.refuse(event, f"*{event.anchor} has no anchor &{event.anchor} before it")
+        anchor = self.anchors[event.anchor]
+        if anchor is None:
+            raise self.refuse(event, f"*{event.anchor} refers to itself")
+        self.count(event, anchor.nodes)
+        return anchor.value
+
+    def sequence(self, path: KeyPath) -> list[Any]:
+        values: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            values.append(self.value(event, (*path, len(values))))
+        return values
+
+    def mapping(self, path: KeyPath) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+                raise self.refuse(event, "a key must be a plain word")
+            key = str(event.value)
+            mark: Any = event.start_mark
+            if key in table:
+                where = f" in {key_path(path)}" if path else ""
+                raise self.refuse(event, f"{key[:60]!r} is given twice{where}; keep one")
+            self.lines[(*path, key)] = mark.line + 1
+            table[key] = self.value(next(self.events), (*path, key))
+        return table
+
+    def scalar(self, event: Any) -> str | int | float | bool | None:
+        text = str(event.value)
+        if event.style not in (None, ""):
+            return text
+        if text in _NAMED:
+            return _NAMED[text]
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        number = float(text) if _FLOAT.fullmatch(text) else 0.0
+        if _NOT_FINITE.fullmatch(text) or not math.isfinite(number):
+            raise self.refuse(event, f"{text[:60]} is not a finite number; write a number or null")
+        return number if _FLOAT.fullmatch(text) else text
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Return the document in a YAML text.
+
+    Examples
+    --------
+    >>> parse_yaml("a: {b: 141 GB, c: no}", "x.yaml").value
+    {'a': {'b': '141 GB', 'c': 'no'}}
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        events = iter(yaml.parse(text, Loader=loader))
+        reader = _Reader(name, events)
+        next(events)  # the start of the stream
+        if isinstance(next(events), yaml.StreamEndEvent):
+            raise InputError(f"{name}: is empty apart from comments")
+        value = reader.value(next(events), ())
+        next(events)  # the end of the document
+        if not isinstance(extra := next(events), yaml.StreamEndEvent):
+            raise reader.refuse(extra, "a second document starts here; keep one per file")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise InputError(f"{name}:{line} is not YAML ({error.problem or error.context})") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{name}: is not YAML ({str(error).splitlines()[0]})") from None
+    return Document(name, value, reader.lines)
+
+
+def read_yaml(
+    path: str | os.PathLike[str], *, kind: str, way_out: str = "", max_bytes: int = MAX_BYTES
+) -> Document:
+    """Return the document in a YAML file, which must be a mapping.
+
+    Parameters
+    ----------
+    path : path
+    kind : str
+        What the file should be, for the error, such as 'a scenario YAML'.
+    way_out : str
+        One thing to do when the file is missing.
+    max_bytes : [B]
+        A longer file is refused.
+
+    Returns
+    -------
+    Document
+        The values and the line of every key.
+    """
+    name = os.fspath(path)
+    document = parse_yaml(read_text(path, kind=kind, way_out=way_out, max_bytes=max_bytes), name)
+    if not isinstance(document.value, dict):
+        held = "a list" if isinstance(document.value, list) else "a single value"
+        raise InputError(f"{name}: is {held}; {kind} is 'key: value' lines")
+    return document

@@ -1,0 +1,1 @@
+"""What writes the generated pages, the schemas and the index of models."""

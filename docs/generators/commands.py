@@ -1,0 +1,135 @@
+"""Write what the documentation shows of the program: `python -m docs.generators.commands` (`make docs`).
+
+docs/commands.md is written from the commands themselves; in the other pages the marked console blocks
+are run anew. Tests check that both are current. It can be run any number of times.
+"""
+
+import io
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from capplan.cli.commands import COMMANDS
+from capplan.cli.main import app, main
+from docs.generators.console_blocks import with_output
+
+EXAMPLES = {
+    "model": ("deepseek-v3",),
+    "kv-size": (
+        "llama-3.1-8b",
+        "--context",
+        "8192",
+        "--context",
+        "131072",
+        "--kv-dtype",
+        "fp8",
+        "--sequences",
+        "4",
+    ),
+    "fit": (
+        "llama-3.1-70b-instruct",
+        "--hardware",
+        "h100-sxm",
+        "--engine-version",
+        "0.19.0",
+        "--kv-dtype",
+        "bf16",
+    ),
+    "spec": (
+        "--draft-step-time",
+        "2 ms",
+        "--target-step-time",
+        "35 ms",
+        "--acceptance",
+        "0.8",
+        "--draft-tokens",
+        "3",
+        "--draft-tokens",
+        "5",
+    ),
+    "hardware": ("h100-sxm",),
+}
+"""One example per command; its output is shown as it is printed."""
+
+_HEAD = """# Commands
+
+Written by `python -m docs.generators.commands` (`make docs`) from the commands themselves; do not edit.
+
+Every command takes `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
+stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
+4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
+"""
+
+
+def documentation() -> str:
+    """Return the text of docs/commands.md."""
+    parts = [_HEAD]
+    program: Any = typer.main.get_command(app)
+    with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
+        for name, summary in COMMANDS.items():
+            command = program.get_command(context, name)
+            parts += [f"## capplan {name}", summary, _usage(name, command), *_tables(command), _example(name)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _usage(name: str, command: Any) -> str:
+    arguments = " ".join(
+        p.metavar if p.required else f"[{p.metavar}]"
+        for p in command.params
+        if p.param_type_name == "argument"
+    )
+    return " ".join(f"`capplan {name} {arguments} [OPTIONS]`".split())
+
+
+def _tables(command: Any) -> Iterator[str]:
+    for kind, heading in (("argument", "argument"), ("option", "option")):
+        rows = [_row(p) for p in command.params if p.param_type_name == kind and not p.hidden]
+        if rows:
+            yield "\n".join([f"| {heading} | meaning | default |", "| --- | --- | --- |", *rows])
+
+
+def _row(parameter: Any) -> str:
+    option = parameter.param_type_name == "option"
+    names = ", ".join(f"`{name}`" for name in parameter.opts) if option else f"`{parameter.metavar}`"
+    metavar = f" {parameter.metavar}" if option and parameter.metavar else ""
+    default = parameter.default
+    shown = "required" if parameter.required else "" if default in (None, False, ()) else f"`{default}`"
+    return f"| {names}{metavar} | {parameter.help} | {shown} |".replace("  |", " |")
+
+
+def _example(name: str) -> str:
+    if name not in EXAMPLES:
+        return ""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        main([name, *EXAMPLES[name]])
+    return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the pages whose marked blocks are run: all but the one that is written whole."""
+    return [
+        root / "README.md",
+        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name != "commands.md"),
+    ]
+
+
+def write(root: Path) -> None:
+    """Write docs/commands.md and the marked blocks of all other pages anew."""
+    os.chdir(root)  # commands of the pages are written as from the root of the repository
+    texts = {root / "docs" / "commands.md": documentation()}
+    texts |= {page: with_output(page.read_text(encoding="utf-8"), main) for page in pages(root)}
+    for page, text in texts.items():
+        if text != page.read_text(encoding="utf-8"):
+            page.write_text(text, encoding="utf-8")
+            sys.stderr.write(f"wrote {page.relative_to(root)}\n")
+
+
+if __name__ == "__main__":
+    write(Path(__file__).resolve().parents[2])
