@@ -27,7 +27,7 @@ from capplan.engine.lookup import version_key
 from capplan.engine.memory_rules import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.memory.budget import Launch
+from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes
 from capplan.memory.stages import stages_of
 from capplan.model.network import Network

@@ -12,11 +12,11 @@ from capplan.engine.profile import EngineProfile
 from capplan.engine.releases import version_of
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.memory.budget import Launch, first_stage_plan, memory_plan
+from capplan.memory.budget import first_stage_plan, memory_plan
+from capplan.memory.launch import Launch
 from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
-from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 
 GIB = 2.0**30
@@ -154,21 +154,7 @@ def predict_memory_row(
         served = with_draft_layer(served)
     launch = row_launch(row, served, device, engine)
     eager = "eager" in row.get("notes", "").lower()
-    plan = memory_plan(
-        served,
-        Sharding(launch.tensor, launch.pipeline, launch.expert, launch.data),
-        launch.device_memory_bytes,
-        engine,
-        launch.kv_bytes_per_element,
-        launch.max_model_len,
-        launch.max_num_seqs,
-        launch.max_num_batched_tokens,
-        launch.memory_fraction,
-        fast_links=launch.fast_links,
-        padded_inputs=launch.padded_inputs,
-        block_tokens=launch.block_tokens,
-        eager=eager,
-    )
+    plan = memory_plan(served, launch, engine, eager=eager)
     first = first_stage_plan(served, launch, engine, eager=eager)
     context_ranks = _context_parallel(row)
     values = {

@@ -217,6 +217,7 @@ def scheduling(
         max_num_batched_tokens=budget,
         chunked=chunked,
         block_tokens=engine.block_tokens,
+        reserved_output_fraction=engine.reserved_output_fraction,
         hold_steps=engine.hold_steps,
         hold_tokens=int(engine.hold_share * budget),
         hold_prompts=engine.hold_prompts,

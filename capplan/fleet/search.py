@@ -21,7 +21,8 @@ from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
-from capplan.replica.plans import Settings, plan_limits, plans_cache_tokens, plans_memory, plans_tables
+from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
@@ -54,13 +55,31 @@ class Question:
     gpu_memory_utilization: float | None = None
 
 
+def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
+    """Return the replica of a layout with the weights in one of the question's dtypes."""
+    return ReplicaSpec(
+        network=question.networks[weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
+        profile=question.profile,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
+        max_model_len=question.max_model_len,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
+        typical_context_tokens=int(
+            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
+        ),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A layout, the largest rate at which one replica of it holds the targets, and what it does there."""
 
     layout: Layout
     weight_dtype: str
-    settings: Settings
     request_rate_limit: float
     """Requests per second and replica."""
     concurrency: float
@@ -118,33 +137,23 @@ class _Part:
     weight_dtype: str
     kv_format: str
 
-    @property
-    def settings(self) -> Settings:
-        q = self.question
-        return Settings(
-            q.profile,
-            self.kv_format,
-            q.max_model_len,
-            q.max_num_seqs,
-            q.max_num_batched_tokens,
-            q.gpu_memory_utilization,
-        )
+    def plans(self, layouts: Sequence[Layout]) -> Plans:
+        """Return replicas of these layouts side by side."""
+        return plans_of([spec_of_layout(layout, self.weight_dtype, self.question) for layout in layouts])
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts whose memory suffices, and the cache tokens of their replicas."""
         if not legal:
             return [], np.zeros(0)
-        devices, shardings = [item.device for item in legal], [item.sharding for item in legal]
-        memory = plans_memory(self.network, devices, shardings, self.settings)
-        codes = np.broadcast_to(memory.limit_codes, (len(legal),))
+        plans = self.plans(legal)
+        memory = plans_memory(plans)
+        codes = memory.limit_codes
         for item, code in zip(legal, codes, strict=True):
             if code:
                 rejected[item.device.name, f"memory: {LIMITS[code]}"] += LOADS
         kept = [item for item, code in zip(legal, codes, strict=True) if not code]
-        context = float(
-            self.question.demand.lengths.input_tokens + self.question.demand.lengths.output_tokens
-        )
-        tokens = plans_cache_tokens(self.network, devices, shardings, self.settings, memory, context)
+        lengths = self.question.demand.lengths
+        tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
         return kept, tokens[codes == 0]
 
     def evaluated(
@@ -185,19 +194,18 @@ class _Part:
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[Found], list[Relaxation]]:
         q = self.question
-        devices, shardings = [item.device for item in kept], [item.sharding for item in kept]
-        efficiencies = [q.efficiencies[device.name] for device in devices]
-        tables, labels = plans_tables(self.network, devices, efficiencies, shardings, self.settings)
-        limits = plan_limits(devices, shardings, self.settings)
+        plans = self.plans(kept)
+        tables = plans_tables(plans)
+        labels = [rates.label for rates in tables.rates]
         per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
-        most = np.minimum(limits.max_num_seqs, cache_tokens / per_sequence)
+        most = np.minimum(plans.max_num_seqs, cache_tokens / per_sequence)
         grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
         state = screened(
-            plans_step_function(tables, q.demand.lengths),
+            plans_step_function(tables.table, q.demand.lengths),
             q.demand.lengths,
             Limits(
                 np.maximum(most, 1.0)[:, None],
-                limits.max_num_batched_tokens[:, None],
+                plans.max_num_batched_tokens[:, None],
                 prefill_first=q.profile.policy == "prefill_first",
                 request_s=q.profile.host.request_s + q.demand.load_s,
             ),
@@ -236,7 +244,6 @@ class _Part:
                 Found(
                     layout,
                     self.weight_dtype,
-                    self.settings,
                     float(state.requests_per_s[row, at]),
                     float(state.requests_per_s[row, at] * state.e2e_s.mean[row, at]),
                     float(state.e2e_s.mean[row, at]),

@@ -8,8 +8,9 @@ import numpy as np
 from capplan.assumption import Assumption, assumption_of
 from capplan.engine.lookup import profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.memory.budget import memory_plan
 from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.cache_parts import index_bytes_per_element, keeps_own_index_keys
@@ -20,8 +21,6 @@ from capplan.model.weight_format import FORMATS, kv_bytes_per_element
 
 _USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
 _USUAL_DEVICE_BYTES = 80 * 2.0**30
-_AMPLE_BYTES = 1e15
-"""A device that holds any pool: the size of a reservation does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +148,8 @@ def _rows(
     state = float(state_bytes_per_sequence(network, 1.0, activation))
     state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
     ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
-    plans = memory_plan(network, ranks, _AMPLE_BYTES, engine, element, context, 1.0, float(step_tokens), 0.9)
-    reserved, reserved_on_rank = np.broadcast_to(plans.reserved_bytes_per_sequence, (2, len(context)))
+    launch = engine_launch(engine, ranks, _USUAL_DEVICE_BYTES, element, context, 1.0, float(step_tokens))
+    reserved, reserved_on_rank = np.asarray(reserved_bytes_per_sequence(network, launch, engine))
     return [
         KvSize(
             context_tokens=int(tokens),

@@ -39,7 +39,7 @@ FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
 
 
 class Settings(Protocol):
-    """What a launch says about sizes; see `budget.Launch`."""
+    """What a launch says about sizes; see `launch.Launch`."""
 
     @property
     def tensor(self) -> Number:
@@ -191,7 +191,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.memory.stages import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
@@ -280,7 +280,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.memory.stages import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
@@ -316,7 +316,7 @@ def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 10.0, 8192.0, 0.9, 16.0)

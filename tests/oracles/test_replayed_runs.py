@@ -10,7 +10,8 @@ from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
 from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec
 from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
 from capplan.readers.catalogue.hardware import device
@@ -114,7 +115,9 @@ def test_an_engine_that_exploits_no_windows_reads_and_keeps_every_token():
     assert any(mixer.window_tokens for layer in new.network.layers for mixer in layer.mixers)
     windowed = replace(new.profile, memory=replace(new.profile.memory, whole_windows=False))
     sizes = [
-        engine_reserved_bytes_per_sequence(new.network, new.sharding, profile, 22000.0, 2.0, 2048.0)
+        reserved_bytes_per_sequence(
+            new.network, engine_launch(profile, new.sharding, 80e9, 2.0, 22000.0, 1.0, 2048.0), profile
+        )
         for profile in (new.profile, windowed)
     ]
     assert sizes[0] > 3.0 * sizes[1]
