@@ -13,6 +13,7 @@ from capplan.engine.releases import version_of
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.budget import first_stage_plan, memory_plan
+from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.launch import Launch
 from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
@@ -270,7 +271,7 @@ def _kv_bytes(text: str, network: Network) -> float:
         heads = [m.head_dim for layer in network.layers for m in layer.mixers if isinstance(m, Attention)]
         return 1.0 + 4.0 / max(heads, default=128)
     dtype = _KV.get(text, text or None)
-    return kv_bytes_per_element(dtype or network.kv_format or network.activation_format)
+    return kv_bytes_per_element(cache_dtype(network, dtype)[0])
 
 
 def started(row: Mapping[str, str]) -> bool | None:

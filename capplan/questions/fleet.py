@@ -15,6 +15,7 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
+from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
@@ -57,6 +58,17 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
     return networks, assumed
 
 
+def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
+    found = [cache_dtype(network, name) for name in scenario.kv_dtypes]
+    stated = [as_key(assumption) for _, assumptions in found for assumption in assumptions]
+    return tuple(dict.fromkeys(name for name, _ in found)), stated
+
+
+def as_key(assumption: Assumption) -> Assumption:
+    """Return an assumption whose flag is replaced by the key of a scenario that does the same."""
+    return Assumption(assumption.what, assumption.replace.removeprefix("--").replace("-", "_"))
+
+
 def _context(
     scenario: Scenario, network: Network, longest_request: int
 ) -> tuple[int, list[Assumption], list[str]]:
@@ -80,6 +92,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     networks, assumed = _networks(scenario, offline=offline)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
+    kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand.longest_tokens)
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
@@ -102,7 +115,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         networks={name: network_as_run(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
         efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
-        kv_formats=scenario.kv_dtypes,
+        kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(
             limits.tensor_parallel or TENSOR_PARALLEL,
@@ -117,15 +130,13 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    # A flag of the command line is a key of a scenario.
-    flags = [assumption_of(text) for text in engine.assumptions]
-    stated = [Assumption(a.what, a.replace.removeprefix("--").replace("-", "_")) for a in flags]
+    stated = [as_key(assumption_of(text)) for text in engine.assumptions]
     paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
     return AskedFleet(
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *host_assumptions, *paid),
         (*warnings, *host_warnings, *price_warnings),
     )
 

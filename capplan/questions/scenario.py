@@ -11,6 +11,7 @@ from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
+from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import FORMATS, KV_FORMATS
 from capplan.questions.length_record import lengths
 from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation, Traffic
@@ -234,14 +235,12 @@ def _weight_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str | None, .
 def _kv_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str, ...]:
     named = [file.kv_dtype] if file.kv_dtype else []
     named += file.fleet.kv_dtypes or []
-    if not named:
-        reading.assume("KV cache in bf16, whatever the weights are in", "kv_dtype")
-        return ("bf16",)
+    known = (AUTO, *KV_FORMATS)
     for name in named:
-        if name not in KV_FORMATS:
+        if name not in known:
             path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
-            raise unknown("KV dtype", name, KV_FORMATS, place=reading.document.place(path))
-    return tuple(dict.fromkeys(named))
+            raise unknown("KV dtype", name, known, place=reading.document.place(path))
+    return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
 def _engine(reading: _Reading, file: ScenarioFile) -> str:
