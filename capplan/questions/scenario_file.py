@@ -115,7 +115,9 @@ class Fleet(Record):
     tensor_parallel: Counts | None = None
     pipeline_parallel: Counts | None = None
     expert_parallel: Counts | None = None
+    """Groups that whole experts are dealt out to; left out: all ranks of a stage as one group, or each as its own."""
     data_parallel: Counts | None = None
+    """Attention groups of tensor_parallel ranks, each with sequences of its own; left out: one, or as many as ranks."""
     max_gpus: Count | None = None
     """Of the whole fleet."""
     max_gpus_per_replica: Count | None = None
