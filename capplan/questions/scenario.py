@@ -289,8 +289,31 @@ def _prices(reading: _Reading, prices: Prices) -> PriceChoice:
         region=prices.region,
         overrides=overrides,
         usd_per_kwh=prices.electricity,
-        facility_ratio=prices.facility_ratio,
+        facility_ratio=_facility_ratio(reading, prices),
     )
+
+
+def _facility_ratio(reading: _Reading, prices: Prices) -> float:
+    """Return what the building draws for every watt of a device; it needs a price of electricity to multiply."""
+    ratio, usd = prices.facility_ratio, prices.electricity
+    if usd is None:
+        if ratio is not None:
+            raise reading.refuse(
+                ("prices", "facility_ratio"),
+                "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
+            )
+        return PriceChoice().facility_ratio
+    reading.assume(
+        f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
+        "at all hours; nothing for hosts and switches",
+        "prices.electricity",
+    )
+    if ratio is None:
+        ratio = PriceChoice().facility_ratio
+        reading.assume(
+            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
+        )
+    return ratio
 
 
 def _model(reading: _Reading, name: str) -> str:

@@ -161,9 +161,10 @@ class Prices(Record):
     file: str | None = None
     """Your own price YAML, relative to this file."""
     electricity: UsdPerKwh | None = None
-    """Added to the price; leave out for rented machines."""
-    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
-    """Power usage effectiveness of the building."""
+    """Of hardware of your own: added to the price, for the thermal design power of every device, spares included.
+    Leave it out where you rent: the price of a GPU-hour includes it."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power usage effectiveness: what the building draws for every watt of a device; with electricity."""
 
 
 class ScenarioFile(Record):
