@@ -97,7 +97,7 @@ def test_a_device_of_unknown_power_has_no_cost_where_electricity_is_paid(answere
         "l4: 1.5 $/h", "tpu-v6e: 1 $/h"
     )
     plans = {plan["hardware"]: plan for plan in answered(unknown).result["plans"]}
-    assert plans["tpu-v6e"]["usd_per_hour"] == pytest.approx(1.5 * plans["tpu-v6e"]["gpus"])
+    assert plans["tpu-v6e"]["usd_per_hour"] == pytest.approx(plans["tpu-v6e"]["gpus"])
     answer = answered(unknown + "  electricity: 0.1 $/kWh\n")
     assert any("power of tpu-v6e is not known" in text for text in answer.warnings)
     for plan in answer.result["plans"]:

@@ -164,7 +164,8 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     chosen = {
         item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
     }
-    warnings: list[str] = []
+    others = [name for name in scenario.prices.overrides if name not in chosen]
+    warnings = [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
     for name, price in chosen.items():
         if price is None:
             warnings.append(missing_price_warning(records, name, scenario.prices))
