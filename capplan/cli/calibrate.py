@@ -20,6 +20,7 @@ from capplan.cli.options import (
     PipelineParallel,
     TensorParallel,
     WeightDtype,
+    refuse_unread,
     whole,
 )
 from capplan.errors import InputError
@@ -87,8 +88,22 @@ Written = Annotated[
 ]
 SUFFIXES = (".yaml", ".yml")
 
+_MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
+_READ = {
+    "--compare": ("compare",),
+    "--from": (
+        "results", "files", "model", "hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel",
+        "weight_dtype", "kv_dtype", "engine", "engine_version", "input_tokens", "output_tokens", "concurrency", "calibration",
+        "offline",
+    ),
+    "--verify with --calibration": (*_MEASURED, "calibration"),
+    "a measurement": (*_MEASURED, "minutes", "files"),
+}  # fmt: skip
+"""What is asked -> the parameters that it reads, besides the form of its output."""
+
 
 def command(
+    context: typer.Context,
     files: Files = None,
     device: DeviceName = None,
     quick: Quick = False,
@@ -119,6 +134,10 @@ def command(
     """Measure a device and write what its kernels reach, or prove, refit or compare a calibration."""
     from capplan.report.show import show
 
+    proof = "--verify with --calibration" if verify and calibration else "a measurement"
+    asked = "--compare" if compare else "--from" if results else proof
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], ("form", "output"))
+    refuse_unread(context, unread, f"is not read by {asked}")
     if compare:
         return show(_compared(*compare), form, output)
     if results:

@@ -79,7 +79,14 @@ DraftTensorParallel = Annotated[
 ]
 
 
+_OF_STATED_TIMES = (
+    "acceptance", "model", "hardware", "draft", "draft_step_time", "target_step_time", "draft_tokens", "batch", "form",
+    "output", "offline",
+)  # fmt: skip
+
+
 def command(
+    context: typer.Context,
     acceptance: Acceptance,
     model: Target = None,
     hardware: Hardware = None,
@@ -112,11 +119,22 @@ def command(
 ) -> int:
     """Show what speculative decoding brings by batch and draft length, and where it stops paying."""
     from capplan.questions.speculation import asked_speculation
+    from capplan.replica.load import Load, check_load
     from capplan.replica.replica import replica_of
+    from capplan.replica.spec import ReplicaSpec, served_context_tokens
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.show import show
     from capplan.report.spec_answer import spec_answer
 
+    if draft_step_time is not None and target_step_time is not None:
+        names = {p.name or "" for p in context.command.params}.difference(_OF_STATED_TIMES)
+        o.refuse_unread(
+            context, names, "belongs to a MODEL, which is not read where both step times are stated"
+        )
+    elif draft is None:
+        o.refuse_unread(
+            context, ("draft_weight_dtype", "draft_tensor_parallel"), "belongs to --draft, and none is given"
+        )
     asked = asked_speculation(
         model, hardware, draft=draft, draft_step_s=draft_step_time, target_step_s=target_step_time,
         draft_weight_dtype=draft_weight_dtype, draft_tensor_parallel=draft_tensor_parallel,
@@ -127,6 +145,8 @@ def command(
         calibration=calibration, revision=revision, offline=offline,
     )  # fmt: skip
     target = asked.target if isinstance(asked.target, float) else replica_of(asked.target)
+    if isinstance(asked.target, ReplicaSpec):
+        check_load(Load(input_tokens, output_tokens, concurrency=1), served_context_tokens(asked.target))
     found = speculation(
         target,
         asked.draft,

@@ -53,6 +53,11 @@ class Ranges:
     weight_formats: Sequence[str] = ()
     kv_formats: Sequence[str] = ()
     max_devices_per_replica: int | None = None
+    expert_parallel: Sequence[int] | None = None
+    """None: all ranks of a stage as one group, or one group for each rank."""
+    data_parallel: Sequence[int] | None = None
+    """None: one attention group, or in a model with experts one for each rank. With a list every degree is tried
+    with every degree of `tensor_parallel`, which then is the number of ranks of one attention group."""
 
 
 Rejections = Counter[tuple[str, str]]
@@ -92,7 +97,12 @@ def head_reason(network: Network, tensor_parallel: int) -> str | None:
 def expert_reason(network: Network, sharding: Sharding) -> str | None:
     """Return why the experts cannot be spread that way, or None where they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
-    for experts in {layer.experts for layer in network.layers if layer.experts}:
+    routed = {layer.experts for layer in network.layers if layer.experts}
+    if groups > 1 and not routed:
+        return f"expert-parallel {groups} on a model without experts"
+    if ranks % groups:
+        return f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
+    for experts in routed:
         if experts.experts % groups:
             return f"{experts.experts} experts do not divide over expert-parallel {groups}"
         if experts.intermediate_size % (ranks // groups):
@@ -120,13 +130,23 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> s
 
 
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
-    """Return the parallelisms to try: expert and attention data parallelism only where there are experts."""
+    """Return the parallelisms to try.
+
+    Where no list asks for them, expert and attention data parallelism are tried only in models with experts, over all
+    ranks of a stage. Degrees that are asked for are all tried: `layout_reason` says which of them cannot be.
+    """
     has_experts = any(layer.experts for layer in network.layers)
-    for tensor, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
-        yield Sharding(float(tensor), float(pipeline))
-        if has_experts and tensor > 1:
-            yield Sharding(float(tensor), float(pipeline), float(tensor))
-            yield Sharding(1.0, float(pipeline), float(tensor), float(tensor))
+    tried: dict[Sharding, None] = {}
+    for degree, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
+        groups = [(degree, 1), (1, degree)] if has_experts else [(degree, 1)]
+        if ranges.data_parallel is not None:
+            groups = [(degree, data) for data in ranges.data_parallel]
+        for tensor, data in groups:
+            every = tensor * data if has_experts else 1
+            experts = ranges.expert_parallel or ((1, every) if data == 1 else (every,))
+            for expert in experts:
+                tried[Sharding(float(tensor), float(pipeline), float(expert), float(data))] = None
+    return tried
 
 
 def layouts(

@@ -25,7 +25,7 @@ def expected_cost(
     total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
     replicas = replicas_needed(total, found.request_rate_limit, headroom_fraction) + spare_replicas
     devices = replicas * found.layout.devices
-    return devices * price.usd_per_hour if price else 1e6 + devices
+    return devices * price.total_usd_per_hour if price else 1e6 + devices
 
 
 def in_turn(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:

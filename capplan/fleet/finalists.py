@@ -185,7 +185,7 @@ def _priced(
     price = prices.get(found.layout.device.name)
     replicas = busy + spares
     devices = replicas * found.layout.devices
-    hourly = price.usd_per_hour * devices if price else None
+    hourly = price.total_usd_per_hour * devices if price else None
     output_rate = rate * busy * float(lengths.output_tokens)
     total_rate = output_rate + rate * busy * float(lengths.input_tokens)
     tdp = found.layout.device.tdp_w

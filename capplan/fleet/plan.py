@@ -43,6 +43,13 @@ class FleetPlan:
         """Devices of all replicas."""
         return self.replicas * self.layout.devices
 
+    @property
+    def energy_usd_per_hour(self) -> float | None:
+        """Electricity of all devices, part of `usd_per_hour`; None where it is in their price."""
+        if self.price is None or self.price.energy_usd_per_hour is None:
+            return None
+        return self.gpus * self.price.energy_usd_per_hour
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

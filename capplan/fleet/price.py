@@ -1,7 +1,7 @@
 """Money: the only place where it appears. Formulas of numbers, and which price is taken for a device."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import median_low
 
@@ -232,7 +232,7 @@ class PriceChoice:
     overrides: Mapping[str, float] = field(default_factory=dict)
     """Device -> $/h per device, agreed with a provider."""
     usd_per_kwh: float | None = None
-    """Electricity on top of the price; None: the price has it."""
+    """Electricity on top of the price, for hardware of one's own; None: the price has it."""
     facility_ratio: float = 1.0
 
 
@@ -251,6 +251,13 @@ class ChosenPrice:
     assumption: str
     replace: str
     warning: str | None = None
+    energy_usd_per_hour: float | None = None
+    """Electricity of the device, on top; None: the price has it."""
+
+    @property
+    def total_usd_per_hour(self) -> float:
+        """Price and electricity of one device."""
+        return self.usd_per_hour + (self.energy_usd_per_hour or 0.0)
 
 
 def _day(written: str | None) -> date | None:
@@ -356,6 +363,14 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         replace=f"prices.provider, or prices.per_gpu_hour.{device}",
         warning=warning,
     )
+
+
+def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> ChosenPrice:
+    """Return a price with the electricity of its device at thermal design power, where the scenario pays for it."""
+    if choice.usd_per_kwh is None:
+        return price
+    usd = float(energy_usd_per_hour(tdp_w, choice.usd_per_kwh, choice.facility_ratio))
+    return replace(price, energy_usd_per_hour=usd)
 
 
 def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> str:

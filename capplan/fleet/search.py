@@ -109,13 +109,7 @@ def search(question: Question) -> SearchResult:
     evaluated = 0
     for dtype, network in question.networks.items():
         for kv_format in question.kv_formats:
-            ranges = Ranges(
-                question.ranges.tensor_parallel,
-                question.ranges.pipeline_parallel,
-                (dtype,),
-                (kv_format,),
-                question.ranges.max_devices_per_replica,
-            )
+            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
             legal, illegal = layouts(network, question.devices, ranges, question.profile)
             rejected.update({key: count * LOADS for key, count in illegal.items()})
             evaluated += LOADS * (len(legal) + sum(illegal.values()))

@@ -121,6 +121,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
             limits.tensor_parallel or TENSOR_PARALLEL,
             limits.pipeline_parallel or PIPELINE_PARALLEL,
             max_devices_per_replica=limits.max_devices_per_replica,
+            expert_parallel=limits.expert_parallel,
+            data_parallel=limits.data_parallel,
         ),
         demand=demand,
         slo=scenario.slo,

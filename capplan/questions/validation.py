@@ -9,6 +9,7 @@ from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
+from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.readers.measured.row_ranges import impossible_number
 from capplan.readers.measured.table import MeasuredKind, measured_kind, measured_rows
@@ -89,6 +90,8 @@ def validation(
     """
     files = [(path, measured_rows(path)) for path in paths]
     kinds = [measured_kind(path, rows, kind) for path, rows in files]
+    if calibration is not None and set(kinds) == {"memory"}:
+        raise InputError("--calibration: times kernels and hosts; memory is predicted without them")
     total = sum(len(rows) for _, rows in files)
     done = 0
     every: list[Prediction] = []
