@@ -8,14 +8,22 @@ state in 16 bit, which `mamba_ssm_cache_dtype` and the like say.
 """
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
-from capplan.model.kv_cache import cache_elements_per_token, state_bytes, state_bytes_per_sequence
-from capplan.model.network import Attention, LatentAttention, LinearAttention, ShortConvolution, StateSpace
+from capplan.model.kv_cache import kv_bytes_per_token, state_bytes, state_bytes_per_sequence
+from capplan.model.network import (
+    Attention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    ShortConvolution,
+    StateSpace,
+)
 from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -180,7 +188,8 @@ def test_every_layer_holds_the_measured_state_and_cache(family):
     expected_states, expected_caches = MEASURED[family]
     assert {(state_elements(m), float(state_bytes(m))) for m in states} == {expected_states[1:]}
     assert len(states) == expected_states[0]
-    assert {float(cache_elements_per_token(m)) for m in caches} == (
+    alone = [replace(network, layers=(Layer((m,), ()),)) for m in caches]
+    assert {float(kv_bytes_per_token(one, 0.0, 1.0)) for one in alone} == (
         {expected_caches[1]} if expected_caches else set()
     )
     assert len(caches) == (expected_caches[0] if expected_caches else 0)
