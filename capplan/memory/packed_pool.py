@@ -14,7 +14,7 @@ from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 from capplan.memory.layer_groups import state_bytes_held
 from capplan.model.cache_parts import CachePart, held_vector_bytes
-from capplan.model.network import Mixer, Network
+from capplan.model.network import Mixer, Network, layer_counts
 from capplan.numbers import Number
 
 BLOCK_TOKENS = 256.0
@@ -64,7 +64,9 @@ def compressed_layers(network: Network) -> list[Mixer]:
     >>> len(compressed_layers(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80)))
     3
     """
-    return [mixer for layer in network.layers for mixer in layer.mixers if mixer.description.mixed_pages]
+    distinct = {mixer for layer, _ in layer_counts(network) for mixer in layer.mixers}
+    mixed = {mixer for mixer in distinct if mixer.description.mixed_pages}
+    return [mixer for layer in network.layers for mixer in layer.mixers if mixer in mixed] if mixed else []
 
 
 def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> PackedLayout:
@@ -106,28 +108,30 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
         return aligned
 
     window, *_ = mixers[0].description.cache_parts
-    of: dict[int, list[list[CachePart]]] = {}
-    for mixer in mixers:
+    of: dict[int, list[CachePart]] = {}
+    layers: Counter[int] = Counter()
+    for mixer, count in Counter(mixers).items():
         entries = [part for part in mixer.description.cache_parts if part.entry_tokens > 1]
         if entries:
-            of.setdefault(entries[0].entry_tokens, []).append(entries)
-    counts = [len(layers) for layers in of.values()]
+            ratio = entries[0].entry_tokens
+            of.setdefault(ratio, entries)
+            layers[ratio] += count
+    counts = list(layers.values())
     tables = -(-len(mixers) // _slots([max([1, *counts]), len(mixers), *counts]))
     wide = page(_WINDOW_PAGE_TOKENS, held_vector_bytes(window, kv_bytes_per_element))
     # Windows, entries of the smallest ratio and waiting tokens take turns in the slots of the widest page.
     block = max([-(-len(mixers) // tables), *counts]) * wide
     groups = [SlidingGroup(window.window_tokens, _WINDOW_PAGE_TOKENS, tables)]
-    for ratio, layers in of.items():
-        entry, *keys = layers[0]
+    for ratio, (entry, *keys) in of.items():
         series = 2 if entry.overlapping else 1
         held = _WAITING_PAGE_TOKENS[entry.overlapping]
         groups.append(SlidingGroup(float(series * ratio), held, 1))
         if BLOCK_TOKENS / ratio != _WINDOW_PAGE_TOKENS:
             vector = held_vector_bytes(entry, kv_bytes_per_element)
-            block = block + len(layers) * page(BLOCK_TOKENS / ratio, vector)
+            block = block + layers[ratio] * page(BLOCK_TOKENS / ratio, vector)
         for key in keys:
             vectors = page(BLOCK_TOKENS / ratio, held_vector_bytes(key, kv_bytes_per_element))
-            block = block + len(layers) * np.maximum(vectors, page(held, 8.0 * series * key.elements))
+            block = block + layers[ratio] * np.maximum(vectors, page(held, 8.0 * series * key.elements))
     return PackedLayout(block, tuple(groups))
 
 
@@ -237,8 +241,8 @@ def summed_capacity(
     """
     size: Number = np.zeros(())
     flying: Number = np.zeros(())
-    for description, count in Counter(mixer.description for mixer in mixers).items():
-        for part in description.cache_parts:
+    for mixer, count in Counter(mixers).items():
+        for part in mixer.description.cache_parts:
             vectors = count * held_vector_bytes(part, kv_bytes_per_element)
             if part.entry_tokens == 1:
                 size = size + vectors * np.minimum(part.window_tokens, context_tokens)
@@ -247,7 +251,7 @@ def summed_capacity(
                 rounded = np.maximum(block_tokens, float(part.entry_tokens))
                 entries = np.ceil(context_tokens / rounded) * rounded / part.entry_tokens
                 size = size + vectors * entries
-        size = size + count * state_bytes_held(description.state_parts)
+        size = size + count * state_bytes_held(mixer.description.state_parts)
     sequences: Number = np.maximum(available_bytes - flying, 0.0) / size
     return np.floor(sequences * context_tokens), sequences, size
 

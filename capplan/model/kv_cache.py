@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from capplan.model.cache_parts import CachePart, cache_elements_on_rank, state_elements_on_rank
+from capplan.model.cache_parts import (
+    CachePart,
+    cache_elements_on_rank,
+    index_key_bytes,
+    state_elements_on_rank,
+)
 from capplan.model.network import Mixer, Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
@@ -70,7 +75,7 @@ def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
     ----------
     DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", inference/model.py, `Indexer`: https://github.com/deepseek-ai/DeepSeek-V3.2-Exp.
     """
-    size: Number = np.minimum(kv_bytes_per_element, 1.0 + 4.0 / 128.0)
+    size: Number = np.minimum(kv_bytes_per_element, index_key_bytes(1.0))
     return size
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from capplan.model.network import Network
+from capplan.model.network import Network, layer_counts
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
 
 
@@ -54,7 +54,13 @@ def summary(network: Network) -> Summary:
     >>> tiny.attention_layers, tiny.mixers, tiny.parameters, tiny.weight_bytes
     (3, {'attention': 3}, 464, 928.0)
     """
-    mixers = Counter(mixer.description.name for layer in network.layers for mixer in layer.mixers)
+    mixers: Counter[str] = Counter()
+    attention_layers = 0
+    for layer, count in layer_counts(network):
+        descriptions = [mixer.description for mixer in layer.mixers]
+        attention_layers += count * any(description.softmax for description in descriptions)
+        for description in descriptions:
+            mixers[description.name] += count
     routed = next((layer.experts for layer in network.layers if layer.experts), None)
     return Summary(
         model=network.name,
@@ -67,9 +73,7 @@ def summary(network: Network) -> Summary:
         weight_bytes=float(weight_bytes(network)),
         hidden_size=network.hidden_size,
         vocabulary_size=network.vocabulary_size,
-        attention_layers=sum(
-            any(mixer.description.softmax for mixer in layer.mixers) for layer in network.layers
-        ),
+        attention_layers=attention_layers,
         mixers=dict(mixers),
         experts=routed.experts if routed else 0,
         experts_per_token=routed.experts_per_token if routed else 0,

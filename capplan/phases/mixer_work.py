@@ -42,6 +42,7 @@ class Chunk:
     kv_bytes: Number
     """Of one cached element."""
     rates: StepRates
+    decode: bool = False
     expansion_format: str = "bf16"
     """Of the matrix that expands cached latents in prefill."""
 
@@ -195,12 +196,11 @@ def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
 
 
 def _recurrence(
-    mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, held_elements: Number
+    mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, held_bytes: Number
 ) -> OperatorCost:
-    """Return a scan or step with the convolution before it; `held_elements` are the state that it reads and writes."""
+    """Return a scan or step with the convolution before it; the state of `held_bytes` is read and written once."""
     own = chunk.rates.linear_attention
-    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
-    moved = 2.0 * chunk.sequences * (held_elements * state_bytes)
+    moved = 2.0 * chunk.sequences * held_bytes
     if mixer.conv_channels:
         channels, kernel = mixer.conv_channels / chunk.tensor_parallel, float(mixer.conv_kernel)
         shape = (chunk.sequences, chunk.new, channels, kernel)
@@ -209,58 +209,34 @@ def _recurrence(
     return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / own.bytes_per_s)
 
 
-def _linear_shape(mixer: LinearAttention, tp: Number) -> tuple[Number, Number, float, float, float]:
-    """Return key and value heads on one rank, their widths, and the bytes of an element of the state."""
-    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
-    return (
-        mixer.key_heads / tp, mixer.value_heads / tp, float(mixer.key_head_dim), float(mixer.value_head_dim),
-        state_bytes,
-    )  # fmt: skip
-
-
-def _linear_decode(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
-    shape = _linear_shape(mixer, chunk.tensor_parallel)
-    seconds = linear_attention.gated_delta_decode_time_s(
-        chunk.sequences, *shape, chunk.rates.linear_attention, chunk.new
-    )
-    return _recurrence(mixer, chunk, seconds, shape[1] * shape[2] * shape[3])
-
-
-def _linear_prefill(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
-    shape = _linear_shape(mixer, chunk.tensor_parallel)
-    seconds = linear_attention.gated_delta_prefill_time_s(
-        chunk.sequences, chunk.new, *shape, chunk.rates.linear_attention
-    )
-    return _recurrence(mixer, chunk, seconds, shape[1] * shape[2] * shape[3])
-
-
-def _state_space_decode(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
-    inner, size = mixer.inner_size / chunk.tensor_parallel, float(mixer.state_size)
-    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
-    seconds = state_space.state_space_decode_time_s(
-        chunk.sequences,
-        inner,
-        size,
-        float(mixer.groups),
-        state_bytes,
-        chunk.rates.linear_attention,
-        chunk.new,
-    )
-    return _recurrence(mixer, chunk, seconds, inner * size)
-
-
-def _state_space_prefill(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
+def _linear(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
     own, tp = chunk.rates.linear_attention, chunk.tensor_parallel
-    inner, size = mixer.inner_size / tp, float(mixer.state_size)
+    key_dim, value_dim = float(mixer.key_head_dim), float(mixer.value_head_dim)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
-    at = (chunk.sequences, chunk.new)
-    if mixer.version == 1:
+    shape = (mixer.key_heads / tp, mixer.value_heads / tp, key_dim, value_dim, state_bytes)
+    seconds = (
+        linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, own, chunk.new)
+        if chunk.decode
+        else linear_attention.gated_delta_prefill_time_s(chunk.sequences, chunk.new, *shape, own)
+    )
+    return _recurrence(mixer, chunk, seconds, mixer.value_heads / tp * key_dim * value_dim * state_bytes)
+
+
+def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
+    own, tp, at = chunk.rates.linear_attention, chunk.tensor_parallel, (chunk.sequences, chunk.new)
+    inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
+    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
+    if chunk.decode:
+        seconds = state_space.state_space_decode_time_s(
+            chunk.sequences, inner, size, groups, state_bytes, own, chunk.new
+        )
+    elif mixer.version == 1:
         seconds = state_space.selective_scan_prefill_time_s(*at, inner, size, state_bytes, own)
     else:
         seconds = state_space.state_space_prefill_time_s(
-            *at, mixer.heads / tp, float(mixer.head_dim), size, float(mixer.groups), state_bytes, own
+            *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, own
         )
-    return _recurrence(mixer, chunk, seconds, inner * size)
+    return _recurrence(mixer, chunk, seconds, inner * size * state_bytes)
 
 
 _Cost: TypeAlias = Callable[[Any, Chunk], OperatorCost]
@@ -282,8 +258,8 @@ _COSTS: Mapping[type[Mixer], MixerCosts] = {
     CompressedAttention: MixerCosts(
         _compressed_decode, _compressed_prefill, "compressed attention: numbers of latent attention"
     ),
-    LinearAttention: MixerCosts(_linear_decode, _linear_prefill),
-    StateSpace: MixerCosts(_state_space_decode, _state_space_prefill),
+    LinearAttention: MixerCosts(_linear, _linear),
+    StateSpace: MixerCosts(_state_space, _state_space),
     ShortConvolution: MixerCosts(_convolution, _convolution),
 }
 
@@ -293,7 +269,7 @@ def decode_cost(
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> OperatorCost:  # fmt: skip
     """Return the cost of one mixer when every sequence adds `query_tokens` to a cache of `context_tokens`."""
-    chunk = Chunk(sequences, query_tokens, context_tokens, tensor_parallel, kv_bytes, rates)
+    chunk = Chunk(sequences, query_tokens, context_tokens, tensor_parallel, kv_bytes, rates, decode=True)
     return _COSTS[type(mixer)].decode(mixer, chunk)
 
 
@@ -305,7 +281,9 @@ def prefill_cost(
 
     All prompts of a step share one launch, so many short ones cost less than one after the other.
     """
-    chunk = Chunk(prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format)
+    chunk = Chunk(
+        prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format=expansion_format
+    )
     return _COSTS[type(mixer)].prefill(mixer, chunk)
 
 

@@ -48,6 +48,7 @@ class Attention:
             name,
             (Heads(self.query_heads), Heads(self.kv_heads, "KV heads", replicable=True)),
             tuple(parts) if self.cached else (),
+            read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
             rotary_elements=self.head_dim,
             normed_elements=(self.query_heads + self.kv_heads) * self.head_dim if normed else 0,

@@ -57,6 +57,7 @@ class CompressedAttention:
             (Heads(self.query_heads), Heads(self.output_groups, "groups of heads")),
             tuple(parts),
             states,
+            read_limits=(float(self.window_tokens),),
             softmax=True,
             mixed_pages=True,
             rotary_elements=2 * self.rope_head_dim,

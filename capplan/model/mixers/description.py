@@ -38,6 +38,8 @@ class Description:
     heads: tuple[Heads, ...]
     cache_parts: tuple[CachePart, ...] = ()
     state_parts: tuple[StatePart, ...] = ()
+    read_limits: tuple[float, ...] = ()
+    """Contexts from which a query reads no more: windows and chosen tokens [tokens]."""
     softmax: bool = False
     """Attends with softmax, to a cache of its own or of another layer."""
     mixed_pages: bool = False

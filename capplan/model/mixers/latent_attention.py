@@ -39,6 +39,7 @@ class LatentAttention:
             "sparse_mla" if self.index_heads else "mla",
             (Heads(self.query_heads),),
             tuple(parts),
+            read_limits=(float(self.index_top_tokens),) if self.index_top_tokens else (),
             softmax=True,
             rotary_elements=self.rope_head_dim,
             expansion=Expansion(self.query_heads, expanded, self.kv_lora_rank, width),
