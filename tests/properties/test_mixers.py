@@ -12,6 +12,7 @@ from capplan.engine.lookup import ENGINES, profile
 from capplan.fleet.candidates import head_reason
 from capplan.memory.budget import memory_plan
 from capplan.memory.kv_size import kv_sizes
+from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, state_bytes_held
 from capplan.model.cache_parts import CachePart, StatePart
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes, state_bytes_per_sequence
@@ -162,7 +163,8 @@ def test_a_mixer_that_nobody_has_heard_of_is_counted_cut_and_named():
 def test_engines_reserve_for_a_mixer_that_nobody_has_heard_of(engine):
     contexts = np.array([100.0, 5000.0])
     need = kv_bytes_per_sequence(PAIRED, contexts, 2.0) + state_bytes_per_sequence(PAIRED)
-    plan = memory_plan(PAIRED, Sharding(), 64e9, engine, 2.0, contexts, 64.0, 2048.0, 0.8)
+    launch = engine_launch(engine, Sharding(), 64e9, 2.0, contexts, 64.0, 2048.0, 0.8)
+    plan = memory_plan(PAIRED, launch, engine)
     assert np.all(plan.fits)
     assert np.all(plan.reserved_bytes_per_sequence >= need)
     (row,) = kv_sizes(
