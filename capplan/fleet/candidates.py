@@ -8,14 +8,7 @@ from itertools import product
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
-from capplan.model.network import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Network,
-    StateSpace,
-)
+from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 
 
@@ -70,27 +63,19 @@ def head_reason(network: Network, tensor_parallel: int) -> str | None:
     Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
     an output matrix must stay whole.
     """
-    for mixer in {mixer for layer in network.layers for mixer in layer.mixers}:
-        if isinstance(mixer, Attention | LatentAttention | CompressedAttention):
-            heads = mixer.query_heads
-        elif isinstance(mixer, LinearAttention):
-            heads = mixer.value_heads
-        elif isinstance(mixer, StateSpace):
-            heads = mixer.heads if mixer.version == 2 else mixer.inner_size
-        else:
-            heads = mixer.channels
-        if heads % tensor_parallel:
-            return f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
-        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tensor_parallel:
-            return (
-                f"{mixer.output_groups} groups of heads do not divide over tensor-parallel {tensor_parallel}"
-            )
-        if (
-            isinstance(mixer, Attention)
-            and mixer.kv_heads % tensor_parallel
-            and tensor_parallel % mixer.kv_heads
-        ):
-            return f"{mixer.kv_heads} KV heads neither divide nor replicate over tensor-parallel {tensor_parallel}"
+    divided = (
+        part
+        for layer, _ in layer_counts(network)
+        for mixer in layer.mixers
+        for part in mixer.description.heads
+    )
+    for heads in dict.fromkeys(divided):
+        if heads.count % tensor_parallel == 0:
+            continue
+        if not heads.replicable:
+            return f"{heads.count} {heads.name} do not divide over tensor-parallel {tensor_parallel}"
+        if tensor_parallel % heads.count:
+            return f"{heads.count} {heads.name} neither divide nor replicate over tensor-parallel {tensor_parallel}"
     return None
 
 

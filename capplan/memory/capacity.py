@@ -16,7 +16,7 @@ from capplan.memory.packed_pool import (
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
-from capplan.model.network import CompressedAttention, Network
+from capplan.model.network import Mixer, Network
 from capplan.model.parameters import stage_edges
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
@@ -100,7 +100,7 @@ def cache_capacity(
 
 
 def _compressed_capacity(
-    available: Number, mixers: list[CompressedAttention], launch: Launch, rules: MemoryRules, share: Number
+    available: Number, mixers: list[Mixer], launch: Launch, rules: MemoryRules, share: Number
 ) -> CacheCapacity:
     """Return the same for compressed attention, whose caches have vectors of several widths and rhythms."""
     step, context, element = launch.max_num_batched_tokens, launch.max_model_len, launch.kv_bytes_per_element

@@ -13,8 +13,13 @@ from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
-from capplan.model.cache_parts import index_bytes_per_element, keeps_own_index_keys
-from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.kv_cache import (
+    index_bytes_per_element,
+    keeps_own_index_keys,
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    state_bytes_per_sequence,
+)
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element

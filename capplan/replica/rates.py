@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.model.network import CompressedAttention, Network
+from capplan.model.network import Network
 from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.rates import StepRates
-
-_COMPRESSED = "compressed attention: numbers of latent attention"
-"""No measured kernel of it stands behind its formulas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,8 @@ def step_rates(
     every = [*dense.values(), *experts.values()]
     first = every[0]
     notes = dict.fromkeys(note for rates in every for note in rates.assumptions)
-    compressed = any(
-        isinstance(mixer, CompressedAttention) for layer in set(network.layers) for mixer in layer.mixers
-    )
-    if compressed:
-        notes[_COMPRESSED] = None
+    borrowed = borrowed_rates(network)
+    notes |= dict.fromkeys(borrowed)
     return LabelledRates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
@@ -77,6 +72,6 @@ def step_rates(
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes={name: rates.expert_activation_bytes for name, rates in experts.items()},
         ),
-        label="assumed" if compressed or any(rates.label == "assumed" for rates in every) else "measured",
+        label="assumed" if borrowed or any(rates.label == "assumed" for rates in every) else "measured",
         assumptions=tuple(notes),
     )

@@ -49,14 +49,8 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
 
 def context_bends(network: Network) -> tuple[float, ...]:
     """Return the contexts from which attention of some layer reads no more: windows and chosen tokens."""
-    found = {
-        float(bend)
-        for layer in set(network.layers)
-        for mixer in layer.mixers
-        for bend in (getattr(mixer, "window_tokens", None), getattr(mixer, "index_top_tokens", None))
-        if bend
-    }
-    return tuple(sorted(found))
+    mixers = (mixer for layer in set(network.layers) for mixer in layer.mixers)
+    return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
 
 def step_knots(
