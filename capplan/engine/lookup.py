@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from capplan.assumption import Assumption
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
@@ -119,21 +120,25 @@ def _versioned(name: str, version: str | None) -> EngineProfile:
     known = ENGINES[name]
     newest = known[-1]
     if version is None:
-        sentence = f"{name} {newest.version}, the newest version known (replace with --engine-version)"
-        return replace(newest, assumptions=(sentence,))
+        return _assuming(newest, f"{name} {newest.version}, the newest version known")
     key = version_key(version)
     if key is None:
-        sentence = f"{name} version {version!r} is not known: taken as {newest.version} (replace with --engine-version)"
-        return replace(newest, asked_version=version, assumptions=(sentence,))
+        what = f"{name} version {version!r} is not known: taken as {newest.version}"
+        return replace(_assuming(newest, what), asked_version=version)
     older = [entry for entry in known if (version_key(entry.version) or (0, 0, 0)) <= key]
     if not older:
-        sentence = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
-        return replace(known[0], asked_version=version, assumptions=(sentence,))
+        what = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
+        return replace(_assuming(known[0], what), asked_version=version)
     found = replace(older[-1], asked_version=version)
     if key > (version_key(newest.version) or key):
-        sentence = f"{name} {version} is newer than the newest version known: taken as {newest.version}"
-        return replace(found, assumptions=(sentence,))
+        return _assuming(
+            found, f"{name} {version} is newer than the newest version known: taken as {newest.version}"
+        )
     return found
+
+
+def _assuming(engine: EngineProfile, what: str) -> EngineProfile:
+    return replace(engine, assumptions=(Assumption(what, "--engine-version", "engine_version"),))
 
 
 def tier(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
@@ -53,7 +53,7 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
             networks["auto"] = shipped
             continue
         networks[dtype] = in_weight_format(shipped, dtype)
-        assumed += [assumption_of(text) for text in weight_format_assumptions(shipped, dtype)]
+        assumed += [item.of_scenario() for item in weight_format_assumptions(shipped, dtype)]
     return networks, assumed
 
 
@@ -72,7 +72,7 @@ def _context(
     warnings = []
     if most is not None and longest_request > most:
         warnings = [f"one request in a thousand is over the model's {most} tokens and is cut"]
-    return tokens, [Assumption(what, "max_model_len")], warnings
+    return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
 
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
@@ -117,10 +117,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    # A flag of the command line is a key of a scenario.
-    flags = [assumption_of(text) for text in engine.assumptions]
-    stated = [Assumption(a.what, a.replace.removeprefix("--").replace("-", "_")) for a in flags]
-    paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
+    stated = [item.of_scenario() for item in engine.assumptions]
+    paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
         question,

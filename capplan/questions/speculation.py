@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.refusal import refuse_heads
 from capplan.model.network import Network
@@ -169,8 +169,7 @@ def _draft_network(
         )
     if weight_dtype is None:
         return network, ()
-    stated = tuple(assumption_of(text) for text in weight_format_assumptions(network, weight_dtype))
-    return in_weight_format(network, weight_dtype), stated
+    return in_weight_format(network, weight_dtype), weight_format_assumptions(network, weight_dtype)
 
 
 def _refuse_draft_heads(network: Network, ranks: int) -> None:

@@ -147,5 +147,5 @@ def plans_tables(
         kv_bytes_per_element(settings.kv_format),
         knots,
     )
-    labels = [labelled[i].label for i in index.ravel()]
+    labels: list[str] = [labelled[i].label for i in index.ravel()]
     return with_host(tables, settings.profile.host, len(network.layers)), labels

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.budget import memory_plan
@@ -40,7 +41,7 @@ class Replica:
     rates: LabelledRates
 
     @property
-    def label(self) -> str:
+    def label(self) -> Label:
         """Return measured where every kernel was fitted on this device, else assumed."""
         return self.rates.label
 
