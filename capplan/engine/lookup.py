@@ -9,7 +9,7 @@ from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
 from capplan.engine.trtllm import TRTLLM
 from capplan.engine.vllm import VLLM
-from capplan.errors import InputError, unknown
+from capplan.errors import Reason, Refusal, unknown
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
 """Profiles of each engine, oldest first."""
@@ -299,7 +299,7 @@ def graph_max_sequences(
 
 def unsupported_reason(
     engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
-) -> str | None:
+) -> Reason | None:
     """Return why an engine cannot run dtypes on a device, or None where it can.
 
     Parameters
@@ -311,42 +311,19 @@ def unsupported_reason(
 
     Returns
     -------
-    a sentence, or None
+    the dtype at fault in words, or None
 
     Examples
     --------
-    >>> unsupported_reason(profile("trtllm"), "ampere", weight_dtype="fp8")
+    >>> unsupported_reason(profile("trtllm"), "ampere", weight_dtype="fp8").words
     'trtllm does not run fp8 weights on ampere'
     >>> unsupported_reason(profile("vllm"), "hopper", "fp8", "fp8") is None
     True
     """
-    for what, dtype, table in (
-        ("weights", weight_dtype, engine.weight_dtypes),
-        ("KV cache", kv_dtype, engine.kv_dtypes),
+    for code, what, dtype, table in (
+        (Refusal.WEIGHT_DTYPE, "weights", weight_dtype, engine.weight_dtypes),
+        (Refusal.KV_DTYPE, "KV cache", kv_dtype, engine.kv_dtypes),
     ):
         if dtype is not None and dtype not in table.get(architecture.lower(), table["*"]):
-            return f"{engine.engine} does not run {dtype} {what} on {architecture}"
+            return Reason(code, f"{engine.engine} does not run {dtype} {what} on {architecture}")
     return None
-
-
-def refuse_unsupported(
-    engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
-) -> None:
-    """Raise the error for dtypes that an engine cannot run on a device.
-
-    Parameters
-    ----------
-    engine : the profile
-    architecture : of the device
-    weight_dtype : name of a weight dtype; None is not checked
-    kv_dtype : name of a cache dtype; None is not checked
-
-    Examples
-    --------
-    >>> refuse_unsupported(profile("vllm"), "hopper", "fp8", "fp8")
-    """
-    reason = unsupported_reason(engine, architecture, weight_dtype, kv_dtype)
-    if reason:
-        table = engine.kv_dtypes if "KV" in reason else engine.weight_dtypes
-        allowed = ", ".join(sorted(table.get(architecture.lower(), table["*"]))) or "none"
-        raise InputError(f"{reason}\n  allowed: {allowed}\n  change the dtype, the engine or the hardware")

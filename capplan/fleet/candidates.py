@@ -7,6 +7,7 @@ from itertools import product
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.model.network import (
     Attention,
@@ -55,11 +56,11 @@ class Ranges:
     max_devices_per_replica: int | None = None
 
 
-Rejections = Counter[tuple[str, str]]
+Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
-def head_reason(network: Network, tensor_parallel: int) -> str | None:
+def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
 
     Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
@@ -75,40 +76,46 @@ def head_reason(network: Network, tensor_parallel: int) -> str | None:
         else:
             heads = mixer.channels
         if heads % tensor_parallel:
-            return f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
-        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tensor_parallel:
-            return (
-                f"{mixer.output_groups} groups of heads do not divide over tensor-parallel {tensor_parallel}"
+            return Reason(
+                Refusal.HEADS, f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
             )
+        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tensor_parallel:
+            groups = f"{mixer.output_groups} groups of heads"
+            return Reason(Refusal.HEADS, f"{groups} do not divide over tensor-parallel {tensor_parallel}")
         if (
             isinstance(mixer, Attention)
             and mixer.kv_heads % tensor_parallel
             and tensor_parallel % mixer.kv_heads
         ):
-            return f"{mixer.kv_heads} KV heads neither divide nor replicate over tensor-parallel {tensor_parallel}"
+            neither = f"{mixer.kv_heads} KV heads neither divide nor replicate"
+            return Reason(Refusal.HEADS, f"{neither} over tensor-parallel {tensor_parallel}")
     return None
 
 
-def expert_reason(network: Network, sharding: Sharding) -> str | None:
+def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
     """Return why the experts cannot be spread that way, or None where they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     for experts in {layer.experts for layer in network.layers if layer.experts}:
         if experts.experts % groups:
-            return f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            words = f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            return Reason(Refusal.EXPERTS, words)
         if experts.intermediate_size % (ranks // groups):
-            return f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            words = f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            return Reason(Refusal.EXPERTS, words)
     return None
 
 
-def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> str | None:
+def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
     """Return why a layout cannot run, or None where it can (memory is judged elsewhere)."""
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
     reach = max(device.link_domain_devices, device.node_devices)
     if tensor * data > reach:
-        return f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        words = f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
-        return f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        words = f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        return Reason(Refusal.LAYERS, words)
     dtype = layout.weight_format
     return (
         head_reason(network, tensor)
@@ -140,7 +147,7 @@ def layouts(
         layout = Layout(device, sharding, weight, kv)
         most = ranges.max_devices_per_replica
         reason = (
-            f"over {most} devices in one replica"
+            Reason(Refusal.REPLICA_SIZE, f"over {most} devices in one replica")
             if most is not None and layout.devices > most
             else layout_reason(network, layout, profile)
         )
