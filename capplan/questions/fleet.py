@@ -117,13 +117,13 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    stated = [item.of_scenario() for item in engine.assumptions]
+    stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*scenario.assumptions, *assumed, *context_assumed, *stated, *paid),
         (*warnings, *host_warnings, *price_warnings),
     )
 
