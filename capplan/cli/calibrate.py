@@ -212,14 +212,15 @@ def _calibrated(
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(device, threads, force=force)
-    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.measure import Run, calibrated
 
-    measured: Measured | None = calibrated(target, quick=quick, minutes=minutes, tell=_tell)
+    run = Run()
+    measured: Measured | None = calibrated(target, quick=quick, minutes=minutes, run=run, tell=_tell)
     if measured is None:
         return None
     write_whole(output, calibration_text(measured))
     proof = _proof(network, target, output, quick=quick) if network else []
-    return calibration_answer(measured, output, proof)
+    return calibration_answer(measured, output, proof, interrupted=run.stopped)
 
 
 def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
@@ -132,5 +133,5 @@ class EngineProfile:
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
     """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
     asked_version: str | None = None
-    assumptions: tuple[str, ...] = field(default=())
-    """What was assumed to choose this profile, in sentences."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What was assumed to choose this profile."""

@@ -7,6 +7,7 @@ from itertools import product
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
@@ -53,11 +54,11 @@ class Ranges:
     with every degree of `tensor_parallel`, which then is the number of ranks of one attention group."""
 
 
-Rejections = Counter[tuple[str, str]]
+Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
-def head_reason(network: Network, tensor_parallel: int) -> str | None:
+def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
 
     Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
@@ -72,38 +73,44 @@ def head_reason(network: Network, tensor_parallel: int) -> str | None:
     for heads in dict.fromkeys(divided):
         if heads.count % tensor_parallel == 0:
             continue
+        over = f"over tensor-parallel {tensor_parallel}"
         if not heads.replicable:
-            return f"{heads.count} {heads.name} do not divide over tensor-parallel {tensor_parallel}"
+            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} do not divide {over}")
         if tensor_parallel % heads.count:
-            return f"{heads.count} {heads.name} neither divide nor replicate over tensor-parallel {tensor_parallel}"
+            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} neither divide nor replicate {over}")
     return None
 
 
-def expert_reason(network: Network, sharding: Sharding) -> str | None:
+def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
     """Return why the experts cannot be spread that way, or None where they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
     if groups > 1 and not routed:
-        return f"expert-parallel {groups} on a model without experts"
+        return Reason(Refusal.EXPERTS, f"expert-parallel {groups} on a model without experts")
     if ranks % groups:
-        return f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
+        words = f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
+        return Reason(Refusal.EXPERTS, words)
     for experts in routed:
         if experts.experts % groups:
-            return f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            words = f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            return Reason(Refusal.EXPERTS, words)
         if experts.intermediate_size % (ranks // groups):
-            return f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            words = f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            return Reason(Refusal.EXPERTS, words)
     return None
 
 
-def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> str | None:
+def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
     """Return why a layout cannot run, or None where it can (memory is judged elsewhere)."""
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
     reach = max(device.link_domain_devices, device.node_devices)
     if tensor * data > reach:
-        return f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        words = f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
-        return f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        words = f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        return Reason(Refusal.LAYERS, words)
     dtype = layout.weight_format
     return (
         head_reason(network, tensor)
@@ -145,7 +152,7 @@ def layouts(
         layout = Layout(device, sharding, weight, kv)
         most = ranges.max_devices_per_replica
         reason = (
-            f"over {most} devices in one replica"
+            Reason(Refusal.REPLICA_SIZE, f"over {most} devices in one replica")
             if most is not None and layout.devices > most
             else layout_reason(network, layout, profile)
         )

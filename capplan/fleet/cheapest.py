@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from capplan.errors import Reason, Refusal
 from capplan.fleet.finalists import confirmed_plan, replicas_needed
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
 from capplan.fleet.price import ChosenPrice
@@ -16,6 +17,8 @@ FINALISTS = 12
 
 MOST_SIMULATED = 24
 """Layouts that are simulated at most."""
+
+_SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
 
 
 def expected_cost(
@@ -63,10 +66,10 @@ def cheapest_fleet(
         )
         name = found.layout.device.name
         if plan is None:
-            key = (name, "misses a target when simulated with the scenario's own lengths")
+            key = (name, _SIMULATED)
             rejected[key] = rejected.get(key, 0) + 1
         elif max_devices is not None and plan.gpus > max_devices:
-            key = (name, f"needs more than the {max_devices} devices allowed")
+            key = (name, Reason(Refusal.FLEET_SIZE, f"needs more than the {max_devices} devices allowed"))
             rejected[key] = rejected.get(key, 0) + 1
         else:
             plans.append(plan)
@@ -84,7 +87,7 @@ def cheapest_fleet(
     relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)
     return FleetAnswer(
         tuple(plans),
-        tuple(Rejection(hardware, reason, count) for (hardware, reason), count in rows),
+        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows),
         result.evaluated,
         tuple(relaxations[:3]) if not plans else (),
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.price import ChosenPrice
 
@@ -57,7 +58,9 @@ class Rejection:
 
     hardware: str
     reason: str
+    """In words, for people alone."""
     count: int
+    code: Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import median_low
 
+from capplan.assumption import Assumption
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
@@ -248,8 +249,7 @@ class ChosenPrice:
     low_usd_per_hour: float
     high_usd_per_hour: float
     providers: tuple[str, ...]
-    assumption: str
-    replace: str
+    assumption: Assumption
     warning: str | None = None
     energy_usd_per_hour: float | None = None
     """Electricity of the device, on top; None: the price has it."""
@@ -311,18 +311,10 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     """
     if device in choice.overrides:
         usd = choice.overrides[device]
-        text = f"{device} costs {usd:g} $/h, as the scenario says"
-        return ChosenPrice(
-            device,
-            usd,
-            choice.commitment,
-            None,
-            usd,
-            usd,
-            ("scenario",),
-            text,
-            f"prices.per_gpu_hour.{device}",
+        stated = Assumption(
+            f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
+        return ChosenPrice(device, usd, choice.commitment, None, usd, usd, ("scenario",), stated)
     wanted = _simple(choice.provider)
     matching = [
         record
@@ -359,8 +351,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         low_usd_per_hour=low,
         high_usd_per_hour=high,
         providers=tuple(offer.provider for offer in offers),
-        assumption=text,
-        replace=f"prices.provider, or prices.per_gpu_hour.{device}",
+        assumption=Assumption(text, f"prices.provider, or prices.per_gpu_hour.{device}"),
         warning=warning,
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import tier_in_tokens
@@ -30,6 +31,8 @@ from capplan.workload.slo import Slo, Target
 
 LOADS = 96
 """Loads per plan: mean decoding sequences from one to as many as the cache holds, evenly in the logarithm."""
+
+_ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
 
 Flags = NDArray[np.bool_]
 
@@ -144,7 +147,7 @@ class _Part:
         codes = memory.limit_codes
         for item, code in zip(legal, codes, strict=True):
             if code:
-                rejected[item.device.name, f"memory: {LIMITS[code]}"] += LOADS
+                rejected[item.device.name, Reason(Refusal.MEMORY, f"memory: {LIMITS[code]}")] += LOADS
         kept = [item for item, code in zip(legal, codes, strict=True) if not code]
         lengths = self.question.demand.lengths
         tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
@@ -210,7 +213,7 @@ class _Part:
     def _chosen(
         self,
         kept: list[Layout],
-        labels: list[str],
+        labels: Sequence[str],
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
@@ -230,9 +233,7 @@ class _Part:
                 rejected[layout.device.name, worst] += LOADS
                 near += [relaxation] if relaxation else []
                 continue
-            rejected[layout.device.name, "above the largest load that holds the targets"] += LOADS - int(
-                good.size
-            )
+            rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
             at = int(good[np.argmax(state.requests_per_s[row, good])])
             found.append(
                 Found(
@@ -277,14 +278,13 @@ def target_values(state: SteadyState, target: Target) -> Array:
 
 def _nearest(
     slo: Slo, needed: Mapping[Target, Array], row: int, layout: Layout, state: SteadyState
-) -> tuple[str, Relaxation | None]:
+) -> tuple[Reason, Relaxation | None]:
     """Return the target that a layout misses by most at its lightest load, and what it would need."""
     served = np.flatnonzero(~state.saturated[row])
     if not served.size:
-        return "one request is more than the replica can serve", None
+        return Reason(Refusal.OVERLOAD, "one request is more than the replica can serve"), None
     at = int(served[0])
     worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
     least = float(needed[worst][row, served].min())
-    return f"{worst.key} over {worst.limit_s:g} s even at the lightest load", Relaxation(
-        worst.key, worst.limit_s, least, layout
-    )
+    words = f"{worst.key} over {worst.limit_s:g} s even at the lightest load"
+    return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.limit_s, least, layout)

@@ -39,4 +39,6 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     if network.kv_format is not None:
         return network.kv_format, ()
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
-    return dtype, (Assumption(f"KV cache in {dtype}, the dtype of the activations", "--kv-dtype"),)
+    return dtype, (
+        Assumption(f"KV cache in {dtype}, the dtype of the activations", "--kv-dtype", "kv_dtype"),
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.memory.cache_dtype import cache_dtype
@@ -110,7 +110,10 @@ def kv_sizes(
         windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
         if windows and not compressed_layers(network):
             what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
-            assumptions = (*assumptions, Assumption(what, "--max-num-batched-tokens"))
+            assumptions = (
+                *assumptions,
+                Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),
+            )
     rows = _rows(
         network,
         list(contexts) or _usual_contexts(network),
@@ -122,10 +125,9 @@ def kv_sizes(
     )
     if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and keeps_own_index_keys(network):
         what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
-        assumptions = (*assumptions, Assumption(what, "--kv-dtype"))
-    stated = tuple(assumption_of(sentence) for sentence in rules.assumptions)
+        assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = layout_assumptions(network, rules.memory)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *stated))
+    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))
 
 
 def _usual_contexts(network: Network) -> list[int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
@@ -54,19 +54,14 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
             networks["auto"] = shipped
             continue
         networks[dtype] = in_weight_format(shipped, dtype)
-        assumed += [assumption_of(text) for text in weight_format_assumptions(shipped, dtype)]
+        assumed += [item.of_scenario() for item in weight_format_assumptions(shipped, dtype)]
     return networks, assumed
 
 
 def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
     found = [cache_dtype(network, name) for name in scenario.kv_dtypes]
-    stated = [as_key(assumption) for _, assumptions in found for assumption in assumptions]
+    stated = [assumption.of_scenario() for _, assumptions in found for assumption in assumptions]
     return tuple(dict.fromkeys(name for name, _ in found)), stated
-
-
-def as_key(assumption: Assumption) -> Assumption:
-    """Return an assumption whose flag is replaced by the key of a scenario that does the same."""
-    return Assumption(assumption.what, assumption.replace.removeprefix("--").replace("-", "_"))
 
 
 def _context(
@@ -84,7 +79,7 @@ def _context(
     warnings = []
     if most is not None and longest_request > most:
         warnings = [f"one request in a thousand is over the model's {most} tokens and is cut"]
-    return tokens, [Assumption(what, "max_model_len")], warnings
+    return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
 
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
@@ -132,13 +127,13 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    stated = [as_key(assumption_of(text)) for text in engine.assumptions]
-    paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
+    stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
+    paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *paid),
         (*warnings, *host_warnings, *price_warnings),
     )
 

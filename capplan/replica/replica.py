@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.plan import MemoryPlan
@@ -28,7 +29,7 @@ class Replica:
     rates: LabelledRates
 
     @property
-    def label(self) -> str:
+    def label(self) -> Label:
         """Return measured where every kernel was fitted on this device, else assumed."""
         return self.rates.label
 

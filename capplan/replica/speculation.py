@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.assumption import Assumption, Label
 from capplan.errors import DoesNotFitError
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
@@ -92,8 +93,8 @@ class Speculation:
     largest_batch: int
     """That was looked at and fits in memory."""
     memory: BothInMemory | None = None
-    label: str = "assumed"
-    assumptions: tuple[str, ...] = ()
+    label: Label = "assumed"
+    assumptions: tuple[Assumption, ...] = ()
     """Behind the step times of the models."""
 
 

@@ -31,6 +31,7 @@ _TITLES = {
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on what kernels reach; marked where that was taken from another device."""
+_REJECTED = ("hardware", "reason", "count")
 _TOKENS_READING = "$/Mtok out: per million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold"
 
 
@@ -162,7 +163,9 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     if rejected:
-        tables.append(Table(rejected, title=rejected_text(answer), titles={"count": "candidates"}))
+        tables.append(
+            Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
+        )
     chosen = plan_row(answer.chosen) if answer.chosen else None
     return Answer(
         command="fleet",

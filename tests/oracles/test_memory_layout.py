@@ -115,8 +115,8 @@ def test_unknown_engine_names_the_nearest():
 
 
 def test_unknown_version_is_an_assumption_and_not_silent():
-    assert "nightly" in profile("vllm", "nightly").assumptions[0]
-    assert "newer" in profile("sglang", "9.1").assumptions[0]
+    assert "nightly" in profile("vllm", "nightly").assumptions[0].what
+    assert "newer" in profile("sglang", "9.1").assumptions[0].what
     assert profile("vllm", "0.11.0").assumptions == ()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from capplan.errors import InputError
+from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, shardings
 from capplan.fleet.search import LOADS, search
 from capplan.questions.fleet import asked_fleet
@@ -104,9 +104,7 @@ def test_every_candidate_is_found_or_rejected_for_one_reason(asked, model, place
     for item in result.found:
         assert experts is None or item.layout.sharding.expert in experts
         assert groups is None or item.layout.sharding.data in groups
-    above = sum(
-        n for (_, reason), n in result.rejected.items() if reason.startswith("above the largest load")
-    )
+    above = sum(n for (_, reason), n in result.rejected.items() if reason.code is Refusal.LOAD)
     held = len(result.found) * LOADS - above
     assert held >= len(result.found)
     assert held + sum(result.rejected.values()) == result.evaluated
