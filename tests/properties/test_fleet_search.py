@@ -161,5 +161,5 @@ def test_experts_must_divide_over_the_ranks_that_hold_them(asked):
         )
     }
     assert by_groups[2] is None
-    assert by_groups[3] == "expert-parallel 3 does not divide the ranks of tensor x data parallel"
-    assert by_groups[64] == "expert-parallel 64 does not divide the ranks of tensor x data parallel"
+    assert by_groups[3].words == "expert-parallel 3 does not divide the ranks of tensor x data parallel"
+    assert by_groups[64].words == "expert-parallel 64 does not divide the ranks of tensor x data parallel"
