@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine
+from capplan.serving.flat_core import FlatEngine, FlatLimits
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
 from capplan.serving.requests import Admission, Requests, check_requests
@@ -41,17 +40,6 @@ def eligible(requests: Requests | Iterable[Requests], engine: EngineSetup, admis
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    delay_s: float
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    chunked: bool
-    block_tokens: int
-    kv_blocks: int
-    reserved_output_fraction: float
-
-
 def _doubles(values: Array) -> array[float]:
     return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
@@ -71,13 +59,12 @@ def flat_outcome(
         zeros if requests.class_index is None else requests.class_index,
     ]
     arrival = np.zeros(count) if requests.arrival_s is None else requests.arrival_s
-    columns = [
-        _doubles(arrival),
-        *(array("q", np.ascontiguousarray(c, dtype=np.int64).tobytes()) for c in whole),
-    ]
+    prompt, output, cached, class_index = (
+        array("q", np.ascontiguousarray(column, dtype=np.int64).tobytes()) for column in whole
+    )
     longest = 0 if terms.chunked else int(np.max(requests.input_tokens + requests.output_tokens))
     clock = engine.clock
-    limits = _Limits(
+    limits = FlatLimits(
         clock.request_s,
         terms.max_num_seqs,
         terms.max_num_batched_tokens,
@@ -88,8 +75,10 @@ def flat_outcome(
     )
     core = FlatEngine(
         limits,
-        flat_tables(clock, terms.max_num_seqs, max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs),
-        columns,
+        flat_tables(
+            clock, terms.max_num_seqs, max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs
+        ),
+        (_doubles(arrival), prompt, output, cached, class_index),
         array("d", [0.0]) * (concurrency or 0),
     )
     core.advance(until_s)
@@ -133,10 +122,18 @@ def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
 
 def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
     """Return the step times of a clock for every number of sequences and tokens, as the core reads them."""
-    table: StepTable = clock.table
+    key = max_num_seqs, most_tokens
+    if key not in clock.flat_tables:
+        clock.flat_tables[key] = _dense_tables(clock.table, max_num_seqs, most_tokens)
+    return clock.flat_tables[key]
+
+
+def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
     sequences = np.arange(max_num_seqs + 1, dtype=np.float64)
     knots = table.context_knots
-    values = bilinear(table.sequence_knots, knots, table.decode_attention_s, sequences[:, None], knots[None, :])
+    values = bilinear(
+        table.sequence_knots, knots, table.decode_attention_s, sequences[:, None], knots[None, :]
+    )
     if knots[0] > 0.0:
         knots, values = np.append(0.0, knots), np.column_stack([values[:, :1], values])
     slopes = np.diff(values, axis=1) / np.diff(knots) if knots.size > 1 else np.zeros((sequences.size, 1))

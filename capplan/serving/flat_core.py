@@ -6,8 +6,15 @@ Every column is an array by request instead of an object, so that the file also 
 Cython, and without a compiler this is ordinary Python. Letters follow Server and KvBlocks.
 """
 
+from __future__ import annotations
+
 from array import array
 from math import ceil, isnan, log, sqrt
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    Doubles: TypeAlias = array[float]
+    Integers: TypeAlias = array[int]
 
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -17,10 +24,28 @@ OCCUPANCY_BINS = 400
 FINISHED, SHED, UNFINISHED = 0, 1, 2
 
 
+class FlatLimits(NamedTuple):
+    """What the engine was started with."""
+
+    delay_s: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked: bool
+    block_tokens: int
+    kv_blocks: int
+    reserved_output_fraction: float
+
+
 class FlatEngine:
     """One engine with its queue and its results, all of it in arrays; `advance` runs it."""
 
-    def __init__(self, limits, tables, columns, releases):
+    def __init__(
+        self,
+        limits: FlatLimits,
+        tables: list[Doubles],
+        columns: tuple[Doubles, Integers, Integers, Integers, Integers],
+        releases: Doubles,
+    ) -> None:
         """Take limits (a record of numbers), step tables, and the requests as arrays; nothing is copied."""
         count = len(columns[0])
         self.count = count
@@ -70,7 +95,7 @@ class FlatEngine:
         self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(8 * TIMELINE_BINS)) for _ in range(3))
         self.find_next()
 
-    def advance(self, until_s):
+    def advance(self, until_s: float) -> None:
         """Run every step that starts before a time; a step that is under way is finished."""
         while self.now_s < until_s:
             if self.next_s <= self.now_s:
@@ -91,7 +116,7 @@ class FlatEngine:
                 return
         self.receive()
 
-    def find_next(self):
+    def find_next(self) -> None:
         """Find when the next request reaches the queue."""
         if self.position >= self.count:
             self.next_s = float("inf")
@@ -102,7 +127,7 @@ class FlatEngine:
         else:
             self.next_s = float("inf")
 
-    def ended(self, at_s):
+    def ended(self, at_s: float) -> None:
         """Let the client of a request that ended send its next one; releases stay in order of time."""
         if not self.closed:
             return
@@ -117,7 +142,7 @@ class FlatEngine:
         self.releases[(self.first_release + place) % size] = at_s
         self.find_next()
 
-    def receive(self):
+    def receive(self) -> None:
         """Let requests join the queue up to now, or turn away those that could not run even alone."""
         while self.next_s <= self.now_s:
             row = self.position
@@ -136,14 +161,14 @@ class FlatEngine:
             else:
                 self.waiting += 1
 
-    def too_long(self, row):
+    def too_long(self, row: int) -> bool:
         """Return whether a request could not run even alone."""
         tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
         if -(-tokens // self.block_tokens) > self.capacity:
             return True
         return not self.chunked and self.prompt[row] - self.cached[row] > self.budget
 
-    def queue_head(self):
+    def queue_head(self) -> int:
         """Return the request that goes next: preempted ones came before all that never ran."""
         if self.preempted_count:
             return self.preempted_heap[0]
@@ -151,7 +176,7 @@ class FlatEngine:
             self.next_waiting += 1
         return self.next_waiting
 
-    def queue_pop(self):
+    def queue_pop(self) -> None:
         """Remove the head of the queue."""
         self.waiting -= 1
         if not self.preempted_count:
@@ -170,7 +195,7 @@ class FlatEngine:
             place = child
         heap[place] = moved
 
-    def queue_push(self, row):
+    def queue_push(self, row: int) -> None:
         """Put a preempted request back."""
         self.waiting += 1
         heap, place = self.preempted_heap, self.preempted_count
@@ -180,7 +205,7 @@ class FlatEngine:
             place = (place - 1) // 2
         heap[place] = row
 
-    def ends_push(self, key, row):
+    def ends_push(self, key: int, row: int) -> None:
         """Note when a sequence ends; keys are end step and serial in one number."""
         if self.end_count == len(self.end_keys):
             self.end_keys = array("q", bytes(self.end_keys) + bytes(8 * self.end_count))
@@ -194,7 +219,7 @@ class FlatEngine:
         keys[place] = key
         rows[place] = row
 
-    def ends_pop(self):
+    def ends_pop(self) -> None:
         """Drop the next end."""
         self.end_count -= 1
         keys, rows, size, place = self.end_keys, self.end_rows, self.end_count, 0
@@ -211,12 +236,12 @@ class FlatEngine:
         keys[place] = key
         rows[place] = row
 
-    def drop_stale(self):
+    def drop_stale(self) -> None:
         """Forget the ends of sequences that were preempted."""
         while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
             self.ends_pop()
 
-    def blocks_at(self, counter):
+    def blocks_at(self, counter: int) -> int:
         """Return the blocks that decoding sequences hold at a step, as KvBlocks does."""
         block = self.block_tokens
         part = counter % block
@@ -226,7 +251,7 @@ class FlatEngine:
         pads = self.phase_sum - self.sequences * part + block * below
         return (self.tokens + self.sequences * counter + pads) // block
 
-    def within(self, capacity, most):
+    def within(self, capacity: int, most: int) -> int:
         """Return how many further steps, up to most, the blocks stay within a capacity."""
         reach = self.step + most + 1
         block = self.block_tokens
@@ -241,7 +266,7 @@ class FlatEngine:
                 high = middle - 1
         return low
 
-    def join(self, row):
+    def join(self, row: int) -> None:
         """Let a request decode."""
         base = self.prompt_now[row] - self.shared[row] - self.step
         self.base[row] = base
@@ -260,7 +285,7 @@ class FlatEngine:
         self.serial[row] = self.serials
         self.ends_push((self.end_step[row] << 32) | self.serials, row)
 
-    def leave(self, row):
+    def leave(self, row: int) -> None:
         """Take a decoding request out of the batch."""
         base = self.base[row]
         phase = -base % self.block_tokens
@@ -276,7 +301,7 @@ class FlatEngine:
         else:
             self.last = self.before[row]
 
-    def make_room(self):
+    def make_room(self) -> bool:
         """Preempt until every decoding sequence can take its next token; return whether anyone was."""
         preempted = False
         block = self.block_tokens
@@ -291,7 +316,7 @@ class FlatEngine:
             preempted = True
         return preempted
 
-    def preempt(self):
+    def preempt(self) -> None:
         """Send the latest admitted request back to the queue, to be recomputed with what it has generated."""
         row = self.partial
         if row >= 0:
@@ -313,7 +338,7 @@ class FlatEngine:
         self.class_preempted[self.class_index[row]] += 1
         self.queue_push(row)
 
-    def piece(self, row, budget):
+    def piece(self, row: int, budget: int) -> int:
         """Return the tokens of a prompt that the step has room for, 0 if none; an uncut one may exceed the budget alone."""
         new = self.prompt_now[row] - self.cached[row]
         if new <= budget:
@@ -322,7 +347,7 @@ class FlatEngine:
             return max(budget, 0)
         return new if not self.chunks and new > self.budget else 0
 
-    def plan(self):
+    def plan(self) -> None:
         """Choose the prompts of the next step, each with the tokens to work on; admit what fits."""
         row = self.partial
         if not self.waiting and row < 0:
@@ -359,7 +384,7 @@ class FlatEngine:
             self.chunk_rows[self.chunks], self.chunk_tokens[self.chunks] = row, new
             self.chunks += 1
 
-    def admit(self, row, blocks, commit):
+    def admit(self, row: int, blocks: int, commit: int) -> None:
         """Give a request its blocks."""
         self.blocks[row] = blocks
         self.commit[row] = commit
@@ -374,7 +399,7 @@ class FlatEngine:
         if isnan(self.scheduled[row]):
             self.scheduled[row] = self.now_s
 
-    def work_on(self):
+    def work_on(self) -> None:
         """Run one step with prompts in it."""
         start, decoding, chunks = self.now_s, self.sequences, self.chunks
         held = self.blocks_at(self.step) + self.held
@@ -405,7 +430,7 @@ class FlatEngine:
             else:
                 self.prompt_ends(row)
 
-    def prompt_ends(self, row):
+    def prompt_ends(self, row: int) -> None:
         """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
         self.held -= self.blocks[row]
         self.remaining[row] -= 1
@@ -420,7 +445,7 @@ class FlatEngine:
         else:
             self.finish(row)
 
-    def decode(self, until_s, preempted):
+    def decode(self, until_s: float, preempted: bool) -> None:
         """Run decode steps up to the next event."""
         start, sequences = self.now_s, self.sequences
         steps = (self.end_keys[0] >> 32) - self.step
@@ -443,7 +468,7 @@ class FlatEngine:
         self.gap(seconds / steps, sequences * steps)
         self.complete()
 
-    def run(self, sequences, context, steps, limit_s):
+    def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
         """Take decode steps, all of them or the first few that reach the limit, and return their time; see DecodeRow."""
         offset = sequences * self.knots
         last = self.knots - 1
@@ -471,7 +496,7 @@ class FlatEngine:
             while i < last and context >= self.context_knots[i + 1]:
                 i += 1
 
-    def knot_below(self, context):
+    def knot_below(self, context: float) -> int:
         """Return the place of the last knot at or below a context."""
         low, high = 0, self.knots
         while low < high:
@@ -482,7 +507,7 @@ class FlatEngine:
                 low = middle + 1
         return low - 1
 
-    def attention_s(self, sequences, context):
+    def attention_s(self, sequences: int, context: float) -> float:
         """Return the attention over the cache of one step."""
         offset = sequences * self.knots
         i = self.knot_below(context)
@@ -494,7 +519,7 @@ class FlatEngine:
         )
         return step_s - base
 
-    def prefill_s(self, new_tokens, past_tokens):
+    def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
         """Return the attention of one chunk, as StepClock.prefill_attention_s."""
         new, past = self.new_knots, self.past_knots
         width = len(past)
@@ -512,7 +537,7 @@ class FlatEngine:
         at_high = self.prefill[high] + v * (self.prefill[high + 1] - self.prefill[high])
         return at_low + u * (at_high - at_low)
 
-    def complete(self):
+    def complete(self) -> None:
         """Let go of every sequence whose last token has come."""
         while self.end_count and self.end_keys[0] >> 32 <= self.step:
             row = self.end_rows[0]
@@ -521,14 +546,14 @@ class FlatEngine:
             self.finish(row)
             self.drop_stale()
 
-    def finish(self, row):
+    def finish(self, row: int) -> None:
         """Close a request that got all its tokens."""
         self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
         self.ended(self.now_s)
 
-    def gap(self, value, weight):
+    def gap(self, value: float, weight: float) -> None:
         """Count a gap between tokens, as WeightedHistogram does."""
         if value > 0.0:
             self.itl[HISTOGRAM_ZERO + round(log(value) * BINS_PER_E)] += weight
@@ -537,7 +562,7 @@ class FlatEngine:
         self.itl_weight += weight
         self.itl_total += weight * value
 
-    def gauge(self, start_s, seconds, sequences, blocks):
+    def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Count a stretch of time with a constant batch, as Gauges does."""
         if sequences >= self.batch_size:
             self.batch_size = 2 * sequences
@@ -559,13 +584,13 @@ class FlatEngine:
             if part > 0.0:
                 self.count_span(place, part, sequences, blocks)
 
-    def count_span(self, place, seconds, sequences, blocks):
+    def count_span(self, place: int, seconds: float, sequences: int, blocks: float) -> None:
         """Add to one span of the timeline."""
         self.by_batch[place] += sequences * seconds
         self.by_blocks[place] += blocks * seconds
         self.by_busy[place] += seconds
 
-    def double_span(self):
+    def double_span(self) -> None:
         """Halve the number of spans in use by joining neighbours."""
         for bins in (self.by_batch, self.by_blocks, self.by_busy):
             for place in range(TIMELINE_BINS // 2):
@@ -575,7 +600,7 @@ class FlatEngine:
         self.span_s *= 2.0
 
 
-def place_below(knots, value):
+def place_below(knots: Doubles, value: float) -> int:
     """Return the place of the knot at or below a value, such that another one follows where there are two."""
     low, high = 0, len(knots)
     while low < high:
@@ -587,7 +612,7 @@ def place_below(knots, value):
     return min(max(low - 1, 0), max(len(knots) - 2, 0))
 
 
-def steps_to_reach(first_s, rise_s, limit_s, most):
+def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
     """Return the fewest steps whose sum reaches a limit; see step_clock.steps_to_reach."""
     half = rise_s * 0.5
     linear = first_s - half

@@ -4,6 +4,9 @@ numpy costs microseconds per call on single numbers; a simulated request asks fo
 budget of about forty microseconds. Rows of the table are worked out once per number of sequences and kept.
 """
 
+from __future__ import annotations
+
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
@@ -108,7 +111,7 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
 class StepClock:
     """Times of single steps and runs of steps; see StepTable for the formulas."""
 
-    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "request_s", "table")
+    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "flat_tables", "request_s", "table")
 
     def __init__(self, table: StepTable) -> None:
         """Check the table and turn what the simulator needs into lists."""
@@ -121,6 +124,8 @@ class StepClock:
         self._past: list[float] = table.past_knots.tolist()
         self._prefill: list[list[float]] = table.prefill_attention_s.tolist()
         self.request_s = float(table.request_s)
+        self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
+        """What the flat core reads, by sequences and tokens, once it was asked for."""
 
     def row(self, sequences: int) -> DecodeRow:
         """Return the decode steps of this number of sequences."""
