@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from capplan.errors import InputError
+from capplan.serving.flat import eligible, flat_outcome
 from capplan.serving.outcome import Ledger, Outcome
 from capplan.serving.requests import Admission, Feed, Requests, check_admission
 from capplan.serving.server import Server
@@ -72,6 +73,20 @@ def simulate(
             "a prefix cache by block ids is not modelled for static batches; give cached_tokens instead"
         )
     check_admission(admission, closed_loop=concurrency is not None)
+    if isinstance(requests, Requests) and eligible(requests, engine, admission):
+        return flat_outcome(requests, engine, concurrency=concurrency, until_s=until_s)
+    return served(requests, engine, concurrency=concurrency, until_s=until_s, admission=admission)
+
+
+def served(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    *,
+    concurrency: int | None = None,
+    until_s: float = inf,
+    admission: Admission = EVERYBODY,
+) -> Outcome:
+    """Return the same from Server or StaticServer, which run everything; see simulate, which checks what is asked."""
     clock, ledger = engine.clock, Ledger()
     feed = Feed(requests, delay_s=clock.request_s, concurrency=concurrency, priority=admission.priority)
     server = new_server(replace(engine, table=clock), feed, ledger, admission)
