@@ -135,9 +135,7 @@ def command(
     from capplan.report.show import show
 
     proof = "--verify with --calibration" if verify and calibration else "a measurement"
-    asked = "--compare" if compare else "--from" if results else proof
-    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], ("form", "output"))
-    refuse_unread(context, unread, f"is not read by {asked}")
+    _refuse_unread(context, "--compare" if compare else "--from" if results else proof)
     if compare:
         return show(_compared(*compare), form, output)
     if results:
@@ -166,6 +164,11 @@ def command(
         )
     answer = _calibrated(device, threads, minutes, output, verify, quick=quick, force=force, offline=offline)
     return 0 if answer is None else show(answer, form)
+
+
+def _refuse_unread(context: typer.Context, asked: str) -> None:
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], ("form", "output"))
+    refuse_unread(context, unread, f"is not read by {asked}")
 
 
 def _tell(line: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, Seed, fraction, measure, one_of, refuse_unread, whole
+from capplan.cli.options import Form, Offline, Output, Seed, fraction, measure, one_of, whole
 
 Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
 TraceFile = Annotated[
@@ -203,7 +203,6 @@ Reuse = Annotated[
 
 
 def command(
-    context: typer.Context,
     scenario: Scenario,
     trace: TraceFile = None,
     until: Until = None,
@@ -250,13 +249,7 @@ def command(
             replicas=replicas, progress=progress,
         )  # fmt: skip
     pools = (prefill_replicas, decode_replicas, kv_link)
-    if prefill_replicas is not None:
-        refuse_unread(
-            context,
-            ("replicas",),
-            "is not read where prompts have replicas of their own; their number is --decode-replicas",
-        )
-    operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s)
+    operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s, replicas)  # fmt: skip
     requests = inputs.asked_stream(chosen, trace, seed=seed, seconds=until)
     replica = replica_of(requests.spec)
     speculation = SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance)
