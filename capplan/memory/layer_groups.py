@@ -1,7 +1,7 @@
 """How an engine lays the caches of different layers into one pool of equal blocks."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -125,22 +125,11 @@ def _merged(kinds: list[CacheKind]) -> list[CacheKind]:
     for kind in kinds:
         for index, other in enumerate(merged):
             same = (kind.kind, kind.window_tokens, kind.chunked) == (
-                other.kind,
-                other.window_tokens,
-                other.chunked,
-            )
-            sizes = np.array_equal(kind.token_bytes, other.token_bytes) and np.array_equal(
-                kind.state_bytes, other.state_bytes
-            )
-            if same and sizes:
-                merged[index] = CacheKind(
-                    kind.kind,
-                    kind.layers + other.layers,
-                    kind.token_bytes,
-                    kind.state_bytes,
-                    kind.window_tokens,
-                    kind.chunked,
-                )
+                other.kind, other.window_tokens, other.chunked,
+            )  # fmt: skip
+            grows = np.array_equal(kind.token_bytes, other.token_bytes)
+            if same and grows and np.array_equal(kind.state_bytes, other.state_bytes):
+                merged[index] = replace(other, layers=other.layers + kind.layers)
                 break
         else:
             merged.append(kind)

@@ -52,6 +52,7 @@ def network_of(*mixers, times=1):
 
 
 few = st.integers(1, 6)
+kernels = st.integers(2, 6)
 eights = st.integers(1, 8).map(lambda n: 8 * n)
 KINDS = {
     Attention: st.builds(Attention, eights, st.sampled_from([1, 2, 4, 8]), eights, eights,
@@ -59,14 +60,14 @@ KINDS = {
     LatentAttention: st.builds(LatentAttention, eights, eights, eights, eights, eights, st.sampled_from([0, 8]),
                                st.sampled_from([0, 128]), index_cached=st.booleans()),
     LinearAttention: st.builds(LinearAttention, st.sampled_from(["gated_delta", "lightning", "kda"]), eights, eights,
-                               few, few, st.just(0) | eights, few, eights),
+                               few, few, st.just(0) | eights, kernels, eights),
     StateSpace: st.one_of(
-        st.builds(StateSpace, st.just(1), eights, st.just(1), few, few, st.just(1), eights, few),
+        st.builds(StateSpace, st.just(1), eights, st.just(1), few, few, st.just(1), eights, kernels),
         st.builds(lambda heads, dim, size, groups, kernel: StateSpace(
             2, heads * dim, heads, dim, size, groups, heads * dim + 2 * groups * size, kernel),
-            eights, few, few, st.sampled_from([1, 2, 4, 8]), few),
+            eights, few, few, st.sampled_from([1, 2, 4, 8]), kernels),
     ),
-    ShortConvolution: st.builds(ShortConvolution, eights, few),
+    ShortConvolution: st.builds(ShortConvolution, eights, kernels),
     CompressedAttention: st.builds(CompressedAttention, eights, eights, st.just(4), eights, st.just(8),
                                    st.sampled_from([0, 4, 128]), st.booleans(), index_head_dim=st.sampled_from([0, 128])),
 }  # fmt: skip
