@@ -16,7 +16,7 @@ def command(scenario: Scenario, offline: Offline = False, form: Form = None, out
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.rate_line import rate_line
     from capplan.questions.scenario import read_scenario
-    from capplan.report.fleet_answer import fleet_answer
+    from capplan.report.answers.fleet import fleet_answer
     from capplan.report.progress import row_progress
     from capplan.report.show import show
 

@@ -10,9 +10,9 @@ from capplan.engine.profile import EngineProfile
 from capplan.fleet.review import PlanDetail
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
+from capplan.report.answers.fleet import rejected_text, relaxation_text
 from capplan.report.bars import COLOURS, Bar, Bars
 from capplan.report.fit_answer import waterfall
-from capplan.report.fleet_answer import rejected_text, relaxation_text
 from capplan.report.review import Findings, Section
 from capplan.report.review_decision import shown
 from capplan.report.review_plans import price_rows

@@ -6,8 +6,8 @@ from typing import Any
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.report.answer import Table
+from capplan.report.answers.fleet import layout_text, plan_row
 from capplan.report.bars import Bar, Bars
-from capplan.report.fleet_answer import layout_text, plan_row
 from capplan.report.review import Findings, Section
 from capplan.report.review_decision import shown
 from capplan.workload.request_class import RequestClass
