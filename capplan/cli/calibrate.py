@@ -188,7 +188,7 @@ def _calibrated(
         raise InputError(f"--output: the folder of {str(output)!r} does not exist; nothing was measured")
     from capplan.readers.calibration.file import calibration_text
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.calibrate_answer import calibration_answer
+    from capplan.report.answers.calibrate import calibration_answer
     from capplan.report.show import write_whole
 
     network = read_model(verify, offline=offline) if verify else None
@@ -209,7 +209,7 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
         device_from_calibration,
         efficiency_from_calibration,
     )
-    from capplan.report.calibrate_answer import proof_rows
+    from capplan.report.answers.calibrate import proof_rows
 
     device = device_from_calibration(path)
     efficiency = efficiency_from_calibration(path, device)
@@ -229,7 +229,7 @@ def _verified(
     from capplan.readers.calibration.file import read_calibration
     from capplan.readers.calibration.measured_device import refuse_other_machine
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.calibrate_answer import proof_answer
+    from capplan.report.answers.calibrate import proof_answer
 
     network = read_model(model, offline=offline)
     own = read_calibration(calibration)
@@ -249,7 +249,7 @@ def _refitted(
     from capplan.questions.measured_replica import replica_of_result
     from capplan.readers.calibration.file import calibration_text, read_calibration_file
     from capplan.readers.results.read import read_results
-    from capplan.report.calibrate_answer import refit_answer
+    from capplan.report.answers.calibrate import refit_answer
     from capplan.report.show import write_whole
 
     kernels = read_calibration_file(flags["calibration"]).kernels if flags["calibration"] else None
@@ -277,7 +277,7 @@ def _compared(first: str, second: str) -> "Answer":
     from capplan.readers.calibration.file import read_calibration_file
     from capplan.readers.catalogue.efficiency import efficiency_for
     from capplan.readers.catalogue.hardware import device
-    from capplan.report.calibrate_answer import comparison_answer
+    from capplan.report.answers.calibrate import comparison_answer
 
     own = read_calibration_file(first)
     if not _is_calibration(second):

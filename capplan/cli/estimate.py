@@ -60,7 +60,7 @@ def command(
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.replica.load import Load
     from capplan.replica.replica import replica_of
-    from capplan.report.estimate_answer import estimate_answer
+    from capplan.report.answers.estimate import estimate_answer
     from capplan.report.show import show
 
     asked = asked_replica(

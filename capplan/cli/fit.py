@@ -27,7 +27,7 @@ def command(
     from capplan.fleet.fit import fit
     from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.hardware import device, device_names
-    from capplan.report.fit_answer import fit_answer
+    from capplan.report.answers.fit import fit_answer
     from capplan.report.show import show
 
     asked = asked_replica(

@@ -17,8 +17,7 @@ def command(scenario: Scenario, offline: Offline = False, form: Form = None, out
     from capplan.questions.rate_line import rate_line
     from capplan.questions.scenario import read_scenario
     from capplan.report.answers.fleet import fleet_answer
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show
+    from capplan.report.show import row_progress, show
 
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     limits = asked.scenario.fleet

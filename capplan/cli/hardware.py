@@ -21,7 +21,7 @@ def command(
 ) -> int:
     """List the devices of the catalogue, or show one with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names
-    from capplan.report.hardware_answer import device_answer, devices_answer
+    from capplan.report.answers.hardware import device_answer, devices_answer
     from capplan.report.show import show
 
     answer = device_answer(device(name)) if name else devices_answer([device(n) for n in device_names()])

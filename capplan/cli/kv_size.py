@@ -50,7 +50,7 @@ def command(
     from capplan.fleet.refusal import refuse_heads
     from capplan.memory.kv_size import kv_sizes
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.kv_answer import kv_answer
+    from capplan.report.answers.kv_size import kv_answer
     from capplan.report.show import show
 
     network = read_model(model, revision=revision, offline=offline)

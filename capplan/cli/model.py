@@ -24,7 +24,7 @@ def command(
 ) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
     from capplan.readers.catalogue.model import read_model, shipped_networks
-    from capplan.report.model_answer import model_answer, models_answer
+    from capplan.report.answers.model import model_answer, models_answer
     from capplan.report.show import show
 
     if model is None:

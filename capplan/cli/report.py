@@ -30,10 +30,10 @@ def command(
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.scenario import read_scenario
     from capplan.readers.catalogue.model_source import model_source
-    from capplan.report.progress import row_progress
-    from capplan.report.review import findings
-    from capplan.report.review_page import review_of
-    from capplan.report.show_review import review_form, show_review
+    from capplan.report.review.findings import findings
+    from capplan.report.review.page import review_of
+    from capplan.report.review.show import review_form, show_review
+    from capplan.report.show import row_progress
 
     chosen = review_form(form, output)
     asked = asked_fleet(read_scenario(scenario), offline=offline)

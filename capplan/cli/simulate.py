@@ -238,9 +238,8 @@ def command(
     from capplan.questions.engine_use import SpeculationFlags, engine_use_of
     from capplan.questions.operation import operation_of
     from capplan.replica.replica import replica_of
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show
-    from capplan.report.simulate_answer import say_overload, simulate_answer
+    from capplan.report.answers.simulate import say_overload, simulate_answer
+    from capplan.report.show import row_progress, show
 
     asked = inputs.asked_scenario(scenario, offline=offline)
     with row_progress("plans") as progress:

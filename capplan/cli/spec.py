@@ -114,8 +114,8 @@ def command(
     from capplan.questions.speculation import asked_speculation
     from capplan.replica.replica import replica_of
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
+    from capplan.report.answers.spec import spec_answer
     from capplan.report.show import show
-    from capplan.report.spec_answer import spec_answer
 
     asked = asked_speculation(
         model, hardware, draft=draft, draft_step_s=draft_step_time, target_step_s=target_step_time,

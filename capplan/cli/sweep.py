@@ -121,10 +121,9 @@ def command(
     from capplan.fleet.executor import PointFile, executor, finished_points
     from capplan.questions.sweep import loads_of, model_sweep, scenario_sweep, slo_of
     from capplan.questions.workload_file import is_workload
+    from capplan.report.answers.sweep import by_plan, sweep_answer
     from capplan.report.picture import frontier_picture
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show
-    from capplan.report.sweep_answer import by_plan, sweep_answer
+    from capplan.report.show import row_progress, show
 
     loads = loads_of(request_rate, concurrency)
     if is_workload(what):

@@ -35,9 +35,8 @@ def command(
     """Predict measured results with the code that every command uses, and score the predictions."""
     from capplan.questions.validation import BUILT_IN_POINTS, validation
     from capplan.readers.catalogue.intervals import shipped_intervals
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show, write_whole
-    from capplan.report.validate_answer import predictions_csv, validate_answer
+    from capplan.report.answers.validate import predictions_csv, validate_answer
+    from capplan.report.show import row_progress, show, write_whole
 
     with row_progress("rows") as progress:
         found = validation(

@@ -43,9 +43,9 @@ def command(
     """Read a trace, a request log or Prometheus text, and write it as a workload for scenarios."""
     from capplan.questions.workload_file import is_workload, workload_text
     from capplan.readers.traces.read import workload_of
+    from capplan.report.answers.workload import workload_answer
     from capplan.report.picture import workload_picture
     from capplan.report.show import show, write_whole
-    from capplan.report.workload_answer import workload_answer
 
     found = workload_of(files, interval_s=interval)
     as_workload = output is not None and is_workload(output.name)
