@@ -7,28 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capplan.errors import InputError, unknown
+from capplan.questions.flags import OutputFlags
 from capplan.report.answer import Answer
 
 FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
 
 
-def show(answer: Answer, form: str | None = None, output: Path | None = None) -> int:
-    """Print or write an answer; its warnings go to stderr.
-
-    Parameters
-    ----------
-    answer : what a command found
-    form : table, json, csv or markdown; None takes it from the suffix of `output`, else table
-    output : file to write instead of stdout, whole or not at all
-
-    Returns
-    -------
-    the exit code of the answer
-    """
+def show(answer: Answer, to: OutputFlags) -> int:
+    """Print or write an answer, its warnings to stderr, and return its exit code."""
     say_warnings(answer)
-    chosen = form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "table")
-    send(answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty()), output)
+    form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
+    send(answer_text(answer, form, to_terminal=to.file is None and sys.stdout.isatty()), to.file)
     return answer.exit_code
 
 
@@ -38,10 +28,10 @@ def say_warnings(answer: Answer) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def send(text: str, output: Path | None) -> None:
+def send(text: str, file: Path | None) -> None:
     """Write a text to a file, whole or not at all, or to stdout."""
-    if output is not None:
-        write_whole(output, text)
+    if file is not None:
+        write_whole(file, text)
         return
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):

@@ -1,56 +1,53 @@
 """Send a planning review where it was asked to go: as Markdown, as HTML, or as the answer that every command has."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from capplan.errors import InputError
+from capplan.questions.flags import OutputFlags
 from capplan.report.grid import grid_of
 from capplan.report.review.findings import Review, Section
 from capplan.report.show import say_warnings, send, show
 from capplan.report.table_text import markdown_table
 
-FORMS = ("table", "json", "csv", "markdown", "html")
 _BY_SUFFIX = {
     ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
     ".txt": "table",
 }  # fmt: skip
 
 
-def review_form(form: str | None, output: Path | None) -> str:
-    """Return the form of a review: what was asked, else what the file's name says, else a table.
+def review_output(to: OutputFlags) -> OutputFlags:
+    """Return where a review goes with its form: what was asked, else what the file's name says, else a table.
 
     Raises
     ------
     InputError
         The name of the file says nothing; raised before anything is computed.
     """
-    if form is not None:
-        return form
-    if output is None:
-        return "table"
-    found = _BY_SUFFIX.get(output.suffix.lower())
-    if found is None:
+    if to.form is not None:
+        return to
+    form = "table" if to.file is None else _BY_SUFFIX.get(to.file.suffix.lower())
+    if form is None:
         raise InputError(
-            f"--output: {str(output)!r} names no form of a report; name it *.md, *.csv, *.html or *.json, or add --format"
+            f"--output: {str(to.file)!r} names no form of a report; name it *.md, *.csv, *.html or *.json, or add --format"
         )
-    return found
+    return OutputFlags(form, to.file)
 
 
-def show_review(review: Review, form: str, output: Path | None = None) -> int:
+def show_review(review: Review, to: OutputFlags) -> int:
     """Print or write a review; its warnings go to stderr. Returns its exit code, 4 where there is no plan."""
-    if form in {"table", "json", "csv"}:
+    if to.form in {"table", "json", "csv"}:
         answer = review.answer
-        if form == "table":
+        if to.form == "table":
             answer = replace(answer, tables=answer.tables[1:])
-        return show(answer, form, output)
+        return show(answer, to)
     say_warnings(review.answer)
-    if form == "html":
+    if to.form == "html":
         from capplan.report.review.html import review_html
 
         text = review_html(review)
     else:
         text = review_markdown(review)
-    send(text, output)
+    send(text, to.file)
     return review.answer.exit_code
 
 
