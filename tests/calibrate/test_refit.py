@@ -15,6 +15,7 @@ from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
+from capplan.questions.flags import ServingFlags
 from capplan.questions.measured_replica import replica_of_result
 from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
@@ -54,7 +55,7 @@ def result(concurrency, tpot_s=None, ttft_s=None, **more):
 
 @pytest.fixture(scope="module")
 def spec():
-    return replica_of_result(result(1.0), offline=True)
+    return replica_of_result(result(1.0), ServingFlags(offline=True))
 
 
 def results_with(spec, numbers, concurrencies=(1, 4, 16, 64), lengths=(100.0, 400.0)):
@@ -118,7 +119,7 @@ def test_copies_of_one_result_count_once(spec):
 
 def test_results_of_two_devices_are_not_mixed(spec):
     made = results_with(spec, TRUE, (1, 2, 4), (200.0,))
-    other = replica_of_result(result(1.0, hardware="h200-sxm"), offline=True)
+    other = replica_of_result(result(1.0, hardware="h200-sxm"), ServingFlags(offline=True))
     with pytest.raises(InputError, match="several devices: h100-sxm, h200-sxm"):
         refitted([*made, *((r, other) for r, _ in made)])
 
@@ -155,7 +156,7 @@ def test_every_kind_of_result_is_replayed_as_what_it_was(changed, kind, metrics,
 
 def test_a_result_without_model_or_hardware_names_the_flags():
     with pytest.raises(InputError, match="give --model and --hardware"):
-        replica_of_result(replace(result(1.0), model=None, hardware=None))
+        replica_of_result(replace(result(1.0), model=None, hardware=None), ServingFlags())
 
 
 def test_a_refit_comes_back_from_its_file(refit, host_file):
@@ -201,7 +202,7 @@ def test_host_times_of_another_version_of_the_schema_are_refused(refit, tmp_path
 
 
 def test_every_replica_takes_the_refitted_host(refit, host_file):
-    asked = asked_replica(MODEL, "h100-sxm", calibration=host_file, offline=True)
+    asked = asked_replica(MODEL, "h100-sxm", ServingFlags(calibration=host_file, offline=True))
     for name in TRUE:
         assert getattr(asked.spec.profile.host, name) == pytest.approx(refit.numbers[name].value, rel=1e-5)
     assert asked.spec.profile.host.eager_layer_s == profile("vllm").host.eager_layer_s
@@ -212,13 +213,15 @@ def test_every_replica_takes_the_refitted_host(refit, host_file):
 
 def test_host_times_of_another_engine_or_device_are_refused(host_file):
     with pytest.raises(InputError, match="refitted for vllm, not for sglang"):
-        asked_replica(MODEL, "h100-sxm", engine="sglang", calibration=host_file, offline=True)
+        asked_replica(MODEL, "h100-sxm", ServingFlags(engine="sglang", calibration=host_file, offline=True))
     with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
-        asked_replica(MODEL, "h200-sxm", calibration=host_file, offline=True)
+        asked_replica(MODEL, "h200-sxm", ServingFlags(calibration=host_file, offline=True))
 
 
 def test_host_times_of_another_version_are_used_and_said(host_file):
-    asked = asked_replica(MODEL, "h100-sxm", engine_version="0.5.4", calibration=host_file, offline=True)
+    asked = asked_replica(
+        MODEL, "h100-sxm", ServingFlags(engine_version="0.5.4", calibration=host_file, offline=True)
+    )
     assert any("are used for 0.5.4" in warning for warning in asked.warnings)
 
 
@@ -256,7 +259,9 @@ def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, 
 
 def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_both(written, capplan, tmp_path):
     """Results on the calibrated CPU of this machine: the host is 50 ms per step slower than any that is known here."""
-    own = asked_replica("qwen3-0.6b", "cpu", calibration=written, max_model_len=2048, offline=True).spec
+    own = asked_replica(
+        "qwen3-0.6b", "cpu", ServingFlags(calibration=written, max_model_len=2048, offline=True)
+    ).spec
     more = {"model": "qwen3-0.6b", "hardware": "cpu", "input_tokens": 64.0, "output_tokens": 32.0}
     slow = replace(own.profile.host, step_s=0.05)
     paths = []
@@ -313,7 +318,7 @@ def test_a_refit_on_some_measured_results_helps_the_others(tmp_path):
         path = tmp_path / f"{row['id']}.json"
         path.write_text(json.dumps(values))
         runs += read_results(path, engine_version="0.13.0")
-    found = refitted([(run, replica_of_result(run, offline=True)) for run in runs])
+    found = refitted([(run, replica_of_result(run, ServingFlags(offline=True))) for run in runs])
     path = tmp_path / "b200.calibration.yaml"
     path.write_text(calibration_text(None, found))
     errors = {}

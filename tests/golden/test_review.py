@@ -18,10 +18,10 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
-from capplan.report.review import Findings
-from capplan.report.review_html import review_html
-from capplan.report.review_markdown import review_markdown
-from capplan.report.review_page import review_of
+from capplan.report.review.findings import Findings
+from capplan.report.review.html import review_html
+from capplan.report.review.page import review_of
+from capplan.report.review.show import review_markdown
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
 

@@ -17,6 +17,7 @@ import pytest
 from capplan.fleet.engine_use import Drafting, EngineUse
 from capplan.fleet.simulation import BY_ITSELF, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.readers.traces.trace import read_trace
 from capplan.replica.replica import replica_of
@@ -65,14 +66,16 @@ def replayed_log(name):
     spec = asked_replica(
         model,
         hardware,
-        tensor_parallel=asked["tensor_parallel_size"],
-        data_parallel=groups,
-        expert_parallel=groups if asked["enable_expert_parallel"] else 1,
-        engine_version=meta["vllm_version"],
-        max_model_len=asked["max_model_len"],
-        max_num_seqs=asked["max_num_seqs"],
-        max_num_batched_tokens=asked["max_num_batched_tokens"],
-        offline=True,
+        ServingFlags(
+            tensor_parallel=asked["tensor_parallel_size"],
+            data_parallel=groups,
+            expert_parallel=groups if asked["enable_expert_parallel"] else 1,
+            engine_version=meta["vllm_version"],
+            max_model_len=asked["max_model_len"],
+            max_num_seqs=asked["max_num_seqs"],
+            max_num_batched_tokens=asked["max_num_batched_tokens"],
+            offline=True,
+        ),
     ).spec
     trace = read_trace(path)
     use = EngineUse(reuse_preempted=meta.get("kv_cache", {}).get("enable_prefix_caching", False))
@@ -97,9 +100,16 @@ def measured_stages(name):
 def closed_loop(sequences, version, cached, clients, use=BY_ITSELF):
     """Return what the H100 does with so many of the benchmark's requests in flight."""
     spec = asked_replica(
-        "llama-3.1-8b-instruct", "h100-sxm", engine_version=version, max_model_len=512, max_num_seqs=sequences,
-        gpu_memory_utilization=0.9, offline=True,
-    ).spec  # fmt: skip
+        "llama-3.1-8b-instruct",
+        "h100-sxm",
+        ServingFlags(
+            engine_version=version,
+            max_model_len=512,
+            max_num_seqs=sequences,
+            gpu_memory_utilization=0.9,
+            offline=True,
+        ),
+    ).spec
     count = 6000 if clients > 1 else 50
     prompts, answers = np.full(count, 204), np.full(count, 62)
     held = np.full(count, cached) if cached else None

@@ -9,6 +9,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.engine_use import EngineUse, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
@@ -31,7 +32,7 @@ PLAN = ["--hardware", "h100-sxm", "--replicas", "1", "--until", "30 s", "--forma
 
 @pytest.fixture(scope="module")
 def replica():
-    spec = asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=8192, offline=True).spec
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
     return replica_of(spec)
 
 
@@ -93,7 +94,9 @@ def test_each_rank_loads_its_part_and_replicated_heads_again():
     """Llama-3.1-8B caches 128 KiB a token: 2 ranks over PCIe at 63 GB/s each load half of it side by side."""
 
     def load_s(model, tensor):
-        spec = asked_replica(model, "h100-sxm", tensor_parallel=tensor, max_model_len=4096, offline=True).spec
+        spec = asked_replica(
+            model, "h100-sxm", ServingFlags(tensor_parallel=tensor, max_model_len=4096, offline=True)
+        ).spec
         return offload_tier(replica_of(spec), TierSize("host", 1e12), 16, 1000.0)
 
     one, two = load_s("llama-3.1-8b", 1), load_s("llama-3.1-8b", 2)
@@ -104,7 +107,9 @@ def test_each_rank_loads_its_part_and_replicated_heads_again():
 
 def test_rounds_take_as_long_as_the_command_spec_says(replica):
     """A draft model on the same devices, at every batch and draft length: the same seconds by another way."""
-    draft = DraftModel(asked_replica("llama-3.2-1b", "h100-sxm", max_model_len=8192, offline=True).spec)
+    draft = DraftModel(
+        asked_replica("llama-3.2-1b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
+    )
     for length in (1, 4):
         rounds = replica_in_rounds(replica, draft, 0.7, length, 1000.0)
         for batch in (1, 8, 64):

@@ -11,6 +11,7 @@ from capplan.cli.main import main
 from capplan.fleet.demand import demand_of, sampled_requests
 from capplan.fleet.engine_use import TierTokens
 from capplan.fleet.simulation import Stream, dealt_by_prefix, dealt_round_robin, simulated_fleet
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
 from capplan.questions.workload_file import workload_text
@@ -72,7 +73,9 @@ def test_a_router_that_knows_the_prefixes_keeps_a_chat_together(tmp_path):
     chats(tmp_path / "t.jsonl")
 
     trace = read_trace(tmp_path / "t.jsonl")
-    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=16384, offline=True).spec)
+    replica = replica_of(
+        asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=16384, offline=True)).spec
+    )
     stream = Stream(trace.requests(), ("chat",), trace.block_tokens)
     together = simulated_fleet(replica, stream, replicas=4, slo=Slo())
     apart = [

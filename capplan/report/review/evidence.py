@@ -10,12 +10,12 @@ from capplan.engine.profile import EngineProfile
 from capplan.fleet.review import PlanDetail
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
-from capplan.report.bars import COLOURS, Bar, Bars
-from capplan.report.fit_answer import waterfall
-from capplan.report.fleet_answer import rejected_text, relaxation_text
-from capplan.report.review import Findings, Section
-from capplan.report.review_decision import shown
-from capplan.report.review_plans import price_rows
+from capplan.report.answers.fit import waterfall
+from capplan.report.answers.fleet import rejected_text, relaxation_text
+from capplan.report.review.bars import COLOURS, Bar, Bars
+from capplan.report.review.decision import shown
+from capplan.report.review.findings import Findings, Section
+from capplan.report.review.plans import price_rows
 
 
 def memory_section(given: Findings) -> Section:

@@ -6,10 +6,10 @@ from typing import Any
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.report.answer import Table
-from capplan.report.bars import Bar, Bars
-from capplan.report.fleet_answer import layout_text, plan_row
-from capplan.report.review import Findings, Section
-from capplan.report.review_decision import shown
+from capplan.report.answers.fleet import layout_text, plan_row
+from capplan.report.review.bars import Bar, Bars
+from capplan.report.review.decision import shown
+from capplan.report.review.findings import Findings, Section
 from capplan.workload.request_class import RequestClass
 
 RUNNERS_UP = 7

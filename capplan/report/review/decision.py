@@ -2,8 +2,8 @@
 
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
-from capplan.report.fleet_answer import purchase_text, relaxation_text, sure
-from capplan.report.review import Findings, Section
+from capplan.report.answers.fleet import purchase_text, relaxation_text, sure
+from capplan.report.review.findings import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 
 

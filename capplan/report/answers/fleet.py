@@ -10,7 +10,7 @@ from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
 from capplan.fleet.price import PriceChoice
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Answer, Table
-from capplan.report.over_time_answer import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
 
 _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",

@@ -1,5 +1,7 @@
-"""An answer as one JSON object: base units, full precision, never NaN or Infinity."""
+"""An answer for programs, JSON and CSV: base units, full precision, never NaN or Infinity."""
 
+import csv
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -7,7 +9,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from capplan import __version__
-from capplan.report.answer import Answer
+from capplan.report.answer import Answer, flattened
 
 
 def json_text(answer: Answer) -> str:
@@ -20,6 +22,23 @@ def json_text(answer: Answer) -> str:
         "warnings": list(answer.warnings),
     }
     return json.dumps(plain(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def csv_text(answer: Answer) -> str:
+    """Return the first table or the rows of its own: a line with the names that the JSON has, and a line per row."""
+    rows = [flattened(plain(row)) for row in answer.csv_rows or answer.tables[0].rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def plain(value: Any) -> Any:

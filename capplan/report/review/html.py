@@ -5,9 +5,9 @@ from itertools import count
 
 from capplan import __version__
 from capplan.report.answer import Table
-from capplan.report.bars import svg_of
 from capplan.report.grid import grid_of
-from capplan.report.review import Review, Section
+from capplan.report.review.bars import svg_of
+from capplan.report.review.findings import Review, Section
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --line: #c8c8c8; --soft: #f3f4f6; }

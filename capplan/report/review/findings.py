@@ -10,7 +10,7 @@ from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, 
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Answer, Table
-from capplan.report.bars import Bars
+from capplan.report.review.bars import Bars
 
 
 @dataclass(frozen=True, slots=True)

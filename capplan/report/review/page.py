@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.report import review_evidence as evidence
-from capplan.report import review_plans as plans
 from capplan.report.answer import Answer, Table
-from capplan.report.fleet_answer import fleet_answer, kernel_assumptions
-from capplan.report.review import Findings, Review, Section
-from capplan.report.review_decision import decision_section, decision_sentence
+from capplan.report.answers.fleet import fleet_answer, kernel_assumptions
+from capplan.report.review import evidence, plans
+from capplan.report.review.decision import decision_section, decision_sentence
+from capplan.report.review.findings import Findings, Review, Section
 
 
 def review_of(given: Findings) -> Review:
