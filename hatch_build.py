@@ -14,7 +14,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-CORE = Path("capplan", "serving", "flat_core.py")
+FOLDER = Path("capplan", "serving")
+MODULES = ("flat_batch", "flat_core")
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
@@ -31,32 +32,43 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
         """Compile, and tell the wheel that it belongs to this platform."""
         if self.target_name != "wheel" or os.environ.get("CAPPLAN_PURE"):
             return
-        source = Path(self.root) / CORE
-        library = source.with_name(f"flat_core{sysconfig.get_config_var('EXT_SUFFIX')}")
-        newest = max(source.stat().st_mtime, source.with_suffix(".pxd").stat().st_mtime)
-        if not (library.exists() and library.stat().st_mtime > newest) and not compiled(source, library):
+        root = Path(self.root)
+        libraries = [root / FOLDER / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in MODULES]
+        sources = [root / FOLDER / f"{name}{end}" for name in MODULES for end in (".py", ".pxd")]
+        newest = max(source.stat().st_mtime for source in sources)
+        current = all(library.exists() and library.stat().st_mtime > newest for library in libraries)
+        if not current and not compiled(root, libraries):
             return
         if version != "editable":
-            build_data["force_include"][str(library)] = str(library.relative_to(self.root))
+            for library in libraries:
+                build_data["force_include"][str(library)] = str(library.relative_to(root))
             build_data["pure_python"], build_data["infer_tag"] = False, True
 
 
-def compiled(source: Path, library: Path) -> bool:
-    """Return whether the core was compiled."""
+def compiled(root: Path, libraries: list[Path]) -> bool:
+    """Return whether all modules of the core were compiled; none is left behind where one was not."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return False
-    with tempfile.TemporaryDirectory() as folder:
-        for name in (source.name, source.with_suffix(".pxd").name):
-            shutil.copy(source.with_name(name), folder)
-        code, built = Path(folder, "flat_core.c"), Path(folder, library.name)
-        translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, "flat_core.py", "-o", code.name]
-        include = f"-I{sysconfig.get_path('include')}"
-        for command in (translate, [compiler, *FLAGS, include, code.name, "-o", built.name]):
-            done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
-            if done.returncode:
-                return False
-        partial = library.with_suffix(".part")
-        shutil.copy(built, partial)
-        partial.replace(library)
+    include = f"-I{sysconfig.get_path('include')}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / FOLDER).mkdir(parents=True)
+        for package in (FOLDER.parent, FOLDER):
+            (folder / package / "__init__.py").touch()
+        for module in MODULES:
+            for end in (".py", ".pxd"):
+                shutil.copy(root / FOLDER / f"{module}{end}", folder / FOLDER)
+        for library in libraries:
+            source = FOLDER / library.name.partition(".")[0]
+            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{source}.py"]
+            build = [compiler, *FLAGS, include, f"{source}.c", "-o", library.name]
+            for command in (translate, build):
+                done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
+                if done.returncode:
+                    return False
+        for library in libraries:
+            partial = library.with_suffix(".part")
+            shutil.copy(folder / library.name, partial)
+            partial.replace(library)
     return True

@@ -9,7 +9,8 @@ from math import inf
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine, FlatLimits
+from capplan.serving.flat_batch import FlatLimits
+from capplan.serving.flat_core import FlatEngine
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
 from capplan.serving.requests import Admission, Requests, check_requests

@@ -26,11 +26,17 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the core as Python, whether a compiled one is beside it or not."""
-    path = Path(flat.__file__).with_name("flat_core.py")
-    spec = importlib.util.spec_from_file_location("flat_core_in_python", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    names = ("capplan.serving.flat_batch", "capplan.serving.flat_core")
+    installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    try:
+        for name in names:
+            path = Path(flat.__file__).with_name(f"{name.rpartition('.')[2]}.py")
+            spec = importlib.util.spec_from_file_location(name, path)
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        return sys.modules[names[1]]
+    finally:
+        sys.modules.update(installed)
 
 
 CORES = {"as installed": flat_core, "in Python": as_python()}

@@ -128,8 +128,8 @@ def stand_ins(monkeypatch):
 
         return told
 
-    def opened(device, threads, *, force):
-        return Opened(device, threads, force)
+    def opened(measuring):
+        return Opened(measuring.device, measuring.threads, measuring.force)
 
     def run_of(pair):
         result, spec = pair
