@@ -59,7 +59,7 @@ LOGS = (
 WORKLOADS = {"llama": "sharegpt-llama-3.1-8b-300-sps10.csv", "qwen": "sharegpt-qwen3-30b-a3b-300-sps10.csv"}
 STAGES = ("0", "5", "6")
 """One request a second, and the two stages far beyond what the server takes."""
-START = datetime(2023, 11, 16, 18, 17, 3)  # noqa: DTZ001  (the published stamps name no zone)
+START = datetime(2023, 11, 16, 18, 17, 3, 979960)  # noqa: DTZ001  (the published stamps name no zone)
 
 
 def runs_text(numbers: Sequence[int]) -> str:
