@@ -13,6 +13,7 @@ import random
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
@@ -32,10 +33,26 @@ KEPT = (
 )  # fmt: skip
 """Columns of the file: what names the run, what was measured, how it was sent, and where it was published."""
 
-CELL = ("engine", "gpu", "arch_class", "kind")
-"""Points of one source are spread over the combinations of these columns that occur."""
-
 Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Columns over which a choice is spread."""
+
+    source: str
+    """Every value of it gets its share of the choice."""
+    cell: tuple[str, ...]
+    """Rows of one source are spread over the combinations of these columns that occur."""
+    unlike: tuple[str, ...]
+    """Within a cell the row is next that shares the fewest of these with the rows taken before."""
+
+
+SERVING = Spread(
+    source="source_family",
+    cell=("engine", "gpu", "arch_class", "kind"),
+    unlike=("model_hf_id", "concurrency", "request_rate", "batch_static", "isl", "osl", "tp"),
+)
 
 
 def shares(counts: Mapping[str, int], points: int) -> dict[str, int]:
@@ -70,14 +87,15 @@ def shares(counts: Mapping[str, int], points: int) -> dict[str, int]:
     return out
 
 
-def chosen_rows(rows: Sequence[Row], points: int, seed: int) -> list[Row]:
+def chosen_rows(rows: Sequence[Row], points: int, seed: int, spread: Spread = SERVING) -> list[Row]:
     """Return rows of every source, spread over its cells.
 
     Parameters
     ----------
-    rows : core rows of the large file
+    rows : of the large file, each with its name in the column `id`
     points : how many to return
     seed : of the order within a cell
+    spread : the columns that a choice is spread over
 
     Returns
     -------
@@ -86,17 +104,17 @@ def chosen_rows(rows: Sequence[Row], points: int, seed: int) -> list[Row]:
     order = random.Random(seed)  # noqa: S311  (a sample, not a secret)
     sources: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["id"]):
-        sources.setdefault(row["source_family"], []).append(row)
+        sources.setdefault(row[spread.source], []).append(row)
     counts = shares({name: len(members) for name, members in sources.items()}, points)
-    out = [row for name in sorted(sources) for row in _spread(sources[name], counts[name], order)]
+    out = [row for name in sorted(sources) for row in _spread(sources[name], counts[name], order, spread)]
     return sorted(out, key=lambda row: row["id"])
 
 
-def _spread(rows: Sequence[Row], points: int, order: random.Random) -> list[Row]:
+def _spread(rows: Sequence[Row], points: int, order: random.Random, spread: Spread) -> list[Row]:
     """Return one row of every cell in turn, each as unlike those before it as the cell allows."""
     cells: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        cells.setdefault(tuple(row[name] for name in CELL), []).append(row)
+        cells.setdefault(tuple(row[name] for name in spread.cell), []).append(row)
     for members in cells.values():
         order.shuffle(members)
     names = sorted(cells)
@@ -106,19 +124,15 @@ def _spread(rows: Sequence[Row], points: int, order: random.Random) -> list[Row]
         # after the first turn the largest cells come first, so that dense regions get more points
         for name in sorted(names, key=lambda name: -len(cells[name]) if out else 0):
             if cells[name] and len(out) < points:
-                found = min(cells[name], key=lambda row: _alike(row, out))
+                found = min(cells[name], key=lambda row: _alike(row, out, spread.unlike))
                 cells[name].remove(found)
                 out.append(found)
     return out
 
 
-def _alike(row: Row, taken: Sequence[Row]) -> int:
-    """Return how often the model, the load, the lengths and the parallelism of a row were taken before."""
-    return sum(
-        row[name] == other[name]
-        for other in taken
-        for name in ("model_hf_id", "concurrency", "request_rate", "batch_static", "isl", "osl", "tp")
-    )
+def _alike(row: Row, taken: Sequence[Row], columns: Sequence[str]) -> int:
+    """Return how often the values of a row were taken before."""
+    return sum(row[name] == other[name] for other in taken for name in columns)
 
 
 def point_of(row: Row) -> dict[str, str]:

@@ -1,9 +1,11 @@
-"""What all tests share: the program in this process or in one of its own, and the golden files."""
+"""What all tests share: the program in this process or in one of its own, golden files, and measured facts."""
 
+import csv
+import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
+SHARED = ROOT.parent / "shared"
+"""Large tables of what was measured, where they lie beside the repository."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ def pytest_addoption(parser):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def root():
     return ROOT
 
@@ -124,3 +129,88 @@ def host_file():
         None,
         HostRefit("vllm", own.version, "h100-sxm", (), (), {}, slow, (point,), 0.1, 0.1, 0.1, "2026-01-01"),
     )
+
+
+def completed(table, row):
+    """Return a row of a table with what its notes say in columns of their own."""
+    from capplan.readers.measured.run_columns import with_run_columns
+    from capplan.readers.measured.start_columns import with_start_columns
+
+    complete = {"runs": with_run_columns, "starts": with_start_columns}.get(table)
+    return complete(row) if complete else row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measured facts: the rows that were drawn for tests/data, or the whole tables that they were drawn from."""
+
+    whole: bool
+    tables: dict = field(default_factory=dict)
+
+    def table(self, name):
+        """Return the records of tests/data/NAME.csv, or of the whole table in the same columns."""
+        if name not in self.tables:
+            from calibrate.choose_rows import TABLES
+
+            if self.whole and name in TABLES:
+                self.tables[name] = TABLES[name](SHARED / "data", every=True)
+            else:
+                with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+                    self.tables[name] = list(csv.DictReader(file))
+            self.tables[name] = [completed(name, row) for row in self.tables[name]]
+        return self.tables[name]
+
+    def facts(self, trace):
+        """Return what plain counting says of the drawn excerpt of a trace."""
+        (row,) = (row for row in self.table("traces/facts") if row["trace"] == trace)
+        return {key: float(value) for key, value in row.items() if key not in ("trace", "source")}
+
+    def configs(self):
+        """Return config.json by model: all that were collected, or those that ship."""
+        if self.whole:
+            paths = sorted((SHARED / "data" / "configs").glob("*.json"))
+            return {
+                path.stem.replace("--", "/", 1): json.loads(path.read_text(encoding="utf-8"))
+                for path in paths
+            }
+        from capplan.readers.catalogue.models import shipped_or_unknown
+
+        index = json.loads((ROOT / "model_configs" / "index.json").read_text(encoding="utf-8"))["models"]
+        folders = {path.name.replace("--", "/", 1) for path in (ROOT / "model_configs").glob("*--*")}
+        asked = folders | {row["model"] for row in self.table("models")}
+        return {name: shipped_or_unknown(name)[0] for name in sorted(asked) if name in index}
+
+
+@pytest.fixture
+def trace(measured, tmp_path):
+    """Return the path of a published trace: the whole file, or the drawn excerpt in the format of the file."""
+
+    def path(name):
+        if measured.whole:
+            return SHARED / "traces" / name
+        from calibrate.choose_traces import published_text
+
+        rows = measured.table(f"traces/{name.partition('.')[0]}")
+        for file, text in published_text(name, rows).items():
+            (tmp_path / file).write_text(text, encoding="utf-8")
+        return tmp_path / name.removesuffix(".gz")
+
+    return path
+
+
+@pytest.fixture
+def shared():
+    """Return the folder beside the repository in which the large tables lie."""
+    if not SHARED.is_dir():
+        pytest.skip("the large tables are not beside the repository")
+    return SHARED
+
+
+@pytest.fixture(
+    scope="session",
+    params=[False, *([True] if SHARED.is_dir() else [])],
+    ids=["drawn", "whole"][: 1 + SHARED.is_dir()],
+)
+def measured(request):
+    """Ask the drawn rows in every clone, and the whole tables too where they lie beside the repository."""
+    return Measured(request.param)

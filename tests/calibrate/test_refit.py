@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from calibrate.choose_rows import of_one_server
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.replay import replayed_columns
 from capplan.calibrate.refit import refitted
@@ -21,7 +21,6 @@ from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.host import HostRecord, refitted_overhead
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.measured.table import measured_table
 from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
@@ -301,13 +300,10 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     assert 0.04 < tpots[1] - tpots[0] < 0.06
 
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "serving_measured.csv.gz"
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="measured serving results are not here")
-def test_a_refit_on_some_measured_results_helps_the_others(tmp_path):
+def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
     """gpt-oss-120b on B200s under vLLM 0.13.0: refitted on every other result, judged on the rest by the path of validate."""
-    rows = [row for row in measured_table(SHARED)[1] if _is_one_of_the_run(row)]
+    rows = [row for row in measured.table("runs") if of_one_server(row)]
+    assert len(rows) >= 16
     runs = []
     for row in rows[::2]:
         values = {
@@ -331,22 +327,6 @@ def test_a_refit_on_some_measured_results_helps_the_others(tmp_path):
             )
     assert np.median(errors[path]) < 0.05
     assert np.median(errors[path]) < np.median(errors[None])
-
-
-def _is_one_of_the_run(row):
-    wanted = {
-        "engine": "vllm",
-        "engine_version": "0.13.0",
-        "gpu": "b200",
-        "model_hf_id": "openai/gpt-oss-120b",
-    }
-    return (
-        all(row[key] == value for key, value in wanted.items())
-        and row["kind"] == "online_conc"
-        and row["concurrency"]
-        and float(row["concurrency"]) <= 8
-        and float(row["osl"]) < 2000
-    )
 
 
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):

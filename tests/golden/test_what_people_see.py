@@ -2,6 +2,9 @@
 
 import pytest
 
+VERSION = ("--engine-version", "0.21.0")
+SMALL = "tests/golden/small.yaml"
+
 SEEN = {
     "kv-size-of-llama.txt": ("kv-size", "llama-3.1-8b", "--kv-dtype", "fp8", "--engine-version", "0.19.0"),
     "kv-size-on-two-gpus.md": (
@@ -12,12 +15,20 @@ SEEN = {
     "fit.txt": (
         "fit", "llama-3.1-8b", "--hardware", "l4", "--kv-dtype", "fp8", "--max-model-len", "8192", "--engine-version", "0.19.0",
     ),
+    "fit-on-the-newest-version.txt": ("fit", "qwen3-0.6b", "--hardware", "l4", "--kv-dtype", "bf16"),
     "does-not-fit.txt": (
         "fit", "llama-3.1-70b-instruct", "--hardware", "h100-sxm", "--kv-dtype", "bf16", "--engine-version", "0.19.0",
     ),
     "spec-of-stated-times.txt": (
         "spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8",
     ),
+    "estimate-at-a-concurrency.txt": ("estimate", "qwen3-0.6b", "--hardware", "l4", "--concurrency", "8", *VERSION),
+    "estimate-at-a-rate.md": (
+        "estimate", "qwen3-0.6b", "--hardware", "l40s", "--request-rate", "5 req/s", *VERSION, "--format", "markdown",
+    ),
+    "fleet.txt": ("fleet", SMALL),
+    "simulate.txt": ("simulate", SMALL, "--until", "10 s", "--hardware", "l40s", "--replicas", "2"),
+    "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
 

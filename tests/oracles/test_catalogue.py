@@ -1,9 +1,6 @@
 """Are the shipped models the published ones, and is each found by the names that people write?"""
 
-import csv
-import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -24,10 +21,6 @@ from capplan.readers.catalogue.models import (
 from capplan.readers.data_folder import data_folder
 from docs.generators.model_index import index_text, read_sources, read_variants
 
-FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-with_facts = pytest.mark.skipif(
-    not (FACTS / "model_facts.csv").exists(), reason="the collected facts are not beside the repository"
-)
 SOURCES = read_sources(data_folder(FOLDER))
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]
 REFUSED = {model for model in MODELS if shipped_or_unknown(model)[0]["model_type"] not in families()}
@@ -143,17 +136,13 @@ def test_every_quantisation_says_where_it_is_from():
     assert set(described.quantizations) <= used
 
 
-@with_facts
-def test_every_confirmed_model_of_the_facts_ships():
-    with (FACTS / "model_facts.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["prov"] in ("S", "M")]
-    assert [row["hf_id"] for row in rows if shipped_id(row["hf_id"].removesuffix(" (text)")) is None] == []
+def test_every_confirmed_model_of_the_facts_ships(measured):
+    names = [row["model"].removesuffix(" (text)") for row in measured.table("models") if row["confirmed"]]
+    assert len(names) >= (60 if measured.whole else 20)
+    assert [name for name in names if shipped_id(name) is None] == []
 
 
-@with_facts
-def test_every_model_of_the_measured_results_is_found_without_a_connection():
-    with gzip.open(FACTS / "serving_measured.csv.gz", "rt", encoding="utf-8") as file:
-        served = {row["model_hf_id"] for row in csv.DictReader(file)}
-    with (FACTS / "memory_measured.csv").open(encoding="utf-8") as file:
-        started = {row["model_hf_id"] for row in csv.DictReader(file) if row["confidence"] in ("A", "B")}
-    assert [m for m in sorted(served | started) if m and shipped_id(m) is None] == []
+def test_every_model_of_the_measured_results_is_found_without_a_connection(measured):
+    names = {row["model_hf_id"] for table in ("runs", "starts") for row in measured.table(table)}
+    assert len(names) >= (60 if measured.whole else 40)
+    assert [name for name in sorted(names) if name and shipped_id(name) is None] == []

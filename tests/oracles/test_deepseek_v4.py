@@ -1,9 +1,5 @@
 """Is DeepSeek V4 the model of its reference implementation: parameters, cached elements, waiting tokens, formats?"""
 
-import csv
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,11 +11,6 @@ from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.model.summary import summary
 from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.model import read_model
-
-FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-with_facts = pytest.mark.skipif(
-    not (FACTS / "oracle_kv_table.csv").exists(), reason="the measured elements are not beside the repository"
-)
 
 TINY = {
     "model_type": "deepseek_v4", "hidden_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 4,
@@ -65,16 +56,15 @@ def test_the_fixed_state_is_the_most_that_waits(tiny):
     assert sparse == SPARSE_WAITING[2] + 2 * 2 * (16 + 8)
 
 
-@with_facts
-def test_the_measured_table_says_the_same():
+def test_the_measured_table_says_the_same(measured):
     network = read_network(
         TINY | {"index_head_dim": 16, "compress_ratios": [128, 128, 128, 4]}, "as measured"
     )
     tokens = np.array([24.0, 48.0, 96.0, 192.0])
-    with (FACTS / "oracle_kv_table.csv").open(encoding="utf-8") as file:
-        rows = {row["layer_class"]: row for row in csv.DictReader(file) if row["family"] == "deepseek_v4"}
+    table = measured.table("cache_elements")
+    rows = {row["layer_class"]: row for row in table if row["family"] == "deepseek_v4"}
     for index, row, ratio, series in ((0, "DeepseekV4HCACache", 128, 1), (3, "DeepseekV4CSACache", 4, 2)):
-        elements = np.array([float(rows[row][f"elements_N{n:.0f}"]) for n in tokens])
+        elements = np.array([float(rows[row][f"elements_{n:.0f}"]) for n in tokens])
         waiting = (tokens % ratio) * 2 * 16 * series * (2 if series == 2 else 1)
         before = 2 * ratio * 2 * 16 if series == 2 else 0
         one = kv_bytes_per_sequence(_only(network, index), tokens, 1.0)
@@ -146,10 +136,31 @@ def test_experts_are_in_their_own_format_and_compressors_in_16_bit(model, expert
     assert weight_bytes(network) / 1e9 == pytest.approx(gigabytes, abs=0.1)
 
 
-@with_facts
-@pytest.mark.parametrize("model", ["nvidia/DeepSeek-V4-Pro-NVFP4", "sgl-project/DeepSeek-V4-Pro-FP8"])
-def test_a_shipped_variant_is_its_published_config(model):
-    config = json.loads((FACTS / "configs" / f"{model.replace('/', '--')}.json").read_text(encoding="utf-8"))
+PUBLISHED = {
+    "nvidia/DeepSeek-V4-Pro-NVFP4": {
+        "quantization_config": {
+            "quant_method": "fp8", "weight_block_size": [128, 128], "quant_algo": "MIXED_PRECISION",
+            "moe_quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16,
+            "ignore": ["*.attn.*", "*.ffn.shared_experts.*", "head", "mtp.*"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 16, "type": "float"},
+                                          "input_activations": {"num_bits": 4, "group_size": 16, "type": "float"}}},
+            "quantized_layers": {
+                f"layers.{i}.ffn.experts": {"quant_algo": "NVFP4", "group_size": 16} for i in range(61)
+            },
+        }
+    },
+    "sgl-project/DeepSeek-V4-Pro-FP8": {
+        "model_type": "deepseek_ref", "expert_dtype": None,
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    },
+}  # fmt: skip
+"""What differs from deepseek-ai/DeepSeek-V4-Pro in the config.json of each (ai-dynamo/aiconfigurator@095f58a51c)."""
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_a_shipped_variant_is_its_published_config(measured, model):
+    configs = measured.configs()
+    config = configs[model] if measured.whole else configs["deepseek-ai/DeepSeek-V4-Pro"] | PUBLISHED[model]
     published = quantised(read_network(config, model), config)
     assert published.layers == read_model(model, offline=True).layers
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from capplan.errors import InputError
@@ -10,8 +9,6 @@ from capplan.readers.catalogue.hardware import device, device_aliases, device_na
 from capplan.readers.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT.parent / "shared" / "data"
-HERE = pytest.mark.skipif(not SHARED.is_dir(), reason="the measured results are not beside the repository")
 DEVICES = {name: device(name) for name in device_names()}
 GIB = 2**30
 
@@ -143,27 +140,19 @@ def test_figures_are_of_a_plausible_size(name):
     assert entry.link_domain_devices >= 1
 
 
-@HERE
-def test_every_device_of_the_measured_results_is_found():
-    names = set()
-    for file in (
-        "serving_measured.csv.gz",
-        "kernels_measured.csv",
-        "kernels_more.csv.gz",
-        "memory_measured.csv",
-    ):
-        names |= set(pd.read_csv(SHARED / file, usecols=["gpu"]).gpu.dropna())
-    assert len(names) > 30
+def test_every_device_of_the_measured_results_is_found(measured):
+    names = {row["gpu"] for table in ("runs", "kernels", "starts") for row in measured.table(table)} - {""}
+    assert len(names) > (30 if measured.whole else 25)
     for name in names:
         assert device(name).name in DEVICES
 
 
-@HERE
-def test_engine_total_is_what_engines_print():
-    rows = pd.read_csv(SHARED / "memory_measured.csv").dropna(subset=["gpu_memory_gib"])
-    assert len(rows) > 40
-    for row in rows.itertuples():
-        assert device(row.gpu).reported_memory_bytes / GIB == pytest.approx(row.gpu_memory_gib, abs=0.05)
+def test_engine_total_is_what_engines_print(measured):
+    rows = [row for row in measured.table("starts") if row["gpu_memory_gib"]]
+    assert len(rows) > (40 if measured.whole else 20)
+    for row in rows:
+        total = device(row["gpu"]).reported_memory_bytes / GIB
+        assert total == pytest.approx(float(row["gpu_memory_gib"]), abs=0.05)
 
 
 @pytest.mark.parametrize("written", ["H100-SXM", "h100_sxm", "H100 SXM", "h100", "H100-80GB", "nvidia-h100"])

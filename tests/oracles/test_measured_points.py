@@ -1,6 +1,4 @@
-"""The measured points that come with the package: replayed as the published rows, and predicted as well as promised."""
-
-from pathlib import Path
+"""Measured runs: the points that come with the package and those drawn for the tests, predicted as well as promised."""
 
 import pytest
 
@@ -11,46 +9,63 @@ from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.measured.table import measured_table
 
-MEASURED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "serving_measured.csv.gz"
-needs_measured = pytest.mark.skipif(not MEASURED.exists(), reason="the measured results are not here")
-
 
 @pytest.fixture(scope="module")
-def found():
+def built_in():
     return validation([BUILT_IN_POINTS], intervals=shipped_intervals())
 
 
-def test_nearly_all_points_are_predicted(found):
-    assert found.predicted >= 0.97 * found.rows
+@pytest.fixture(scope="module")
+def others(root):
+    """Return the scored values of drawn runs that are no built-in point."""
+    shipped = {row["id"] for row in measured_table(BUILT_IN_POINTS)[1]}
+    found = validation([root / "tests" / "data" / "runs.csv"], intervals=shipped_intervals())
+    assert found.predicted == found.rows
+    return [p for p in found.scored if p.row not in shipped]
 
 
-def test_time_per_token_of_closed_loops_is_near_what_was_measured(found):
-    """Half of the points within 12 %: looser than the page on accuracy, for points spread evenly hold more hard ones."""
-    own = [
-        p
-        for p in found.scored
-        if (p.groups or {}).get("load") == "online_conc" and p.metric == "tpot_ms_mean"
-    ]
-    assert scored(own).median_ape <= 0.12
+def closed_loops(values):
+    return [p for p in values if p.groups["load"] == "online_conc" and p.metric == "tpot_ms_mean"]
 
 
-def test_most_values_lie_in_their_interval(found):
-    assert scored(found.scored).interval_coverage >= 0.65
+def test_every_point_is_predicted(built_in):
+    assert built_in.predicted == built_in.rows == 200
 
 
-@needs_measured
-def test_points_are_those_that_the_seed_draws():
+def test_time_per_token_of_closed_loops_is_near_what_was_measured(built_in):
+    """Half of the points within 6 %: the page on accuracy says 4.5 % for its many more points, among them fewer hard ones."""
+    own = closed_loops(built_in.scored)
+    assert len(own) > 50
+    assert scored(own).median_ape <= 0.06
+
+
+def test_most_values_lie_in_their_interval(built_in):
+    """Intervals are of 80 %. They were set with groups left out, so points that were fitted on lie in them more often."""
+    assert 0.80 <= scored(built_in.scored).interval_coverage <= 0.93
+
+
+def test_runs_that_are_no_built_in_point_are_predicted_as_well(others):
+    """27 closed loops: half within 9 %, which is 6 % and two standard errors of a median; 201 values in intervals of 80 %."""
+    own = closed_loops(others)
+    assert len(own) > 20
+    assert scored(own).median_ape <= 0.09
+    assert scored(own).within_20 >= 0.95
+    assert 0.80 <= scored(others).interval_coverage <= 0.93
+
+
+def test_points_are_those_that_the_seed_draws(shared):
     from calibrate.choose_points import POINTS, SEED, chosen_rows, points_text
 
-    rows = [row for row in measured_table(MEASURED)[1] if is_core(row)]
+    rows = [row for row in measured_table(shared / "data" / "serving_measured.csv.gz")[1] if is_core(row)]
     text = points_text(chosen_rows(rows, POINTS, SEED))
     assert text == BUILT_IN_POINTS.read_text(encoding="utf-8"), "python -m calibrate.choose_points"
 
 
-@needs_measured
-def test_a_point_describes_the_same_run_as_the_published_row():
-    published = {row["id"]: row for row in measured_table(MEASURED)[1]}
-    for point in measured_table(BUILT_IN_POINTS)[1]:
+def test_a_point_describes_the_same_run_as_the_published_row(measured):
+    published = {row["id"]: row for row in measured.table("runs")}
+    points = [point for point in measured_table(BUILT_IN_POINTS)[1] if point["id"] in published]
+    assert len(points) == (200 if measured.whole else 24)
+    for point in points:
         try:
             whole = benchmark_of(published[point["id"]])
         except CapplanError as error:

@@ -5,8 +5,6 @@ vLLM 0.19.0), and the saturated stages of inference-perf on an H100-80GB (kubern
 demos/kubecon-na-2025, Llama-3.1-8B-Instruct, at most 440 requests in flight).
 """
 
-import csv
-import json
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrate.choose_traces import log_records, stage_records
 from capplan.fleet.engine_use import Drafting, EngineUse
 from capplan.fleet.simulation import BY_ITSELF, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
@@ -25,7 +24,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.slo import Slo
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
-HERE = pytest.mark.skipif(not TRACES.is_dir(), reason="the measured runs are not beside the repository")
+"""The logs as they were published; in a clone alone tests/data has the requests, the launches and the means."""
 
 LOGS = {
     "RTXPRO6000_Llama-3.1-8B": ("llama-3.1-8b", "rtx-pro-6000-workstation"),
@@ -51,50 +50,49 @@ apart, for neither how many drafts were accepted nor what they cost was measured
 EAGLE_DRAFT_TOKENS = 4
 
 
-def replayed_log(name):
+def logged_requests(name):
+    """Return the requests of a log as they came."""
+    return read_trace(TRACES / "llmservingsim_vllm" / f"{name}_requests.jsonl").requests()
+
+
+def planned_requests(log, rows):
+    """Return the requests that the client of a log was to send; they came up to 37 ms apart from that."""
+    columns = ("arrival_s", f"{log['requests']}_input_tokens", f"{log['requests']}_output_tokens")
+    arrivals, prompts, answers = (np.array([float(row[name]) for row in rows]) for name in columns)
+    return Requests(prompts.astype(np.int64), answers.astype(np.int64), arrivals - arrivals[0])
+
+
+def replayed_log(log, requests):
     """Return measured and simulated mean TTFT and TPOT [s] of one log."""
-    model, hardware = LOGS[name]
-    path = TRACES / "llmservingsim_vllm" / f"{name}_requests.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    ttft = np.mean([row["first_token_ts"] - row["queued_ts"] for row in rows])
-    tpot = np.mean(
-        [(row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1) for row in rows]
-    )
-    meta = json.loads((TRACES / "llmservingsim_vllm" / f"{name}_meta.json").read_text())
-    asked = meta["engine_kwargs"]
-    groups = asked["data_parallel_size"]
+    model, hardware = LOGS[log["log"]]
+    limits = {
+        name: int(log[name])
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+        if log[name]
+    }
     spec = asked_replica(
         model,
         hardware,
         ServingFlags(
-            tensor_parallel=asked["tensor_parallel_size"],
-            data_parallel=groups,
-            expert_parallel=groups if asked["enable_expert_parallel"] else 1,
-            engine_version=meta["vllm_version"],
-            max_model_len=asked["max_model_len"],
-            max_num_seqs=asked["max_num_seqs"],
-            max_num_batched_tokens=asked["max_num_batched_tokens"],
+            tensor_parallel=int(log["tensor_parallel"]),
+            data_parallel=int(log["data_parallel"]),
+            expert_parallel=int(log["expert_parallel"]),
+            engine_version=log["engine_version"],
             offline=True,
+            **limits,
         ),
     ).spec
-    trace = read_trace(path)
-    use = EngineUse(reuse_preempted=meta.get("kv_cache", {}).get("enable_prefix_caching", False))
-    found = simulated_fleet(replica_of(spec), Stream(trace.requests(), ("sharegpt",)), slo=Slo(), use=use)
-    return ttft, found.all.ttft_s.mean, tpot, found.all.tpot_s.mean
+    use = EngineUse(reuse_preempted=log["prefix_caching"] == "yes")
+    found = simulated_fleet(replica_of(spec), Stream(requests, ("sharegpt",)), slo=Slo(), use=use)
+    return float(log["ttft_s"]), found.all.ttft_s.mean, float(log["tpot_s"]), found.all.tpot_s.mean
 
 
-def saturated_rate(name):
+def saturated_rate(stages, name):
     """Return measured and simulated requests per second with as many in flight as the client allows."""
     sequences, version, cached = STAGES[name]
-    rates = [float(row["req_per_s"]) for row in measured_stages(name) if int(row["stage"]) >= 5]
+    rates = [float(row["req_per_s"]) for row in stages if row["config"] == name and int(row["stage"]) >= 5]
     found = closed_loop(sequences, version, cached, IN_FLIGHT)
     return float(np.mean(rates)), middle_rate(found.parts[0])
-
-
-def measured_stages(name):
-    """Return the stages of one configuration, each at its own rate."""
-    with (TRACES / "inference_perf_h100_summary.csv").open() as file:
-        return [row for row in csv.DictReader(file) if row["config"] == name]
 
 
 def closed_loop(sequences, version, cached, clients, use=BY_ITSELF):
@@ -117,13 +115,13 @@ def closed_loop(sequences, version, cached, clients, use=BY_ITSELF):
     return simulated_fleet(replica_of(spec), stream, slo=Slo(), use=use)
 
 
-def saturated_eagle():
+def saturated_eagle(table):
     """Return measured and simulated requests per second of EAGLE if no draft is accepted.
 
     Then what a draft costs is told by the stage with one request a second, whose streams are as slow as rounds. (The time per
     token of the file counts chunks twice; from the first token to the last it is the latency without TTFT over the tokens.)
     """
-    stages = measured_stages("vllm_eagle")
+    stages = [row for row in table if row["config"] == "vllm_eagle"]
     alone, last = stages[0], stages[-1]
     round_s = (float(alone["latency_p50_s"]) - float(alone["ttft_p50_s"])) / (float(alone["output_mean"]) - 1)
     sequences, version, cached = STAGES["vllm_chunking_and_prefix_caching"]
@@ -138,32 +136,44 @@ def saturated_eagle():
 
 
 BOUNDS = {
-    "RTXPRO6000_Llama-3.1-8B": (0.15, 0.30),
-    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": (0.35, None),
-    "RTXPRO6000_Qwen3-32B": (0.35, 0.60),
-    "RTX4090_Llama-3.1-8B": (0.30, 0.30),
+    "RTXPRO6000_Llama-3.1-8B": (0.10, 0.20),
+    "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": (0.18, None),
+    "RTXPRO6000_Qwen3-32B": (0.28, 0.34),
+    "RTX4090_Llama-3.1-8B": (0.28, 0.23),
 }
-"""Largest errors of mean TPOT and mean TTFT. The aim is 15 % and 30 %; where it is missed, no kernel and no link of the device
-was measured: both cards borrow the efficiencies of a relative, and two of them talk over PCIe. Where the queue is empty in the one
-and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation.md."""
+"""Largest errors of mean TPOT and mean TTFT, as found with a little room. The aim is 15 % and 30 %; where it is missed, no kernel
+and no link of the device was measured: both cards borrow the efficiencies of a relative, and two of them talk over PCIe. Where the
+queue is empty in the one and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation.md."""
+RATE_BOUNDS = {
+    "vllm": 0.02,
+    "vllm_batch_size": 0.02,
+    "vllm_chunking_and_prefix_caching": 0.11,
+    "vllm_quantization": 0.11,
+    "vllm_v0_engine": 0.16,
+}
+"""Largest errors of the saturated rate. Prompts that are found in the cache leave the host as the limit, which is known less than
+the kernels; the first engine ran here in a later version than the last that is known."""
 
 
-@HERE
 @pytest.mark.parametrize("name", LOGS)
-def test_a_measured_log_is_replayed(name):
-    ttft, simulated_ttft, tpot, simulated_tpot = replayed_log(name)
+def test_a_measured_log_is_replayed(measured, name):
+    (log,) = (row for row in measured.table("served_logs") if row["log"] == name)
+    planned = planned_requests(log, measured.table("served_requests"))
+    ttft, simulated_ttft, tpot, simulated_tpot = replayed_log(
+        log, logged_requests(name) if measured.whole else planned
+    )
     tpot_bound, ttft_bound = BOUNDS[name]
     assert simulated_tpot == pytest.approx(tpot, rel=tpot_bound)
     if ttft_bound is not None:
         assert simulated_ttft == pytest.approx(ttft, rel=ttft_bound)
 
 
-@HERE
-def test_saturated_rates_on_an_h100_and_their_order():
-    """Each rate within 25 %, and the configurations in the measured order."""
-    found = {name: saturated_rate(name) for name in STAGES}
-    for measured, simulated in found.values():
-        assert simulated == pytest.approx(measured, rel=0.25)
+def test_saturated_rates_on_an_h100_and_their_order(measured):
+    """Each rate within its bound, and the configurations in the measured order."""
+    stages = measured.table("served_stages")
+    found = {name: saturated_rate(stages, name) for name in STAGES}
+    for name, (was, simulated) in found.items():
+        assert simulated == pytest.approx(was, rel=RATE_BOUNDS[name]), name
     groups = [
         {"vllm_v0_engine"},
         {"vllm"},
@@ -175,12 +185,12 @@ def test_saturated_rates_on_an_h100_and_their_order():
         assert all(max(low) < min(high) for low, high in pairwise(rates))
 
 
-@HERE
-def test_drafts_that_nobody_accepts_cost_what_they_cost_alone():
-    """EAGLE halves the rate of the configuration without it; within 25 % if none of its drafts is accepted."""
-    measured, simulated = saturated_eagle()
-    assert simulated == pytest.approx(measured, rel=0.25)
-    assert simulated < 0.6 * saturated_rate("vllm_chunking_and_prefix_caching")[1]
+def test_drafts_that_nobody_accepts_cost_what_they_cost_alone(measured):
+    """EAGLE leaves 40 % of the rate of the configuration without it, which is itself 9 % high; within 18 % if no draft is accepted."""
+    stages = measured.table("served_stages")
+    was, simulated = saturated_eagle(stages)
+    assert simulated == pytest.approx(was, rel=0.18)
+    assert simulated < 0.45 * saturated_rate(stages, "vllm_chunking_and_prefix_caching")[1]
 
 
 NAMES = {
@@ -201,16 +211,18 @@ BEGIN, END = "<!-- measured runs -->", "<!-- end of measured runs -->"
 
 def figures():
     """Return all runs as a Markdown table."""
+    logs = {row["log"]: row for row in log_records(TRACES)}
+    stages = stage_records(TRACES)
     lines = ["| run | measured | simulated | |", "| --- | --- | --- | --- |"]
     for name, words in NAMES.items():
         if name in LOGS:
-            was_ttft, is_ttft, was_tpot, is_tpot = replayed_log(name)
+            was_ttft, is_ttft, was_tpot, is_tpot = replayed_log(logs[name], logged_requests(name))
             off = f"{is_tpot / was_tpot - 1:+.0%}".replace("%", " %")
             lines.append(f"| {words}, mean TPOT | {was_tpot * 1e3:.1f} ms | {is_tpot * 1e3:.1f} ms | {off} |")
             off = f"{is_ttft / was_ttft - 1:+.0%}".replace("%", " %")
             lines.append(f"| the same, mean TTFT | {was_ttft:.2f} s | {is_ttft:.2f} s | {off} |")
         else:
-            was, now = saturated_rate(name) if name in STAGES else saturated_eagle()
+            was, now = saturated_rate(stages, name) if name in STAGES else saturated_eagle(stages)
             off = f"{now / was - 1:+.0%}".replace("%", " %")
             lines.append(f"| {words} | {was:.1f} req/s | {now:.1f} req/s | {off} |")
     return "\n".join(lines)

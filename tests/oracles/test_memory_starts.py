@@ -5,10 +5,8 @@ cache tokens and concurrency. Sources: llm-d-planner, accuracy/results/v0.19.0/l
 logs); kyuz0's benchmark_results server logs (vLLM 0.12); vllm-project/recipes, Kimi-K2-Think.md; vllm issues 10517
 and 21348 (V0; SGLang). Engines print two decimals, hence the absolute tolerance beside the relative one.
 
-Where the larger file of measured starts lies beside the repository, all of it is scored.
+Drawn starts of tests/data are scored in every clone; where the larger file lies beside the repository, all of it is.
 """
-
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,6 @@ from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.measured.start_columns import with_start_columns
-from capplan.readers.measured.table import measured_table
-
-MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "memory_measured.csv"
-with_measured = pytest.mark.skipif(
-    not MEASURED.exists(), reason="the measured starts are not beside the repository"
-)
 
 LAUNCH = ("engine", "engine_version", "model_hf_id", "quantization", "kv_cache_dtype", "gpu", "tp", "pp",
           "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
@@ -93,42 +85,40 @@ def test_context_beyond_the_cache_is_refused():
     assert found.values["kv_cache_tokens"] == pytest.approx(23648, rel=0.02)
 
 
-def scored_file():
-    """Return the records of confidence A and B of the larger file."""
+def scored(rows):
+    """Return the records of logged starts."""
     records = []
-    for row in measured_table(MEASURED)[1]:
-        if row["confidence"] in "AB":
-            try:
-                found, reason = predicted(row), ""
-            except CapplanError as error:
-                found, reason = None, str(error)
-            records += memory_predictions(row, row["id"], found, reason)
+    for row in rows:
+        try:
+            found, reason = predicted(row), ""
+        except CapplanError as error:
+            found, reason = None, str(error)
+        records += memory_predictions(row, row["id"], found, reason)
     return records
 
 
 @pytest.fixture(scope="module")
-def records():
-    return scored_file()
+def records(measured):
+    return scored(measured.table("starts"))
 
 
-@with_measured
 @pytest.mark.parametrize(
     ("metric", "median"),
     [
-        ("weights_gib", 0.005),
-        ("available_kv_gib", 0.02),
-        ("kv_cache_tokens", 0.03),
-        ("max_concurrency", 0.03),
+        ("weights_gib", 0.002),
+        ("available_kv_gib", 0.005),
+        ("kv_cache_tokens", 0.005),
+        ("max_concurrency", 0.005),
     ],
 )
-def test_median_error_of_all_measured_starts_is_within_its_target(records, metric, median):
+def test_median_error_of_measured_starts_stays_below_half_a_percent(records, metric, median):
+    """Logs print two decimals of a GiB: 0.1 % of what these starts hold. The targets were 0.5, 2, 3 and 3 %."""
     score = scores_by_metric(records)[metric]
-    assert score.predicted >= 0.95 * score.n
+    assert score.predicted == score.n
     assert score.median_ape <= median
 
 
-@with_measured
-def test_every_measured_start_is_judged_rightly(records):
+def test_every_measured_start_is_judged_rightly(measured, records):
     judged, wrong = disagreeing_starts(records)
-    assert judged >= 80
+    assert judged >= (80 if measured.whole else 45)
     assert wrong == ()

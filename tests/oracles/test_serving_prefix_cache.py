@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,23 +11,6 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.serving.prefix_cache import NEVER, earlier_greater, hit_curve, stack_distances
-
-TRACE = Path(__file__).parents[2].parent / "shared" / "traces" / "mooncake_conversation_trace.jsonl.gz"
-
-
-@pytest.mark.skipif(not TRACE.exists(), reason="the Mooncake trace is not beside the repository")
-def test_reuse_of_the_mooncake_conversation_trace() -> None:
-    """Qin et al. 2025, "Mooncake", FAST '25, conversation trace: 36.6 % of blocks; by size, of tokens, to 0.1 points."""
-    with gzip.open(TRACE, "rt") as lines:
-        rows = [json.loads(line) for line in lines]
-    ids = np.concatenate([np.array(row["hash_ids"], dtype=np.int64) for row in rows])
-    counts = np.array([len(row["hash_ids"]) for row in rows])
-    curve = hit_curve(
-        ids, counts, block_tokens=512, input_tokens=np.array([row["input_length"] for row in rows])
-    )
-    assert float(curve.block_hit_fraction(np.inf)) == pytest.approx(0.366, abs=5e-4)
-    by_size = curve.hit_fraction(np.array([1e3, 1e4, 2e4, 5e4]))
-    assert by_size == pytest.approx([0.045, 0.215, 0.293, 0.362], abs=1e-3)
 
 
 def leading_hits(prompts: list[list[int]], blocks: int) -> int:
@@ -45,6 +27,31 @@ def leading_hits(prompts: list[list[int]], blocks: int) -> int:
             if len(cache) > blocks:
                 cache.popitem(last=False)
     return hits
+
+
+def test_reuse_of_the_mooncake_conversation_trace(measured, trace) -> None:
+    """Qin et al. 2025, "Mooncake", FAST '25, conversation trace: 36.6 % of blocks; by size, of tokens, to 0.1 points.
+
+    Of the excerpt, the cache run block by block.
+    """
+    path = trace("mooncake_conversation_trace.jsonl.gz")
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as lines:
+        rows = [json.loads(line) for line in lines]
+    ids = np.concatenate([np.array(row["hash_ids"], dtype=np.int64) for row in rows])
+    counts = np.array([len(row["hash_ids"]) for row in rows])
+    curve = hit_curve(
+        ids, counts, block_tokens=512, input_tokens=np.array([row["input_length"] for row in rows])
+    )
+    if measured.whole:
+        assert float(curve.block_hit_fraction(np.inf)) == pytest.approx(0.366, abs=5e-4)
+        by_size = curve.hit_fraction(np.array([1e3, 1e4, 2e4, 5e4]))
+        assert by_size == pytest.approx([0.045, 0.215, 0.293, 0.362], abs=1e-3)
+        return
+    sizes = np.array([100.0, 1000.0, 3000.0, 1e6])
+    prompts = [row["hash_ids"] for row in rows]
+    expected = [leading_hits(prompts, int(size)) / ids.size for size in sizes]
+    assert expected[0] < expected[1] < expected[2] < expected[3]
+    assert curve.block_hit_fraction(sizes) == pytest.approx(expected, rel=1e-12)
 
 
 prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=30)

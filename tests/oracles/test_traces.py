@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,64 +12,87 @@ from capplan.questions.workload_file import read_workload, workload_text
 from capplan.readers.traces.read import format_of, workload_of
 from capplan.readers.traces.trace import read_trace
 
-SHARED = Path(__file__).parents[2].parent / "shared"
-HERE = pytest.mark.skipif(
-    not (SHARED / "traces").is_dir(), reason="the public traces are not beside the repository"
-)
+PUBLISHED = {
+    "AzureLLMInferenceTrace_code.csv.gz": (8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),
+    "AzureLLMInferenceTrace_conv.csv.gz": (19366, 1154.7, 4083, 211.1, 451, 5.530, 1.52, 1.09),
+    "mooncake_conversation_trace.jsonl.gz": (12031, 12035, 39550, 342.6, 698, 3.402, 1.21, 1.05),
+    "mooncake_synthetic_trace.jsonl.gz": (3993, 15325, 48905, 149.1, 519, 3.907, 1.17, 1.01),
+    "servegen_language_m-large_clients.csv.gz": (236892826, 914.3, 2404, 155.1, 539, 195.84, 2.98, 3.45),
+    "servegen_reason_deepseek-r1_clients.csv.gz": (1383669, 1268.2, 6714, 1527.4, 5701, 16.0, 2.66, 2.28),
+}
+STATISTICS = ("requests", "mean_in", "p95_in", "mean_out", "p95_out", "rate", "peak_ratio", "cv")
 
 
-@HERE
-@pytest.mark.parametrize(
-    ("file", "requests", "mean_in", "p95_in", "mean_out", "p95_out", "rate", "peak_ratio", "cv"),
-    [
-        ("AzureLLMInferenceTrace_code.csv.gz", 8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),
-        ("AzureLLMInferenceTrace_conv.csv.gz", 19366, 1154.7, 4083, 211.1, 451, 5.530, 1.52, 1.09),
-        ("mooncake_conversation_trace.jsonl.gz", 12031, 12035, 39550, 342.6, 698, 3.402, 1.21, 1.05),
-        ("mooncake_synthetic_trace.jsonl.gz", 3993, 15325, 48905, 149.1, 519, 3.907, 1.17, 1.01),
-        ("servegen_language_m-large_clients.csv.gz", 236892826, 914.3, 2404, 155.1, 539, 195.84, 2.98, 3.45),
-        ("servegen_reason_deepseek-r1_clients.csv.gz", 1383669, 1268.2, 6714, 1527.4, 5701, 16.0, 2.66, 2.28),
-    ],
-)
-def test_published_statistics_of_public_traces(
-    file, requests, mean_in, p95_in, mean_out, p95_out, rate, peak_ratio, cv
-):
-    """Statistics published with the traces; peaks are those of windows that may start elsewhere, to 3 %."""
-    found = workload_of([SHARED / "traces" / file])
-    assert found.requests == pytest.approx(requests, rel=1e-8)
-    assert found.input_tokens.mean == pytest.approx(mean_in, rel=1e-4)
-    assert found.input_tokens.p95 == pytest.approx(p95_in, abs=1.0)
-    assert found.output_tokens.mean == pytest.approx(mean_out, rel=2e-3)
-    assert found.output_tokens.p95 == pytest.approx(p95_out, abs=1.0)
-    assert found.rate.mean == pytest.approx(rate, rel=2e-3)
-    assert found.rate.peak_to_mean_ratio == pytest.approx(peak_ratio, rel=0.03)
-    assert found.rate.cv == pytest.approx(cv, rel=0.01)
+@pytest.mark.parametrize("file", PUBLISHED)
+def test_statistics_of_public_traces(measured, trace, file):
+    """Published with the traces, as far as they are rounded there; of an excerpt what plain counting finds.
+
+    Peaks of whole traces are those of windows that may start elsewhere, to 3 %.
+    """
+    found = workload_of([trace(file)])
+    ours = (
+        found.requests, found.input_tokens.mean, found.input_tokens.p95, found.output_tokens.mean,
+        found.output_tokens.p95, found.rate.mean, found.rate.peak_to_mean_ratio, found.rate.cv,
+    )  # fmt: skip
+    if measured.whole:
+        relative = dict(zip(STATISTICS, (1e-8, 1e-4, 1e-4, 2e-3, 1e-4, 2e-3, 0.03, 0.01), strict=True))
+        said = dict(zip(STATISTICS, PUBLISHED[file], strict=True))
+    else:
+        relative, said = dict.fromkeys(STATISTICS, 1e-7), measured.facts(file)
+    for name, value in zip(STATISTICS, ours, strict=True):
+        assert value == pytest.approx(said[name], rel=relative[name], abs=1.0 if "p95" in name else 0.0), name
     assert found.omissions == ()
 
 
-@HERE
-def test_reuse_of_the_mooncake_conversation_trace_by_cache_size():
-    found = workload_of([SHARED / "traces" / "mooncake_conversation_trace.jsonl.gz"]).prefix
+def test_reuse_of_the_mooncake_conversation_trace_by_cache_size(measured, trace):
+    """By size as published with the trace; of the excerpt without a limit, by counting the leading blocks seen before."""
+    path = trace("mooncake_conversation_trace.jsonl.gz")
+    found = workload_of([path]).prefix
     assert found.block_tokens == 512
-    assert found.unlimited_hit_fraction == pytest.approx(0.366, abs=5e-4)
     curve = dict(found.curve)
-    assert [curve[n] for n in (1000, 10000, 20000, 50000)] == pytest.approx(
-        [0.045, 0.215, 0.293, 0.362], abs=1e-3
-    )
+    if measured.whole:
+        assert found.unlimited_hit_fraction == pytest.approx(0.366, abs=5e-4)
+        shares = [curve[n] for n in (1000, 10000, 20000, 50000)]
+        assert shares == pytest.approx([0.045, 0.215, 0.293, 0.362], abs=1e-3)
+        return
+    prompts = [json.loads(line)["hash_ids"] for line in path.read_text().splitlines()]
+    seen, hits = set(), 0
+    for prompt in prompts:
+        hits += next((i for i, block in enumerate(prompt) if block not in seen), len(prompt))
+        seen.update(prompt)
+    assert found.unlimited_hit_fraction == pytest.approx(hits / sum(map(len, prompts)), rel=1e-12)
+    assert list(curve.values()) == sorted(curve.values())
+    assert max(curve) <= len(seen)
 
 
-@HERE
-def test_a_server_s_own_log_and_its_counters_tell_the_same():
+def test_a_server_s_own_log_and_its_counters_tell_the_same(measured, root, tmp_path):
     """300 requests measured on an RTX PRO 6000, as a log and as the counters that vLLM 0.33 makes of them."""
-    log = workload_of([SHARED / "traces/llmservingsim_vllm/RTXPRO6000_Llama-3.1-8B_requests.jsonl"])
-    counters = workload_of([SHARED / "formats/examples/vllm_0.33.0_metrics_exposition.txt"], interval_s=30.0)
+    folder, examples = tmp_path, root / "tests" / "data" / "results"
+    (served,) = (row for row in measured.table("served_logs") if row["log"] == "RTXPRO6000_Llama-3.1-8B")
+    if measured.whole:
+        folder = root.parent / "shared" / "traces" / "llmservingsim_vllm"
+        examples = root.parent / "shared" / "formats" / "examples"
+    else:
+        (folder / "RTXPRO6000_Llama-3.1-8B_requests.jsonl").write_text(
+            "\n".join(
+                json.dumps({
+                    "arrival_time": float(row["arrival_s"]), "input_toks": int(row["llama_input_tokens"]),
+                    "output_toks": int(row["llama_output_tokens"]),
+                })
+                for row in measured.table("served_requests")
+            )
+        )  # fmt: skip
+    log = workload_of([folder / "RTXPRO6000_Llama-3.1-8B_requests.jsonl"])
+    counters = workload_of([examples / "vllm_0.33.0_metrics_exposition.txt"], interval_s=30.0)
     assert counters.requests == log.requests == 300
     assert counters.rate.mean == pytest.approx(10.0)
     for lengths in ("input_tokens", "output_tokens"):
         seen, counted = getattr(log, lengths), getattr(counters, lengths)
         assert counted.mean == pytest.approx(seen.mean)
         assert counted.p50 == pytest.approx(seen.p50, rel=0.06)
-    assert counters.measured.ttft_s == pytest.approx(log.measured.ttft_s, rel=1e-3)
-    assert counters.measured.tpot_s == pytest.approx(log.measured.tpot_s, rel=1e-3)
+    for found in [counters, log] if measured.whole else [counters]:
+        assert found.measured.ttft_s == pytest.approx(float(served["ttft_s"]), rel=1e-3)
+        assert found.measured.tpot_s == pytest.approx(float(served["tpot_s"]), rel=1e-3)
     assert counters.prefix_hit_fraction == 0.0
     assert counters.kv_cache_tokens == 27000 * 16
 
