@@ -59,23 +59,7 @@ from capplan.operators.state_space import (
     state_space_decode_time_s,
     state_space_prefill_time_s,
 )
-
-INF = np.inf
-MATMUL = MatmulRates(INF, INF, 4.0, 0.0, 1.0, 1.0, INF, 0.0)
-ATTENTION = AttentionRates(
-    INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0
-)
-LATENT = LatentAttentionRates(
-    INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 1.0, 0.0
-)
-EXPERTS = ExpertRates(INF, INF, 4.0, 1.0, 1.0, INF, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-LINEAR = LinearAttentionRates(INF, INF, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-ELEMENTWISE = ElementwiseRates(INF, 1.0, 0.0)
-NEVER = 1e30  # the start of an algorithm that is not to be chosen
-RING = LinkRates(
-    INF, INF, 8.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, NEVER, 1.0, 0.0, 1.0, 0.0, NEVER, 1.0, 0.0, NEVER, 0.0, 1.0,
-    0.0, 0.0, 1.0, 0.0,
-)  # fmt: skip
+from tests.properties.ideal_device import ATTENTION, EXPERTS, INF, LATENT, LINEAR, MATMUL, NEVER, RING
 
 # Shapes whose tiles are all full: 2560 rows and 4096 columns are whole tiles of every size, in whole waves of four.
 FULL = (2560.0, 1000.0, 4096.0)
@@ -326,7 +310,7 @@ def test_compressed_attention_reads_its_window_and_its_entries_as_one_kernel():
 def test_experts_bound_by_memory_move_their_weights_and_tokens():
     """All eight experts are hit by 64 tokens that are dealt out evenly."""
     shape = (64.0, 8.0, 4.0, 2.0, 256.0, 512.0, 1.0, 0.5, 1.0)
-    even = replace(EXPERTS, bytes_per_s=1e9, router_skew=-1.0)
+    even = replace(EXPERTS, bytes_per_s=1e9)
     routed = 64 * 2 * 4 / 8
     moved = experts_bytes(*shape, -1.0)
     # The two products write gate, up and down: one more width than the least, which fuses the activation.
@@ -341,7 +325,7 @@ def test_experts_bound_by_memory_move_their_weights_and_tokens():
 @pytest.mark.parametrize("gated", [0.0, 1.0])
 def test_experts_bound_by_arithmetic_pay_for_whole_tiles(gated):
     """Even loads: 128 rows for each of eight experts fill one tile of 128 rows and half a tile is lost on average."""
-    even = replace(EXPERTS, flop_per_s=1e12, router_skew=-1.0)
+    even = replace(EXPERTS, flop_per_s=1e12)
 
     def time_of(tokens, **changed):
         return experts_time_s(tokens, 8.0, 8.0, 2.0, 256.0, 512.0, gated, 1.0, 1.0, replace(even, **changed))
