@@ -1,6 +1,5 @@
 """Which lines of a clone each test runs, and runs of chosen tests against one fault: a plugin of pytest each."""
 
-import gc
 import json
 import os
 import signal
@@ -29,12 +28,12 @@ class _Settled:
 
 
 class Cover(_Settled):
-    """Write `{test: [seconds, {source file: lines}]}` of the tests that pass."""
+    """Write `{test: [seconds, {source file: lines}]}` of the tests that pass, for each file of tests when it is done."""
 
-    def __init__(self, clone, rooms, target):
+    def __init__(self, clone, rooms, targets):
         self.prefixes = tuple(f"{clone}/capplan/{room}/" for room in rooms)
-        self.clone, self.target = clone, target
-        self.lines, self.calls = set(), defaultdict(int)
+        self.clone, self.targets = clone, targets
+        self.lines, self.calls = None, {}
         self.of_files, self.of_fixtures, self.tests, self.failed = defaultdict(set), defaultdict(set), {}, []
 
     def _called(self, frame, *_):
@@ -59,7 +58,7 @@ class Cover(_Settled):
         answer = yield
         seen = self.lines
         self.lines, self.calls = outer
-        sys.settrace(self._called if outer[0] is not None else None)
+        sys.settrace(None if self.lines is None else self._called)
         return answer, seen
 
     @pytest.hookimpl(wrapper=True)
@@ -76,11 +75,10 @@ class Cover(_Settled):
         return answer
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item):
-        for cache in gc.get_objects():
-            if isinstance(cache, _lru_cache_wrapper):
-                module = str(cache.__module__)
-                if module.startswith("capplan.") and not module.startswith(READERS):
+    def pytest_runtest_protocol(self, item, nextitem):
+        for name in [n for n in sys.modules if n.startswith("capplan.") and not n.startswith(READERS)]:
+            for cache in vars(sys.modules[name]).values():
+                if isinstance(cache, _lru_cache_wrapper):
                     cache.cache_clear()
         start = time.process_time()
         answer, seen = yield from self._traced()
@@ -92,19 +90,21 @@ class Cover(_Settled):
             for line in lines
         }
         self.tests[item.nodeid] = [time.process_time() - start, _by_file(seen, self.clone)]
+        if nextitem is None or nextitem.path != item.path:
+            self._write(item.path)
         return answer
 
     def pytest_runtest_logreport(self, report):
         if report.failed or report.skipped:
             self.failed.append((report.nodeid, report.failed))
 
-    def pytest_sessionfinish(self):
-        sys.settrace(None)
+    def _write(self, path):
         for name, failed in self.failed:
             if failed:
                 print(f"left out, it fails without any fault: {name}", file=sys.stderr)
             self.tests.pop(name, None)
-        self.target.write_text(json.dumps(self.tests), encoding="utf-8")
+        self.targets[path].write_text(json.dumps(self.tests), encoding="utf-8")
+        self.tests, self.failed = {}, []
 
 
 def _by_file(seen, clone):
