@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.operators.attention import (
@@ -61,6 +61,7 @@ from capplan.operators.state_space import (
 )
 from tests.properties.ideal_device import ATTENTION, EXPERTS, INF, LATENT, LINEAR, MATMUL, NEVER, RING
 
+FEW = settings(max_examples=60, deadline=None)
 # Shapes whose tiles are all full: 2560 rows and 4096 columns are whole tiles of every size, in whole waves of four.
 FULL = (2560.0, 1000.0, 4096.0)
 HEADS = (8.0, 2.0, 64.0, 32.0)  # query heads, KV heads, widths of keys and values
@@ -511,6 +512,7 @@ def test_tokens_travel_to_their_experts_at_the_rate_of_the_exchange():
     assert time_of(1.0) == 0.0
 
 
+@FEW
 @given(st.integers(1, 40), st.integers(2, 6), st.integers(1, 4), st.integers(0, 10**6))
 def test_every_rank_that_holds_an_expert_of_a_token_gets_it_once(tokens, ranks, chosen, seed):
     """Independent choices of ranks, many times over: the mean of what leaves the first rank, within five deviations."""
@@ -559,6 +561,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("record", MIXED)
+@FEW
 @given(data=st.data(), factor=st.sampled_from([2.0, 8.0]))
 def test_a_device_on_which_all_lasts_longer_takes_that_much_longer(record, data, factor):
     """No time is added to a rate, none is left out: whatever the fitted numbers are."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,6 +24,7 @@ from capplan.workload.statistics import (
 from capplan.workload.summary import PrefixReuse
 from capplan.workload.trace import Omissions
 
+FEW = settings(max_examples=60, deadline=None)
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=300).map(np.array)
 seeds = st.integers(0, 10**6)
 
@@ -32,6 +33,7 @@ def near(value):
     return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
+@FEW
 @given(lengths, st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5))
 def test_quantiles_of_counted_values_are_those_of_the_list(tokens, probability):
     values, weights = np.unique(tokens, return_counts=True)
@@ -39,6 +41,7 @@ def test_quantiles_of_counted_values_are_those_of_the_list(tokens, probability):
     assert counted == near(np.quantile(tokens, probability))
 
 
+@FEW
 @given(lengths, st.integers(1, 5))
 def test_a_summary_of_lengths_is_that_of_all_rows_together(tokens, parts):
     counts = TokenCounts()
@@ -73,6 +76,7 @@ def test_probabilities_are_summarised_as_many_draws_are():
     assert summary.fit == lognormal_fit(np.array([10.0, 20.0, 40.0]), shares, 22.5)
 
 
+@FEW
 @given(seeds, st.floats(10.0, 5000.0), st.floats(0.2, 1.5))
 def test_the_fitted_lognormal_and_its_distance_are_those_of_scipy(seed, mean, sigma):
     drawn = np.random.default_rng(seed).lognormal(math.log(mean), sigma, 400).round() + 1.0
@@ -92,6 +96,7 @@ def test_lengths_without_spread_are_their_own_fit():
     assert (fit.mean, fit.sigma, fit.p95, fit.largest_error_fraction) == (7.0, 0.0, 7.0, 0.0)
 
 
+@FEW
 @given(seeds, st.floats(0.3, 3.0))
 def test_the_variation_of_a_renewal_process_is_that_of_its_gaps(seed, cv):
     gaps = np.random.default_rng(seed).gamma(1 / cv**2, cv**2, 500)
@@ -138,6 +143,7 @@ def counted(arrivals, parts=1):
     return counts
 
 
+@FEW
 @given(seeds, st.integers(2, 400), st.floats(30.0, 9000.0), st.integers(1, 4))
 def test_rates_are_those_of_the_rows_whatever_parts_they_come_in(seed, requests, span_s, parts):
     arrivals = 1e6 + np.sort(np.random.default_rng(seed).uniform(0.0, span_s, requests))
@@ -211,6 +217,7 @@ def test_no_time_says_nothing_of_rates():
         assert (rate.seconds, rate.mean, rate.peak_60s, rate.peak_to_mean_ratio) == (0.0, None, None, None)
 
 
+@FEW
 @given(st.floats(10.0, 1e4), st.floats(0.1, 1.5), st.floats(0.05, 1.0), st.floats(1.0, 5.0))
 def test_the_mean_of_a_cut_lognormal_is_that_of_its_survival_function(mean, sigma, low, high):
     """E[min(max(X, l), h)] = l + the integral of 1 - F from l to h."""
@@ -227,6 +234,7 @@ def test_no_lognormal_has_a_quantile_that_far_above_its_mean():
     assert math.isnan(float(lognormal_sigma(1.0, most * 1.001, 0.95)))
 
 
+@FEW
 @given(st.floats(1.0, 1e4), st.floats(0.0, 100.0), st.floats(0.1, 100.0))
 def test_users_think_or_wait(users, think_s, response_s):
     """The interactive response time law: rate x (think time + response time) is the number of users."""
@@ -236,6 +244,7 @@ def test_users_think_or_wait(users, think_s, response_s):
     assert RequestClass("stated", fixed(1), fixed(1), 3.0, users, think_s).request_rate_at(response_s) == 3.0
 
 
+@FEW
 @given(st.floats(0.0, 1500.0), st.floats(0.0, 1.0))
 def test_a_prompt_holds_no_more_of_a_shared_prefix_than_it_is_long(prefix, hit):
     item = RequestClass(
@@ -245,6 +254,7 @@ def test_a_prompt_holds_no_more_of_a_shared_prefix_than_it_is_long(prefix, hit):
     assert item.cached_input_tokens == pytest.approx(held * hit, rel=1e-3, abs=1e-9)
 
 
+@FEW
 @given(st.floats(0.0, 50.0))
 def test_a_prefix_cache_finds_what_lies_between_the_sizes_that_were_tried(blocks):
     reuse = PrefixReuse(16, 0.6, 0.5, ((10, 0.2), (30, 0.5)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.families.model_config import read_network
@@ -22,6 +22,7 @@ from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import decode_step_costs, prefill_step_costs, token_costs
 from tests.properties.ideal_device import LATENT, LINEAR, RING, ideal_rates
 
+FEW = settings(max_examples=60, deadline=None)
 HIDDEN, INNER, VOCABULARY, LAYERS, HEADS, KV_HEADS, WIDTH = 256, 768, 1000, 3, 8, 2, 32
 DENSE = {
     "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": VOCABULARY, "head_dim": WIDTH,
@@ -156,6 +157,7 @@ def test_norms_over_all_heads_exchange_two_mean_squares_for_each_token():
     assert "query_key_norm" not in by_name(decode(dense(), rates, sharding=Sharding(2.0)))
 
 
+@FEW
 @given(st.integers(1, 300), st.sampled_from([1.0, 2.0, 4.0]))
 def test_layers_add_up(tokens, tensor):
     rates = ideal_rates(flop_per_s=1e12, bytes_per_s=1e9, link_bytes_per_s=1e8)
@@ -296,6 +298,7 @@ operators = st.builds(
 )
 
 
+@FEW
 @given(st.lists(operators, min_size=1, max_size=8), st.integers(1, 5))
 def test_costs_are_summed_by_name_without_loss(costs, count):
     together = summed(costs)
@@ -306,6 +309,7 @@ def test_costs_are_summed_by_name_without_loss(costs, count):
     assert float(total_s(costs)) == near(sums(costs, "seconds"))
 
 
+@FEW
 @given(st.lists(operators, min_size=1, max_size=8), amounts)
 def test_what_a_graph_cannot_hide_lies_between_the_floors_and_the_sum(costs, sending):
     slack = 1 + 1e-9
