@@ -11,7 +11,7 @@ from functools import _lru_cache_wrapper
 import pytest
 from hypothesis import Phase, settings
 
-CALLS_TRACED = 60  # of one function in one test; after that all its lines count as run
+STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
 READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
 QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
@@ -33,31 +33,35 @@ class Cover(_Settled):
     def __init__(self, clone, rooms, targets):
         self.prefixes = tuple(f"{clone}/capplan/{room}/" for room in rooms)
         self.clone, self.targets = clone, targets
-        self.lines, self.calls = None, {}
+        self.lines, self.steps = None, {}
         self.of_files, self.of_fixtures, self.tests, self.failed = defaultdict(set), defaultdict(set), {}, []
 
     def _called(self, frame, *_):
         code = frame.f_code
         if not code.co_filename.startswith(self.prefixes):
             return None
-        self.calls[code] += 1
-        if self.calls[code] == CALLS_TRACED:
-            self.lines.update((code.co_filename, line) for _, _, line in code.co_lines() if line)
         self.lines.add((code.co_filename, code.co_firstlineno))
-        return self._stepped if self.calls[code] < CALLS_TRACED else None
+        return self._stepped(frame, "call", None)
 
     def _stepped(self, frame, event, _):
+        code = frame.f_code
+        self.steps[code] += 1
+        if self.steps[code] == STEPS_TRACED:
+            self.lines.update((code.co_filename, line) for _, _, line in code.co_lines() if line)
+        if self.steps[code] >= STEPS_TRACED:
+            frame.f_trace = None
+            return None
         if event == "line":
-            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+            self.lines.add((code.co_filename, frame.f_lineno))
         return self._stepped
 
     def _traced(self):
         """Yield once with the tracer on and return the lines that ran meanwhile."""
-        outer, self.lines, self.calls = (self.lines, self.calls), set(), defaultdict(int)
+        outer, self.lines, self.steps = (self.lines, self.steps), set(), defaultdict(int)
         sys.settrace(self._called)
         answer = yield
         seen = self.lines
-        self.lines, self.calls = outer
+        self.lines, self.steps = outer
         sys.settrace(None if self.lines is None else self._called)
         return answer, seen
 
