@@ -90,8 +90,9 @@ def map_of_tests(clone):
     if stale:
         print(f"mapping the tests of {len(stale)} files", file=sys.stderr)
         words = [*OPTIONS[2:], *map(str, stale)]
-        if wait_for(fork(lambda: pytest.main(words, [Cover(clone, ROOMS, kept)]))) not in (0, 1):
-            raise SystemExit("the tests could not be mapped: do they run?")
+        said = KEPT / "map.txt"
+        if wait_for(fork(lambda: pytest.main(words, [Cover(clone, ROOMS, kept)]), said)) not in (0, 1):
+            raise SystemExit(f"the tests could not be mapped:\n{said.read_text(encoding='utf-8')[-2000:]}")
         for path in [p for p in stale if not kept[p].exists()]:
             kept[path].write_text("{}", encoding="utf-8")  # no tests in it
         for path in set(KEPT.iterdir()) - set(kept.values()):
@@ -161,13 +162,12 @@ def killed(mutant, seconds, clone):
     return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
 
 
-def fork(job):
+def fork(job, said=os.devnull):
     """Run a job in a copy of this process, which has read the libraries already, and return its number."""
     pid = os.fork()
     if pid:
         return pid
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     try:
         os._exit(int(job()))
     except BaseException:  # noqa: BLE001 -- a fault may break anything, the run of the tests included
