@@ -33,7 +33,7 @@ class Cover(_Settled):
     def __init__(self, clone, rooms, targets):
         self.prefixes = tuple(f"{clone}/capplan/{room}/" for room in rooms)
         self.clone, self.targets = clone, targets
-        self.lines, self.steps = None, {}
+        self.lines, self.steps, self.left_out = None, {}, []
         self.of_files, self.of_fixtures, self.tests, self.failed = defaultdict(set), defaultdict(set), {}, []
 
     def _called(self, frame, *_):
@@ -69,6 +69,8 @@ class Cover(_Settled):
     def pytest_make_collect_report(self, collector):
         answer, seen = yield from self._traced()
         self.of_files[collector.nodeid.partition("::")[0]] |= seen
+        if answer.failed:
+            self.left_out.append(f"left out, it cannot be read: {collector.nodeid}")
         return answer
 
     @pytest.hookimpl(wrapper=True)
@@ -105,10 +107,14 @@ class Cover(_Settled):
     def _write(self, path):
         for name, failed in self.failed:
             if failed:
-                print(f"left out, it fails without any fault: {name}", file=sys.stderr)
+                self.left_out.append(f"left out, it fails without any fault: {name}")
             self.tests.pop(name, None)
         self.targets[path].write_text(json.dumps(self.tests), encoding="utf-8")
         self.tests, self.failed = {}, []
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for text in self.left_out:
+            terminalreporter.write_line(text)
 
 
 def _by_file(seen, clone):

@@ -89,10 +89,14 @@ def map_of_tests(clone):
     stale = [p for p in files if not kept[p].exists()]
     if stale:
         print(f"mapping the tests of {len(stale)} files", file=sys.stderr)
-        words = [*OPTIONS[2:], *map(str, stale)]
+        words = [*OPTIONS[2:], "--continue-on-collection-errors", *map(str, stale)]
         said = KEPT / "map.txt"
         if wait_for(fork(lambda: pytest.main(words, [Cover(clone, ROOMS, kept)]), said)) not in (0, 1):
             raise SystemExit(f"the tests could not be mapped:\n{said.read_text(encoding='utf-8')[-2000:]}")
+        print(
+            *[text for text in said.read_text(encoding="utf-8").splitlines() if "left out, it" in text],
+            sep="\n",
+        )
         for path in [p for p in stale if not kept[p].exists()]:
             kept[path].write_text("{}", encoding="utf-8")  # no tests in it
         for path in set(KEPT.iterdir()) - set(kept.values()):
