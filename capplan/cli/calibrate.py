@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
+from capplan.cli.groups import Group, grouped, refuse_unread
 from capplan.cli.kinds import whole
 from capplan.errors import InputError
 from capplan.questions.flags import OutputFlags, ServingFlags, StatedResult
@@ -59,23 +59,19 @@ Compare = Annotated[
     typer.Option("--compare", metavar="A B", help="Two calibration files, or one and the name of a device."),
 ]
 _UNSAID = "Of --from, where the files do not say."
-Stated = Annotated[
-    StatedResult,
-    Group(
-        model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
-        hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
-        input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
-        output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=_UNSAID, min=1),
-        concurrency=typer.Option("--concurrency", metavar="N", help=_UNSAID, min=1),
-    ),
-]
-Serving = Annotated[
-    ServingFlags,
-    o.SERVING.only(
-        "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
-        "engine_version", "calibration", "offline",
-    ),
-]  # fmt: skip
+_STATED = Group(
+    model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
+    hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
+    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    concurrency=typer.Option("--concurrency", metavar="N", help=_UNSAID, min=1),
+)
+Stated = Annotated[StatedResult, _STATED]
+_SERVING = o.SERVING.only(
+    "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
+    "engine_version", "calibration", "offline",
+)  # fmt: skip
+Serving = Annotated[ServingFlags, _SERVING]
 _FILE = typer.Option(
     "--output",
     "-o",
@@ -85,9 +81,19 @@ _FILE = typer.Option(
 Written = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 SUFFIXES = (".yaml", ".yml")
 
+_MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
+_READ = {
+    "--compare": ("compare",),
+    "--from": ("results", "files", *_STATED, *_SERVING),
+    "--verify with --calibration": (*_MEASURED, "calibration"),
+    "a measurement": (*_MEASURED, "minutes", "files"),
+}
+"""What is asked -> the parameters that it reads, besides the form of its output."""
+
 
 @grouped
 def command(
+    context: typer.Context,
     *,
     files: Files = None,
     measuring: Measure,
@@ -101,6 +107,8 @@ def command(
     """Measure a device and write what its kernels reach, or prove, refit or compare a calibration."""
     from capplan.report.show import show
 
+    proof = "--verify with --calibration" if verify and serving.calibration else "a measurement"
+    _refuse_unread(context, "--compare" if compare else "--from" if results else proof)
     if compare:
         return show(_compared(*compare), to)
     if results:
@@ -113,6 +121,11 @@ def command(
         return show(_verified(verify, serving.calibration, measuring, offline=serving.offline), to)
     answer = _calibrated(measuring, to.file, verify, offline=serving.offline)
     return 0 if answer is None else show(answer, OutputFlags(to.form))
+
+
+def _refuse_unread(context: typer.Context, asked: str) -> None:
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], o.OUTPUT)
+    refuse_unread(context, unread, f"is not read by {asked}")
 
 
 def _tell(line: str) -> None:
@@ -152,16 +165,18 @@ def _calibrated(
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(measuring)
-    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.measure import Run, calibrated
+
+    run = Run()
 
     measured: Measured | None = calibrated(
-        target, quick=measuring.quick, minutes=measuring.minutes, tell=_tell
+        target, quick=measuring.quick, minutes=measuring.minutes, run=run, tell=_tell
     )
     if measured is None:
         return None
     write_whole(output, calibration_text(measured))
     proof = _proof(network, target, output, quick=measuring.quick) if network else []
-    return calibration_answer(measured, output, proof)
+    return calibration_answer(measured, output, proof, interrupted=run.stopped)
 
 
 def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[str, Any]]:

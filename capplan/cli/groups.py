@@ -1,9 +1,13 @@
 """Groups of options: a command takes one record, and the parser sees an option for each of its fields."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_args
+
+import typer
+
+from capplan.errors import InputError
 
 
 class Group(dict[str, Any]):
@@ -22,7 +26,7 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     records: dict[str, tuple[type, Group]] = {}
     spread: list[Parameter] = []
     for parameter in signature(function).parameters.values():
-        record, group = get_args(parameter.annotation)[:2]
+        record, group = get_args(parameter.annotation)[:2] or (parameter.annotation, None)
         if isinstance(group, Group):
             records[parameter.name] = record, group
             known = {field.name: field for field in fields(record)}
@@ -47,3 +51,11 @@ def _parameter(field: "Field[Any]", option: Any) -> Parameter:
     return Parameter(
         field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[field.type, option]
     )
+
+
+def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> None:
+    """Raise the error for an option that the command line has and that nothing reads in this case; nothing is ignored."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in unread and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{parameter.opts[0]}: {why}\n  see: {context.command_path} --help")

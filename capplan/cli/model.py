@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import grouped
+from capplan.cli.groups import grouped, refuse_unread
 from capplan.questions.flags import ServingFlags
 
 Model = Annotated[
@@ -16,13 +16,14 @@ Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "of
 
 
 @grouped
-def command(*, model: Model = None, serving: Serving, to: o.Output) -> int:
+def command(context: typer.Context, *, model: Model = None, serving: Serving, to: o.Output) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
     from capplan.readers.catalogue.model import read_model, shipped_networks
     from capplan.report.answers.model import model_answer, models_answer
     from capplan.report.show import show
 
     if model is None:
+        refuse_unread(context, ("weight_dtype", "revision"), "belongs to a MODEL, and none is given")
         return show(models_answer(*shipped_networks()), to)
     network = read_model(model, revision=serving.revision, offline=serving.offline)
     return show(model_answer(network, serving.weight_dtype), to)

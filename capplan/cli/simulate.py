@@ -154,7 +154,7 @@ def command(
     asked = inputs.asked_scenario(scenario, offline=offline)
     with row_progress("plans") as progress:
         chosen = inputs.chosen_plan(asked, plan, progress)
-    operation = operation_of(running, asked.scenario.fleet.start_up_s)
+    operation = operation_of(running, asked.scenario.fleet.start_up_s, plan.replicas)
     stream = inputs.asked_stream(chosen, requests)
     replica = replica_of(stream.spec)
     use, stated = engine_use_of(asked.scenario, stream.spec, engine, speculation, offline=offline)

@@ -1,13 +1,18 @@
 """`capplan spec`: speculative decoding, and when it pays."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
+from capplan.cli.groups import Group, grouped, refuse_unread
 from capplan.cli.kinds import fraction, measure, whole
-from capplan.questions.flags import DraftFlags
+from capplan.questions.flags import DraftFlags, LoadFlags
+
+if TYPE_CHECKING:
+    from capplan.replica.replica import Replica
+    from capplan.replica.spec import ReplicaSpec
 
 Acceptance = Annotated[
     float,
@@ -62,9 +67,14 @@ Batch = Annotated[
     ),
 ]
 
+_OF_STATED_TIMES = (
+    "acceptance", "model", "hardware", "draft", "draft_step_s", "target_step_s", "draft_tokens", "batch", *o.OUTPUT, "offline",
+)  # fmt: skip
+
 
 @grouped
 def command(
+    context: typer.Context,
     *,
     acceptance: Acceptance,
     model: Target = None,
@@ -78,13 +88,13 @@ def command(
 ) -> int:
     """Show what speculative decoding brings by batch and draft length, and where it stops paying."""
     from capplan.questions.speculation import asked_speculation
-    from capplan.replica.replica import replica_of
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.answers.spec import spec_answer
     from capplan.report.show import show
 
+    _refuse_unread(context, draft)
     asked = asked_speculation(model, hardware, draft, serving)
-    target = asked.target if isinstance(asked.target, float) else replica_of(asked.target)
+    target = _built(asked.target, lengths)
     found = speculation(
         target,
         asked.draft,
@@ -94,3 +104,26 @@ def command(
         context_tokens=lengths.mean_context_tokens,
     )
     return show(spec_answer(found, asked.target, asked.draft, asked.assumptions, asked.warnings), to)
+
+
+def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:
+    if draft.draft_step_s is not None and draft.target_step_s is not None:
+        names = {p.name or "" for p in context.command.params}.difference(_OF_STATED_TIMES)
+        refuse_unread(
+            context, names, "belongs to a MODEL, which is not read where both step times are stated"
+        )
+    elif draft.draft is None:
+        names = {"draft_weight_dtype", "draft_tensor_parallel"}
+        refuse_unread(context, names, "belongs to --draft, and none is given")
+
+
+def _built(target: "ReplicaSpec | float", lengths: LoadFlags) -> "Replica | float":
+    """Return the replica of a target that can hold such requests, or its stated time."""
+    from capplan.replica.load import check_load
+    from capplan.replica.replica import replica_of
+    from capplan.replica.spec import served_context_tokens
+
+    if isinstance(target, float):
+        return target
+    check_load(replace(lengths, concurrency=1), served_context_tokens(target))
+    return replica_of(target)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
+from capplan.cli.groups import Group, grouped, refuse_unread
 from capplan.cli.kinds import whole
 from capplan.questions.flags import ServingFlags, SweepFlags
 
@@ -84,6 +84,7 @@ Working = Annotated[
 
 @grouped
 def command(
+    context: typer.Context,
     *,
     what: What,
     flags: Swept,
@@ -96,10 +97,12 @@ def command(
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the last good load."""
     from capplan.fleet.executor import PointFile, executor, finished_points
     from capplan.questions.sweep import asked_sweep
+    from capplan.questions.workload_file import is_workload
     from capplan.report.answers.sweep import by_plan, sweep_answer
     from capplan.report.picture import frontier_picture
     from capplan.report.show import row_progress, show
 
+    _refuse_unread(context, flags, is_scenario=is_workload(what))
     asked = asked_sweep(what, flags, lengths, serving)
     file = PointFile(work.points)
     with executor(work.workers, work.dask) as pool, row_progress("points") as progress:
@@ -109,3 +112,14 @@ def command(
     if picture and rows:
         frontier_picture(picture, by_plan(rows), asked.name)
     return show(sweep_answer(asked, rows, reused=file.reused, interrupted=interrupted), to)
+
+
+def _refuse_unread(context: typer.Context, flags: SweepFlags, *, is_scenario: bool) -> None:
+    if not is_scenario:
+        refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")
+        return
+    of_a_model = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "engine", "slo")
+    refuse_unread(context, of_a_model, "belongs to a MODEL; a scenario says it itself")
+    if flags.hardware or flags.tensor_parallel:
+        why = "counts plans of the scenario, not those that --hardware and --tensor-parallel name"
+        refuse_unread(context, ("plans",), why)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.groups import Group, grouped
+from capplan.cli.groups import Group, grouped, refuse_unread
 from capplan.cli.kinds import measure
 from capplan.questions.flags import OutputFlags
 
@@ -30,6 +30,7 @@ Output = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 
 @grouped
 def command(
+    context: typer.Context,
     *,
     files: Files,
     interval: Interval = None,
@@ -48,6 +49,10 @@ def command(
     written = to.file if to.file and is_workload(to.file.name) else None
     if written:
         write_whole(written, workload_text(found, lognormal=lognormal))
+    else:
+        refuse_unread(
+            context, ("lognormal",), "belongs to a workload that is written, such as -o workload.yaml"
+        )
     if picture:
         workload_picture(picture, found)
     answer = workload_answer(found, str(written) if written else None)

@@ -55,8 +55,12 @@ def routing_of(text: str | None) -> Routing | None:
     raise unknown("routing", text, ROUTINGS, place="--routing")
 
 
-def operation_of(flags: OperationFlags, start_up_s: float) -> Operation | None:
+def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None = None) -> Operation | None:
     """Return how the fleet is to be run; None where no flag asks for anything."""
+    if replicas is not None and flags.prefill_replicas is not None:
+        raise InputError(
+            "--replicas: is not read beside --prefill-replicas and --decode-replicas, which say it for each kind"
+        )
     found = Operation(
         routing=routing_of(flags.routing),
         failures=tuple(failure_of(text) for text in flags.fail or ()),

@@ -101,12 +101,12 @@ def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
 
 
-def _record_of(annotation: Any) -> type[Record] | None:
+def record_of(annotation: Any) -> type[Record] | None:
     """Return the record inside an annotation such as ``list[Traffic] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return annotation
     for inner in getattr(annotation, "__args__", ()):
-        found = _record_of(inner)
+        found = record_of(inner)
         if found:
             return found
     return None
@@ -119,7 +119,7 @@ def _known_keys(model: type[Record], path: KeyPath) -> list[str]:
         if current is None or isinstance(part, int):
             continue
         key_field = current.model_fields.get(part)
-        current = _record_of(key_field.annotation) if key_field else None
+        current = record_of(key_field.annotation) if key_field else None
     return sorted(current.model_fields) if current else []
 
 

@@ -188,7 +188,7 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     for fit in measured:
         fits[fit.key] = _taken(fit, calibration, device, family, Path(path).name)
     note = "interrupted before all shapes were measured" if calibration.partial else ""
-    return Efficiency(device=machine.name, fits=fits, label="measured", note=note)
+    return Efficiency(device=machine.name, fits=fits, note=note)
 
 
 def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Efficiency, name: str) -> Fit:
