@@ -115,6 +115,17 @@ def test_engines_keep_every_vector_and_state_but_one_convolution_column(mixer, e
         assert part.held_elements < part.elements if columns else part.held_elements >= part.elements
 
 
+@pytest.mark.parametrize(("norms", "normed", "exchanged"), [("none", 0, 0), ("head", 1, 0), ("wide", 1, 1)])
+def test_norms_read_and_write_queries_and_keys_and_only_wide_ones_exchange_squares(norms, normed, exchanged):
+    of, network = device("h100"), network_of(Attention(8, 2, 64, 64, query_key_norms=norms))
+    rates = step_rates(network, of, efficiency_for(of), profile=profile("vllm"), kv_format="bf16").rates
+    costs = decode_step_costs(network, 16.0, 100.0, Sharding(tensor=2.0), 2.0, rates)
+    moved = sum(cost.moved_bytes for cost in costs if cost.operator == "query_key_norm")
+    sent = sum(cost.sent_bytes for cost in costs if cost.operator == "norm_exchange")
+    # 16 tokens, four query heads and one key head of 64 on a rank, two bytes in and out; two mean squares in fp32.
+    assert (moved, sent) == (normed * 16 * 5 * 64 * 2 * 2, exchanged * 16 * 2 * 4)
+
+
 @dataclass(frozen=True, slots=True)
 class Paired:
     """Caches a vector for each head and pair of tokens, and ten sums that every rank keeps."""

@@ -156,3 +156,6 @@ def test_one_sequence_starts_where_it_and_the_chunk_in_flight_fit():
     (_, fits, _), (_, short, _) = (packed_capacity(10.0 * n, layout, 1024.0, 512.0) for n in (most, most - 1))
     assert fits == 1.0
     assert short < 1.0
+    # Between steps it keeps its blocks, the pages of its windows and of its waiting tokens, and one more of each.
+    (_, _, each) = packed_capacity(10.0 * most, layout, 1024.0, 512.0)
+    assert each == 10.0 * (4 + 2 * (2 + 1) + (2 + 1))
