@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from capplan.calibrate.kernels import ELEMENT_BYTES
-from capplan.hardware.calibration import Machine, Measurement, Peaks
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 from capplan.readers.calibration.measured_device import tile_row_halvings
+from capplan.readers.calibration.record import Machine, Measurement, Peaks
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]

@@ -25,7 +25,7 @@ from capplan.cli.options import (
 from capplan.errors import InputError
 
 if TYPE_CHECKING:
-    from capplan.hardware.calibration import Calibration as Measured
+    from capplan.readers.calibration.record import Calibration as Measured
     from capplan.report.answer import Answer
 
 Files = Annotated[

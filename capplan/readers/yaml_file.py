@@ -1,13 +1,14 @@
 """YAML files, strictly: built from the parser's events, so that nothing in the file is ever executed.
 
 Plain scalars are read by the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
-text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line.
+text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line. What `yaml_text` writes
+is read back as it was.
 """
 
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -148,14 +149,21 @@ class _Reader:
         text = str(event.value)
         if event.style not in (None, ""):
             return text
-        if text in _NAMED:
-            return _NAMED[text]
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        number = float(text) if _FLOAT.fullmatch(text) else 0.0
-        if _NOT_FINITE.fullmatch(text) or not math.isfinite(number):
+        value = _plain_scalar(text)
+        if isinstance(value, float) and not math.isfinite(value):
             raise self.refuse(event, f"{text[:60]} is not a finite number; write a number or null")
-        return number if _FLOAT.fullmatch(text) else text
+        return value
+
+
+def _plain_scalar(text: str) -> str | int | float | bool | None:
+    """Return what a scalar without quotes stands for; what is not a finite number is NaN or infinite."""
+    if text in _NAMED:
+        return _NAMED[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NOT_FINITE.fullmatch(text):
+        return math.nan
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def parse_yaml(text: str, name: str) -> Document:
@@ -212,3 +220,59 @@ def read_yaml(
         held = "a list" if isinstance(document.value, list) else "a single value"
         raise InputError(f"{name}: is {held}; {kind} is 'key: value' lines")
     return document
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes a text that would be read as something else."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write a value that stands in several places each time."""
+        del data
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return the node of a text; a hash such as 1234567e8 is no number, a line break is escaped."""
+        style = '"' if not text.isprintable() else None if _plain_scalar(text) == text else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+class _ShortWriter(_Writer):
+    """Writes each mapping of a list on a line of its own."""
+
+    def represent_rows(self, items: list[Any]) -> yaml.SequenceNode:
+        """Return the node of a list."""
+        node = self.represent_sequence("tag:yaml.org,2002:seq", items)
+        for child in node.value:
+            child.flow_style = True
+        return node
+
+
+_Writer.add_representer(str, _Writer.represent_text)
+_ShortWriter.add_representer(list, _ShortWriter.represent_rows)
+
+
+def yaml_text(values: Mapping[str, Any], *, short: bool = True, width: int = 1_000_000) -> str:
+    """Return the YAML that `parse_yaml` reads back as these values.
+
+    Parameters
+    ----------
+    values : mappings, lists, texts, finite numbers, true, false and None
+    short : mappings that hold no others, and those in lists, take one line each
+    width : of a line before it is folded
+
+    Examples
+    --------
+    >>> print(yaml_text({"hash": "1234567e8", "rows": [{"size": {"m": 1.0}}]}), end="")
+    hash: '1234567e8'
+    rows:
+    - {size: {m: 1.0}}
+    """
+    text: str = yaml.dump(
+        dict(values),
+        Dumper=_ShortWriter if short else _Writer,
+        sort_keys=False,
+        allow_unicode=True,
+        width=width,
+        default_flow_style=None if short else False,
+    )
+    return text

@@ -1,10 +1,30 @@
-"""What was measured on one machine on one day, and the numbers fitted to it: plain records."""
+"""What was measured on one machine on one day, and the numbers fitted to it: the schema of a calibration file.
+
+The file is these records as YAML: names, order, what is allowed and which figures are rounded stand here alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, PlainSerializer
 
 SCHEMA_VERSION = 2
 """Of a calibration file; raised when a name changes its meaning or a part is added."""
+SIGNIFICANT_DIGITS = 6
+"""Of a rounded figure."""
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+Exact: TypeAlias = Annotated[float, PlainSerializer(float)]
+"""A figure that is written as it is."""
+Rounded: TypeAlias = Annotated[float, PlainSerializer(_rounded)]
+"""A figure of which a measurement tells so many digits."""
+ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
+Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,19 +35,19 @@ class Machine:
     """What torch calls it: cpu, cuda:0."""
     name: str
     """What the driver calls it, such as NVIDIA H200."""
-    uuid_hash: str
+    uuid_hash: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
     """First 12 hexadecimal digits of the SHA-256 of the device's UUID (of the processor's name on a CPU)."""
     driver: str | None
     cuda: str | None
     torch: str
     threads: int | None
     """Of a CPU; None on an accelerator."""
-    memory_bytes: float
+    memory_bytes: Annotated[Exact, Field(gt=0)]
     """What the driver reports."""
-    multiprocessors: int
+    multiprocessors: Annotated[int, Field(gt=0)]
     """Streaming multiprocessors; on a CPU the threads used."""
-    l2_bytes: float
-    tile_rows: Mapping[str, float] = field(default_factory=dict)
+    l2_bytes: Annotated[Exact, Field(gt=0)]
+    tile_rows: Mapping[str, Annotated[Exact, Field(gt=0)]] = field(default_factory=dict)
     """Rows of the smallest tile of a matrix product, by dtype; a dtype that is not named has those of GPU libraries."""
     clocks: Mapping[str, str] = field(default_factory=dict)
     """Clocks and power state that the driver showed, as it wrote them; never set by us."""
@@ -39,15 +59,15 @@ class Measurement:
 
     operator: str
     dtype: str
-    shape: Mapping[str, float]
-    seconds: float
-    """Median of the repeats."""
-    spread_fraction: float
+    shape: Mapping[str, Exact]
+    median_s: Positive
+    """Of the repeats."""
+    spread_fraction: ZeroOrMore
     """Half the distance of the quartiles, over the median."""
-    repeats: int
+    repeats: Annotated[int, Field(gt=0)]
     held_out: bool = False
     """True where the fit did not see it."""
-    fitted_s: float | None = None
+    fitted_s: Positive | None = None
     """What the fitted form says of this shape."""
 
 
@@ -55,10 +75,10 @@ class Measurement:
 class FittedNumber:
     """One number of a form, with the interval that the residuals leave it."""
 
-    value: float
-    low: float
+    value: Rounded
+    low: Rounded
     """Lower end of the 95 % interval."""
-    high: float
+    high: Rounded
     constrained: bool = True
     """False where the shapes do not tell this number, or it stands at the end of its range."""
 
@@ -67,11 +87,11 @@ class FittedNumber:
 class Score:
     """How well a fitted form describes one operator."""
 
-    points: int
-    held_out_points: int
-    median_ape: float
+    points: Annotated[int, Field(ge=0)]
+    held_out_points: Annotated[int, Field(ge=0)]
+    median_ape: ZeroOrMore
     """Median of |fitted / measured - 1| over the shapes of the fit."""
-    held_out_median_ape: float | None
+    held_out_median_ape: ZeroOrMore | None
     """The same over the shapes that the fit did not see; None without any."""
     remarks: tuple[str, ...] = ()
     """Where the form does not fit."""
@@ -79,33 +99,25 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """The numbers of one kernel in one dtype; several operators may share them."""
+    """The numbers of one kernel in one dtype, which several operators may share."""
 
-    kernel: str
-    """As efficiency files name it: matmul, attention, ..."""
-    dtype: str
     numbers: Mapping[str, FittedNumber]
-    scores: Mapping[str, Score]
-    """By operator."""
-
-    @property
-    def key(self) -> str:
-        """Name in files: kernel/dtype."""
-        return f"{self.kernel}/{self.dtype}"
+    operators: Mapping[str, Score]
+    """How well the form describes each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Best rates seen: what the fitted fractions are fractions of."""
 
-    memory_bytes_per_s: float
-    flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: Positive
+    flop_per_s: Mapping[str, Rounded]
     """By dtype."""
-    link_bytes_per_s: float | None = None
+    link_bytes_per_s: Positive | None = None
     """Best rate per rank and direction between the ranks of a group; None for one alone."""
-    ranks: int = 1
+    ranks: Annotated[int, Field(gt=0)] = 1
     """Ranks of the group."""
-    node_ranks: int = 1
+    node_ranks: Annotated[int, Field(gt=0)] = 1
     """Of them on this machine."""
 
 
@@ -113,21 +125,18 @@ class Peaks:
 class Calibration:
     """One run of the microbenchmarks."""
 
-    machine: Machine
     date: str
-    seconds: float
+    seconds: ZeroOrMore
     quick: bool
     partial: bool
     """True where it was interrupted, or ran out of its time."""
+    machine: Machine
     peaks: Peaks
-    fits: tuple[KernelFit, ...]
-    measurements: tuple[Measurement, ...]
-    remarks: tuple[str, ...] = ()
+    fitted: Mapping[str, KernelFit]
+    """By kernel/dtype, kernels as efficiency files name them: matmul, attention, ..."""
+    remarks: tuple[str, ...]
     """What was skipped or shrunk, and why."""
-
-    def fit_of(self, key: str) -> KernelFit | None:
-        """Return the fit called kernel/dtype; None where there is none."""
-        return next((fit for fit in self.fits if fit.key == key), None)
+    measurements: tuple[Measurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +148,13 @@ class ResultPoint:
     metric: str
     """tpot_s, ttft_s, e2e_s, or token_s: seconds per token of the whole replica."""
     model: str
-    concurrency: float | None
-    measured_s: float
-    before_s: float
+    concurrency: Exact | None
+    measured_s: Positive
+    before_s: Positive
     """Replayed with the numbers that the engine has here."""
-    after_s: float
+    after_s: Positive
     """Replayed with the refitted numbers."""
-    left_out_s: float
+    left_out_s: Positive
     """Replayed with numbers refitted without this result."""
 
 
@@ -163,14 +172,14 @@ class HostRefit:
     """With their parallelism."""
     numbers: Mapping[str, FittedNumber]
     """By field of `HostOverhead`."""
-    kept: Mapping[str, float]
+    kept: Mapping[str, Exact]
     """The fields that were not refitted."""
-    points: tuple[ResultPoint, ...]
-    before_median_ape: float
-    after_median_ape: float
-    left_out_median_ape: float
+    before_median_ape: ZeroOrMore
+    after_median_ape: ZeroOrMore
+    left_out_median_ape: ZeroOrMore
     date: str
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...]
+    points: tuple[ResultPoint, ...]
 
     @property
     def results(self) -> int:
