@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -19,6 +19,8 @@ from capplan.readers.text_file import MAX_BYTES, read_text
 
 MAX_NODES = 200_000
 """Values in one file, those behind an alias counted each time."""
+MOST_RESULT_NODES = 2_000_000
+"""The same in a file that a tool wrote."""
 MAX_DEPTH = 40
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -79,6 +81,9 @@ class _Reader:
 
     name: str
     events: Iterator[Any]
+    most_nodes: int = MAX_NODES
+    finite: bool = True
+    """Numbers that are not finite are refused."""
     nodes: int = 0
     lines: dict[KeyPath, int] = field(default_factory=dict)
     anchors: dict[str, _Anchor | None] = field(default_factory=dict)
@@ -88,10 +93,23 @@ class _Reader:
 
     def count(self, event: Any, nodes: int) -> None:
         self.nodes += nodes
-        if self.nodes > MAX_NODES:
+        if self.nodes > self.most_nodes:
             raise self.refuse(
-                event, f"holds more than {MAX_NODES:,} values, those behind aliases counted each time"
+                event, f"holds more than {self.most_nodes:,} values, those behind aliases counted each time"
             )
+
+    def documents(self, most: int) -> list[Any]:
+        """Return the value of each document in the stream."""
+        values: list[Any] = []
+        next(self.events)  # the start of the stream
+        while not isinstance(start := next(self.events), yaml.StreamEndEvent):
+            if len(values) == most:
+                raise self.refuse(start, "a second document starts here; keep one per file")
+            values.append(self.value(next(self.events), ()))
+            next(self.events)  # the end of the document
+        if not values:
+            raise InputError(f"{self.name}: is empty apart from comments")
+        return values
 
     def value(self, event: Any, path: KeyPath) -> Any:
         """Return the value that starts at an event."""
@@ -150,19 +168,19 @@ class _Reader:
         if event.style not in (None, ""):
             return text
         value = _plain_scalar(text)
-        if isinstance(value, float) and not math.isfinite(value):
+        if self.finite and isinstance(value, float) and not math.isfinite(value):
             raise self.refuse(event, f"{text[:60]} is not a finite number; write a number or null")
         return value
 
 
 def _plain_scalar(text: str) -> str | int | float | bool | None:
-    """Return what a scalar without quotes stands for; what is not a finite number is NaN or infinite."""
+    """Return what a scalar without quotes stands for."""
     if text in _NAMED:
         return _NAMED[text]
     if _INTEGER.fullmatch(text):
         return int(text)
     if _NOT_FINITE.fullmatch(text):
-        return math.nan
+        return float(text.replace(".", ""))
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
@@ -174,24 +192,36 @@ def parse_yaml(text: str, name: str) -> Document:
     >>> parse_yaml("a: {b: 141 GB, c: no}", "x.yaml").value
     {'a': {'b': '141 GB', 'c': 'no'}}
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    reader = _reader(text, name)
+    return Document(name, _values(reader, most=1)[0], reader.lines)
+
+
+def yaml_values(text: str, name: str) -> list[Any]:
+    """Return the value of each document in a YAML text that a tool wrote: large, and with numbers that are not finite.
+
+    Examples
+    --------
+    >>> yaml_values("{rate: .inf}", "x.yaml")
+    [{'rate': inf}]
+    """
+    reader = replace(_reader(text, name), most_nodes=MOST_RESULT_NODES, finite=False)
+    return _values(reader, most=len(text))
+
+
+def _reader(text: str, name: str) -> _Reader:
+    return _Reader(name, iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
+
+
+def _values(reader: _Reader, most: int) -> list[Any]:
+    """Return the value of each document, or the error that names file and line."""
     try:
-        events = iter(yaml.parse(text, Loader=loader))
-        reader = _Reader(name, events)
-        next(events)  # the start of the stream
-        if isinstance(next(events), yaml.StreamEndEvent):
-            raise InputError(f"{name}: is empty apart from comments")
-        value = reader.value(next(events), ())
-        next(events)  # the end of the document
-        if not isinstance(extra := next(events), yaml.StreamEndEvent):
-            raise reader.refuse(extra, "a second document starts here; keep one per file")
+        return reader.documents(most)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise InputError(f"{name}:{line} is not YAML ({error.problem or error.context})") from None
+        raise InputError(f"{reader.name}:{line} is not YAML ({error.problem or error.context})") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{name}: is not YAML ({str(error).splitlines()[0]})") from None
-    return Document(name, value, reader.lines)
+        raise InputError(f"{reader.name}: is not YAML ({str(error).splitlines()[0]})") from None
 
 
 def read_yaml(

@@ -1,8 +1,6 @@
-"""Open a result file whatever its container (JSON, JSON lines, YAML, CSV, gzip), and take checked values out of it."""
+"""The values of a result file whatever its container (JSON, JSON lines, YAML, CSV), and how they are checked."""
 
 import csv
-import gzip
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.readers.json_file import json_values
 from capplan.readers.results.record import Spread
+from capplan.readers.text_file import read_text
+from capplan.readers.yaml_file import yaml_values
+
+KIND = "a result of a benchmark"
 
 LARGEST_FILE_BYTES = 512 * 1024**2
 
@@ -129,56 +132,14 @@ def result_objects(path: str | Path) -> list[Any]:
     -------
     its top-level values in order; a JSON list is returned as its items
     """
-    file = Path(path)
-    text = _text(file)
-    if not text.strip():
-        raise InputError(f"{file}: the file is empty")
-    if file.name.removesuffix(".gz").endswith((".yaml", ".yml")):
-        return _yaml(file, text)
-    if file.name.removesuffix(".gz").endswith(".csv"):
-        return list(csv.DictReader(text.splitlines()))
-    return _json_values(file, text)
-
-
-def _text(file: Path) -> str:
-    try:
-        if file.is_dir():
-            raise InputError(f"{file} is a folder; name the result files in it")
-        if file.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{file} is larger than {LARGEST_FILE_BYTES // 1024**2} MiB; not a result file")
-        raw = file.read_bytes()
-        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file") from None
-    except (OSError, EOFError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file}: not a text file") from None
-
-
-def _yaml(file: Path, text: str) -> list[Any]:
-    import yaml
-
-    try:
-        return [value for value in yaml.load_all(text, Loader=yaml.CSafeLoader) if value is not None]
-    except yaml.YAMLError as error:
-        raise InputError(f"{file}: not YAML ({str(error).splitlines()[0]})") from None
-
-
-def _json_values(file: Path, text: str) -> list[Any]:
-    decoder = json.JSONDecoder()
-    values: list[Any] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
+    text = read_text(path, kind=KIND, max_bytes=LARGEST_FILE_BYTES, unpacked=True)
+    name = str(path)
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix in (".yaml", ".yml"):
+        return [value for value in yaml_values(text, name) if value is not None]
+    if suffix == ".csv":
         try:
-            value, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
-            line = text.count("\n", 0, position) + 1
-            raise InputError(
-                f"{file}: line {line} does not hold a complete JSON value; was the file cut short?"
-            ) from None
-        values.append(value)
-    return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else values
+            return list(csv.DictReader(text.splitlines()))
+        except csv.Error as error:
+            raise InputError(f"{name}: is not CSV ({error})") from None
+    return json_values(text, name)
