@@ -1,0 +1,42 @@
+"""ERNIE 4.5: dense and with experts."""
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import heads
+from capplan.families.parts.stacks import Dense, dense_decoder, dense_mlp, mixture, sparse_decoder
+from capplan.model.network import Network
+
+
+def _traits(config: Config) -> Dense:
+    bias = config.flag("use_bias", default=False)
+    return Dense(qkv_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
+
+
+def read_ernie(config: Config, name: str) -> Network:
+    """Return a dense ERNIE 4.5."""
+    return dense_decoder(config, name, _traits(config), shape=heads(config, default_head_dim=128))
+
+
+def read_ernie_moe(config: Config, name: str) -> Network:
+    """Return an ERNIE 4.5 with experts; the balancing bias of the router counts as a parameter there."""
+    shape = heads(config)
+    layers = config.layers()
+    width = config.dimension("moe_intermediate_size")
+    traits = _traits(config)
+    sparse = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("moe_num_experts"),
+        per_token=config.dimension("moe_k"),
+        intermediate=width,
+        shared=config.count("moe_num_shared_experts") * width,
+        router_bias=True,
+    )
+    first = config.count("moe_layer_start_index", default=1)
+    last = config.optional("moe_layer_end_index", least=-1)
+    last = layers - 1 if last is None or last < 0 else last
+    step = config.dimension("moe_layer_interval") if config.has("moe_layer_interval") else 1
+    is_sparse = [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]
+    dense = dense_mlp(config, shape, traits) if not all(is_sparse) else sparse
+    return sparse_decoder(
+        config, name, traits, [sparse if mixed else dense for mixed in is_sparse], shape=shape
+    )
