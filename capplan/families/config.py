@@ -179,6 +179,13 @@ class Config:
         path = f"{self.section_path}{key}."
         return Config(value, self.place, path, self.keys_used, self.notes)
 
+    def needed_section(self, *keys: str) -> "Config":
+        """Return a nested object without which the network is not known."""
+        section = self.section(*keys)
+        if section is None:
+            raise self.missing(*keys)
+        return section
+
     def divisible(self, name: str, number: int, divisor_name: str, divisor: int) -> int:
         """Return number / divisor, which has to be whole."""
         if divisor == 0 or number % divisor:

@@ -55,7 +55,7 @@ _READERS = {
     "starcoder2": "attention.gpt.read_starcoder2",
     "dbrx": "attention.gpt.read_dbrx",
     "gpt_oss": "attention.gpt_oss.read_gpt_oss",
-    "granite": "attention.granite.read_granite",
+    "granite": "attention.llama.read_llama",
     "granitemoe": "attention.granite.read_granite_moe",
     "granitemoeshared": "attention.granite.read_granite_moe",
     "llava_next": "attention.granite.read_llava_next",
@@ -174,8 +174,8 @@ def family(model_type: str) -> Family | None:
 
     Examples
     --------
-    >>> family("granite").__name__
-    'read_granite'
+    >>> family("olmoe").__name__
+    'read_olmoe'
     """
     place = _READERS.get(model_type)
     if place is None:

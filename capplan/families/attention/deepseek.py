@@ -1,7 +1,5 @@
 """DeepSeek V2, V3, V3.2 and those built like them: Kimi K2, GLM-4.7 Flash, GLM-5, LongCat Flash, dots.llm1."""
 
-from dataclasses import replace
-
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Part,
@@ -12,15 +10,16 @@ from capplan.families.parts.blocks import (
     latent_attention,
     routed,
     router,
-    with_vision,
+    with_tower,
 )
 from capplan.families.parts.stacks import (
-    Dense,
+    Traits,
+    block_decoder,
     deepseek_mixture,
     dense_mlp,
     layer_windows,
     parts_after,
-    sparse_decoder,
+    with_next_token_layers,
 )
 from capplan.families.parts.vision import moonvit
 from capplan.model.network import Layer, Network
@@ -77,28 +76,9 @@ def _reuses_index(config: Config, layers: int) -> list[bool]:
     return [kind == "shared" for kind in kinds[:layers]]
 
 
-def with_next_token_layers(config: Config, network: Network, last: Layer) -> Network:
-    """Return the network with its multi-token-prediction layers: a layer like the last, a merge, two norms, a norm."""
-    count = config.count("num_nextn_predict_layers")
-    if not count:
-        return network
-    hidden = network.hidden_size
-    dense = (
-        sum(p.parameters for p in last.projections) + last.norm_parameters + 2 * hidden * hidden + 3 * hidden
-    )
-    experts = replace(last.experts, experts=last.experts.experts * count) if last.experts else None
-    total = count * (dense + (last.experts.parameters if last.experts else 0))
-    return replace(network, mtp_parameters=total, mtp_experts=experts)
-
-
 def read_kimi_k25(config: Config, name: str) -> Network:
     """Return a Kimi K2.5 or later: Kimi K2 with a MoonViT vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_latent(text, name)
-    vision = config.section("vision_config")
-    return with_vision(network, config, moonvit(vision, network.hidden_size) if vision else 0)
+    return with_tower(read_latent(config.needed_section("text_config"), name), config, moonvit)
 
 
 def read_longcat(config: Config, name: str) -> Network:
@@ -133,13 +113,13 @@ def read_dots1(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     sparse = deepseek_mixture(config, shape.hidden_size)
-    traits = Dense(qkv_bias=bias, output_bias=bias, head_norms=True)
+    traits = Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
     first = config.count("first_k_dense_replace")
     dense = dense_mlp(config, shape, traits) if first else sparse
     window = config.optional("sliding_window", least=0) or None
     from_layer = config.count("max_window_layers", default=layers)
     sliding = [window is not None and i >= from_layer for i in range(layers)]
-    return sparse_decoder(
+    return block_decoder(
         config,
         name,
         traits,

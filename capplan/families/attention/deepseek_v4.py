@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from capplan.families.attention.deepseek import with_next_token_layers
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Part, decoder, gated_mlp, routed, router
+from capplan.families.parts.stacks import with_next_token_layers
 from capplan.model.network import CompressedAttention, Layer, Network, Projection
 
 _KINDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
@@ -28,9 +28,13 @@ def read_deepseek_v4(config: Config, name: str) -> Network:
     streams = config.dimension("hc_mult", default=4)
     head = streams * streams * hidden + streams + 1
     config.notes.append(_UNCALIBRATED)
-    network = decoder(config, name, [made[ratio] for ratio in ratios], hidden=hidden, other_parameters=head)
+    network = decoder(config, name, [made[ratio] for ratio in ratios], hidden=hidden)
     network = with_next_token_layers(config, network, made[0])
-    return replace(network, mtp_parameters=network.mtp_parameters + head * (network.mtp_parameters > 0))
+    return replace(
+        network,
+        other_parameters=head,
+        mtp_parameters=network.mtp_parameters + head * (network.mtp_parameters > 0),
+    )
 
 
 def _entry_tokens(config: Config, layers: int) -> list[int]:

@@ -2,18 +2,18 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Dense, dense_decoder, dense_mlp, mixture, sparse_decoder
+from capplan.families.parts.stacks import Traits, block_decoder, mixture, parts_by_layer
 from capplan.model.network import Network
 
 
-def _traits(config: Config) -> Dense:
+def _traits(config: Config) -> Traits:
     bias = config.flag("use_bias", default=False)
-    return Dense(qkv_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
+    return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
 
 
 def read_ernie(config: Config, name: str) -> Network:
     """Return a dense ERNIE 4.5."""
-    return dense_decoder(config, name, _traits(config), shape=heads(config, default_head_dim=128))
+    return block_decoder(config, name, _traits(config), shape=heads(config, default_head_dim=128))
 
 
 def read_ernie_moe(config: Config, name: str) -> Network:
@@ -36,7 +36,5 @@ def read_ernie_moe(config: Config, name: str) -> Network:
     last = layers - 1 if last is None or last < 0 else last
     step = config.dimension("moe_layer_interval") if config.has("moe_layer_interval") else 1
     is_sparse = [(i + 1) % step == 0 and first <= i <= last for i in range(layers)]
-    dense = dense_mlp(config, shape, traits) if not all(is_sparse) else sparse
-    return sparse_decoder(
-        config, name, traits, [sparse if mixed else dense for mixed in is_sparse], shape=shape
-    )
+    parts = parts_by_layer(config, shape, traits, sparse, is_sparse)
+    return block_decoder(config, name, traits, parts, shape=shape)

@@ -3,13 +3,12 @@
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
 from capplan.families.parts.stacks import (
-    Dense,
-    dense_decoder,
+    Traits,
+    block_decoder,
     dense_mlp,
     layer_windows,
     mixture,
     parts_after,
-    sparse_decoder,
 )
 from capplan.model.network import Network
 
@@ -34,7 +33,7 @@ def read_exaone4(config: Config, name: str) -> Network:
     windows: tuple[int | None, ...] = (None,) * layers
     if window:
         windows = layer_windows(config, layers, window, default=_slides(config, layers))
-    return dense_decoder(config, name, Dense(head_norms=True), windows=windows)
+    return block_decoder(config, name, Traits(head_norms=True), windows=windows)
 
 
 def read_exaone_moe(config: Config, name: str) -> Network:
@@ -50,7 +49,7 @@ def read_exaone_moe(config: Config, name: str) -> Network:
         intermediate=width,
         shared=config.count("num_shared_experts", default=1) * width,
     )
-    traits = Dense(head_norms=True)
+    traits = Traits(head_norms=True)
     parts = parts_after(
         config,
         dense_mlp(config, shape, traits),
@@ -60,4 +59,4 @@ def read_exaone_moe(config: Config, name: str) -> Network:
     )
     window = config.optional("sliding_window", least=0) or None
     windows = layer_windows(config, layers, window, default=_slides(config, layers)) if window else None
-    return sparse_decoder(config, name, traits, parts, shape=shape, windows=windows)
+    return block_decoder(config, name, traits, parts, shape=shape, windows=windows)

@@ -1,8 +1,8 @@
 """Gemma 1, 2 and 3: wide heads, tied embeddings, from Gemma 2 on four norms and alternating windows."""
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Heads, heads, with_vision
-from capplan.families.parts.stacks import Dense, dense_decoder, layer_windows
+from capplan.families.parts.blocks import Heads, heads, with_tower
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
 from capplan.families.parts.vision import siglip
 from capplan.model.network import Network
 
@@ -27,8 +27,8 @@ def _heads(config: Config) -> Heads:
 def read_gemma(config: Config, name: str) -> Network:
     """Return a Gemma 1."""
     bias = config.flag("attention_bias", default=False)
-    return dense_decoder(
-        config, name, Dense(qkv_bias=bias, output_bias=bias, tied=True), shape=_heads(config)
+    return block_decoder(
+        config, name, Traits(qkv_bias=bias, output_bias=bias, tied=True), shape=_heads(config)
     )
 
 
@@ -38,8 +38,8 @@ def read_gemma2(config: Config, name: str) -> Network:
     layers = config.layers()
     window = config.dimension("sliding_window", default=4096)
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
-    traits = Dense(qkv_bias=bias, output_bias=bias, norms=4, tied=True)
-    return dense_decoder(config, name, traits, shape=_heads(config), windows=windows)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, tied=True)
+    return block_decoder(config, name, traits, shape=_heads(config), windows=windows)
 
 
 def with_defaults(config: Config, defaults: dict[str, int]) -> Config:
@@ -60,15 +60,10 @@ def read_gemma3_text(config: Config, name: str) -> Network:
     pattern = full.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
     default = [(i + 1) % pattern != 0 for i in range(layers)]
     windows = layer_windows(full, layers, full.optional("sliding_window"), default=default)
-    traits = Dense(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
-    return dense_decoder(full, name, traits, windows=windows)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
+    return block_decoder(full, name, traits, windows=windows)
 
 
 def read_gemma3(config: Config, name: str) -> Network:
     """Return a Gemma 3 with its SigLIP vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_gemma3_text(text, name)
-    vision = config.section("vision_config")
-    return with_vision(network, config, siglip(vision, network.hidden_size) if vision else 0)
+    return with_tower(read_gemma3_text(config.needed_section("text_config"), name), config, siglip)

@@ -11,6 +11,7 @@ from capplan.families.parts.blocks import (
     decoder,
     gated_mlp,
     qkv,
+    with_tower,
     with_vision,
 )
 from capplan.families.parts.stacks import layer_windows, mixture
@@ -224,11 +225,7 @@ def read_gemma4_text(config: Config, name: str) -> Network:
 
 def read_gemma4(config: Config, name: str) -> Network:
     """Return a Gemma 4 with its vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_gemma4_text(text, name)
+    network = read_gemma4_text(config.needed_section("text_config"), name)
     if config.has("audio_config"):
         config.notes.append("the audio tower is not counted")
-    vision = config.section("vision_config")
-    return with_vision(network, config, gemma4_vision(vision, network.hidden_size) if vision else 0)
+    return with_tower(network, config, gemma4_vision)

@@ -1,16 +1,15 @@
 """ChatGLM, GLM-4 and GLM-4.5: dense, and with experts."""
 
-from capplan.families.attention.deepseek import with_next_token_layers
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Heads, decoder, heads, with_vision
+from capplan.families.parts.blocks import Heads, decoder, heads, with_tower
 from capplan.families.parts.stacks import (
-    Dense,
+    Traits,
     block,
+    block_decoder,
     deepseek_mixture,
-    dense_decoder,
     dense_mlp,
     parts_after,
-    sparse_decoder,
+    with_next_token_layers,
 )
 from capplan.families.parts.vision import glm4v_vision
 from capplan.model.network import Network
@@ -22,14 +21,14 @@ def read_glm(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=True)
     norms = 2 if older else 4
     shape = heads(config, default_head_dim=128)
-    return dense_decoder(config, name, Dense(qkv_bias=bias, norms=norms), shape=shape)
+    return block_decoder(config, name, Traits(qkv_bias=bias, norms=norms), shape=shape)
 
 
 def read_glm4_moe(config: Config, name: str) -> Network:
     """Return a GLM-4.5 or 4.6: dense layers first, then shared and routed experts."""
     shape = heads(config)
     layers = config.layers()
-    traits = Dense(
+    traits = Traits(
         qkv_bias=config.flag("attention_bias", default=config.model_type == "glm4v_moe_text"),
         head_norms=config.flag("use_qk_norm", default=False),
     )
@@ -37,18 +36,14 @@ def read_glm4_moe(config: Config, name: str) -> Network:
     first = config.count("first_k_dense_replace", default=0 if config.model_type == "solar_open" else 1)
     dense = dense_mlp(config, shape, traits) if first else sparse
     parts = parts_after(config, dense, sparse, layers, first)
-    network = sparse_decoder(config, name, traits, parts, shape=shape)
+    network = block_decoder(config, name, traits, parts, shape=shape)
     return with_next_token_layers(config, network, network.layers[-1])
 
 
 def read_glm4v_moe(config: Config, name: str) -> Network:
     """Return a GLM-4.5V or 4.6V: GLM-4.5 Air with a vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_glm4_moe(text, name)
-    vision = config.section("vision_config")
-    return with_vision(network, config, glm4v_vision(vision) if vision else 0)
+    network = read_glm4_moe(config.needed_section("text_config"), name)
+    return with_tower(network, config, lambda vision, _: glm4v_vision(vision))
 
 
 def read_chatglm(config: Config, name: str) -> Network:
@@ -64,7 +59,7 @@ def read_chatglm(config: Config, name: str) -> Network:
     kv_heads = config.dimension("multi_query_group_num") if shared else query_heads
     config.divisible("num_attention_heads", query_heads, "multi_query_group_num", kv_heads)
     bias = config.flag("add_bias_linear", default=False)
-    traits = Dense(
+    traits = Traits(
         qkv_bias=bias or config.flag("add_qkv_bias", default=False), output_bias=bias, mlp_bias=bias
     )
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)

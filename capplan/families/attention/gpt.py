@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, decoder, heads, plain_mlp
-from capplan.families.parts.stacks import Dense, block, dense_decoder, layer_windows, mixture
+from capplan.families.parts.stacks import Traits, block, block_decoder, layer_windows, mixture
 from capplan.model.network import Layer, Network, Projection
 
-_BIASED = Dense(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True)
+_BIASED = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norm_bias=True)
 
 
 def _even_heads(config: Config, hidden: int, *keys: str, kv_heads: int | None = None) -> Heads:
@@ -17,7 +17,7 @@ def _even_heads(config: Config, hidden: int, *keys: str, kv_heads: int | None = 
     return Heads(hidden, query_heads, kv_heads or query_heads, head_dim, head_dim)
 
 
-def _plain_layer(config: Config, shape: Heads, traits: Dense, *keys: str) -> Layer:
+def _plain_layer(config: Config, shape: Heads, traits: Traits, *keys: str) -> Layer:
     """Return a layer whose feed-forward is four times the width where no key says otherwise."""
     intermediate = (config.optional(*keys) if keys else None) or 4 * shape.hidden_size
     return block(shape, traits, (plain_mlp(shape.hidden_size, intermediate, bias=traits.mlp_bias), None))
@@ -123,7 +123,7 @@ def read_mpt(config: Config, name: str) -> Network:
     kv_heads = attention_config.optional("kv_n_heads") if attention_config else None
     shape = _even_heads(config, hidden, "n_heads", "num_attention_heads", kv_heads=kv_heads)
     intermediate = hidden * config.dimension("expansion_ratio", default=4)
-    layer = block(shape, Dense(gated=False), (plain_mlp(hidden, intermediate), None))
+    layer = block(shape, Traits(gated=False), (plain_mlp(hidden, intermediate), None))
     layers = config.layers("n_layers", "num_hidden_layers")
     return decoder(config, name, [layer] * layers, hidden=hidden, tied_default=True)
 
@@ -133,7 +133,7 @@ def read_starcoder2(config: Config, name: str) -> Network:
     bias = config.flag("use_bias", default=True)
     traits = replace(_BIASED, qkv_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
     windows = layer_windows(config, config.layers(), config.optional("sliding_window", least=0) or None)
-    return dense_decoder(config, name, traits, shape=heads(config), windows=windows)
+    return block_decoder(config, name, traits, shape=heads(config), windows=windows)
 
 
 def read_falcon(config: Config, name: str) -> Network:
@@ -153,7 +153,7 @@ def read_falcon(config: Config, name: str) -> Network:
     norms = 1 if parallel else 2
     if new:
         norms = config.optional("num_ln_in_parallel_attn") or 2
-    traits = Dense(qkv_bias=bias, output_bias=bias, gated=False, norms=norms, norm_bias=True)
+    traits = Traits(qkv_bias=bias, output_bias=bias, gated=False, norms=norms, norm_bias=True)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     intermediate = config.optional("ffn_hidden_size") or 4 * hidden
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=bias), None))
@@ -172,9 +172,7 @@ def read_dbrx(config: Config, name: str) -> Network:
     hidden = config.dimension("d_model")
     query_heads = config.dimension("n_heads", most=100_000)
     head_dim = config.divisible("d_model", hidden, "n_heads", query_heads)
-    attending, feeding = config.section("attn_config"), config.section("ffn_config")
-    if attending is None or feeding is None:
-        raise config.missing("attn_config" if attending is None else "ffn_config")
+    attending, feeding = config.needed_section("attn_config"), config.needed_section("ffn_config")
     kv_heads = attending.dimension("kv_n_heads")
     config.divisible("n_heads", query_heads, "attn_config.kv_n_heads", kv_heads)
     part = mixture(
@@ -184,5 +182,5 @@ def read_dbrx(config: Config, name: str) -> Network:
         per_token=feeding.dimension("moe_top_k"),
         intermediate=feeding.dimension("ffn_hidden_size"),
     )
-    layer = block(Heads(hidden, query_heads, kv_heads, head_dim, head_dim), Dense(), part)
+    layer = block(Heads(hidden, query_heads, kv_heads, head_dim, head_dim), Traits(), part)
     return decoder(config, name, [layer] * config.layers("n_layers"), hidden=hidden)

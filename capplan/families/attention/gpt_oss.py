@@ -2,7 +2,7 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Dense, layer_windows, mixture, sparse_decoder
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
 from capplan.model.network import Network
 
 
@@ -22,5 +22,5 @@ def read_gpt_oss(config: Config, name: str) -> Network:
     )
     window = config.dimension("sliding_window", default=128)
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
-    traits = Dense(qkv_bias=bias, output_bias=bias, sinks=True)
-    return sparse_decoder(config, name, traits, [part] * layers, shape=shape, windows=windows)
+    traits = Traits(qkv_bias=bias, output_bias=bias, sinks=True)
+    return block_decoder(config, name, traits, [part] * layers, shape=shape, windows=windows)

@@ -1,18 +1,11 @@
-"""Granite: Llama with scalar multipliers, dense or with experts, and Granite Vision (LLaVA-NeXT)."""
+"""Granite with experts, and Granite Vision (LLaVA-NeXT); the dense Granite is a Llama with scalar multipliers."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads, with_vision
-from capplan.families.parts.stacks import Dense, dense_decoder, mixture, sparse_decoder
+from capplan.families.parts.stacks import Traits, block_decoder, mixture
 from capplan.families.parts.vision import siglip
 from capplan.families.registry import family
 from capplan.model.network import Network
-
-
-def read_granite(config: Config, name: str) -> Network:
-    """Return a dense Granite."""
-    bias = config.flag("attention_bias", default=False)
-    traits = Dense(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
-    return dense_decoder(config, name, traits)
 
 
 def read_granite_moe(config: Config, name: str) -> Network:
@@ -27,16 +20,14 @@ def read_granite_moe(config: Config, name: str) -> Network:
         intermediate=config.dimension("intermediate_size"),
         shared=config.count("shared_intermediate_size"),
     )
-    return sparse_decoder(
-        config, name, Dense(qkv_bias=bias, output_bias=bias), [part] * config.layers(), shape=shape
+    return block_decoder(
+        config, name, Traits(qkv_bias=bias, output_bias=bias), [part] * config.layers(), shape=shape
     )
 
 
 def read_llava_next(config: Config, name: str) -> Network:
     """Return the text model with tower and projector counted; the projector reads several layers of the tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
+    text = config.needed_section("text_config")
     read = family(text.model_type)
     if read is None or text.model_type == "llava_next":
         raise text.error("model_type", f"{text.model_type!r} is not modelled")

@@ -3,24 +3,23 @@
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Part, heads
 from capplan.families.parts.stacks import (
-    Dense,
-    dense_decoder,
+    Traits,
+    block_decoder,
     dense_mlp,
     mixture,
     parts_after,
-    sparse_decoder,
 )
 from capplan.model.network import Network
 
 
-def _traits(config: Config) -> Dense:
+def _traits(config: Config) -> Traits:
     bias = config.flag("attention_bias", default=False)
-    return Dense(qkv_bias=bias, output_bias=bias, head_norms=True)
+    return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
 
 
 def read_hunyuan_dense(config: Config, name: str) -> Network:
     """Return a dense Hunyuan: a norm on each head of queries and keys."""
-    return dense_decoder(config, name, _traits(config))
+    return block_decoder(config, name, _traits(config))
 
 
 def read_hunyuan_moe(config: Config, name: str) -> Network:
@@ -46,7 +45,7 @@ def read_hunyuan_moe(config: Config, name: str) -> Network:
                 shared=beside * width,
             )
         parts.append(made[key])
-    return sparse_decoder(config, name, _traits(config), parts, shape=shape)
+    return block_decoder(config, name, _traits(config), parts, shape=shape)
 
 
 def read_hy3(config: Config, name: str) -> Network:
@@ -65,4 +64,4 @@ def read_hy3(config: Config, name: str) -> Network:
     traits = _traits(config)
     dense = dense_mlp(config, shape, traits)
     parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))
-    return sparse_decoder(config, name, traits, parts, shape=shape)
+    return block_decoder(config, name, traits, parts, shape=shape)

@@ -1,8 +1,8 @@
 """Llama 4: chunked attention in three of four layers, experts in all or in every second layer."""
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import decoder, heads, with_vision
-from capplan.families.parts.stacks import Dense, block, dense_mlp, mixture
+from capplan.families.parts.blocks import decoder, heads, with_tower
+from capplan.families.parts.stacks import Traits, block, dense_mlp, mixture
 from capplan.families.parts.vision import llama4_vision
 from capplan.model.network import Layer, Network
 
@@ -26,7 +26,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     shape = heads(config, default_head_dim=128)
     layers = config.layers()
-    traits = Dense(qkv_bias=bias, output_bias=bias)
+    traits = Traits(qkv_bias=bias, output_bias=bias)
     width = config.dimension("intermediate_size")
     mixed = mixture(
         config,
@@ -55,11 +55,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
 
 def read_llama4(config: Config, name: str) -> Network:
     """Return a Llama 4 with its vision tower, where the file describes one."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_llama4_text(text, name)
-    vision = config.section("vision_config")
-    if vision is None:
+    network = read_llama4_text(config.needed_section("text_config"), name)
+    if not config.has("vision_config"):
         config.notes.append("no vision_config: the vision tower is not counted")
-    return with_vision(network, config, llama4_vision(vision, network.hidden_size) if vision else 0)
+    return with_tower(network, config, llama4_vision)

@@ -5,22 +5,21 @@ from dataclasses import replace
 from capplan.families.attention.qwen import read_qwen2
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, Part, decoder, heads
-from capplan.families.parts.stacks import Dense, block, deepseek_mixture, dense_mlp
+from capplan.families.parts.stacks import (
+    Traits,
+    block,
+    deepseek_mixture,
+    parts_by_layer,
+    with_next_token_layers,
+)
 from capplan.model.network import Layer, Network
 
 
 def read_mimo(config: Config, name: str) -> Network:
     """Return a MiMo-7B: a Qwen 2 with a multi-token-prediction layer."""
     network = read_qwen2(config, name)
-    count = config.count("num_nextn_predict_layers")
-    hidden = network.hidden_size
-    last = network.layers[-1]
-    one = (
-        sum(p.parameters for p in last.projections) + last.norm_parameters + 2 * hidden * hidden + 3 * hidden
-    )
-    return replace(
-        network, mtp_parameters=count * one, notes=tuple(config.notes), keys_used=tuple(config.keys_used)
-    )
+    network = with_next_token_layers(config, network, network.layers[-1])
+    return replace(network, keys_used=tuple(config.keys_used))
 
 
 def _parts(config: Config, shape: Heads, layers: int) -> list[Part]:
@@ -32,8 +31,7 @@ def _parts(config: Config, shape: Heads, layers: int) -> list[Part]:
         is_mixed = [i > 0 for i in range(layers)]
     else:
         is_mixed = [flag != 0 for flag in config.per_layer("moe_layer_freq", layers=layers)]
-    dense = dense_mlp(config, shape, Dense()) if not all(is_mixed) else mixed
-    return [mixed if sparse else dense for sparse in is_mixed]
+    return parts_by_layer(config, shape, Traits(), mixed, is_mixed)
 
 
 def _sliding(config: Config, layers: int) -> list[bool]:
@@ -57,8 +55,8 @@ def read_mimo_v2_flash(config: Config, name: str) -> Network:
     )
     window = config.dimension("sliding_window")
     bias = config.flag("attention_bias", default=False)
-    full_traits = Dense(qkv_bias=bias, sinks=config.flag("add_full_attention_sink_bias", default=False))
-    slide_traits = Dense(qkv_bias=bias, sinks=config.flag("add_swa_attention_sink_bias", default=True))
+    full_traits = Traits(qkv_bias=bias, sinks=config.flag("add_full_attention_sink_bias", default=False))
+    slide_traits = Traits(qkv_bias=bias, sinks=config.flag("add_swa_attention_sink_bias", default=True))
     made: dict[tuple[int, bool], Layer] = {}
     stack = []
     for part, sliding in zip(_parts(config, full, layers), _sliding(config, layers), strict=True):

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import decoder, gated_mlp, heads, with_vision
-from capplan.families.parts.stacks import Dense, block, mixture, sparse_decoder
+from capplan.families.parts.blocks import decoder, gated_mlp, heads, with_tower
+from capplan.families.parts.stacks import Traits, block, block_decoder, mixture
 from capplan.families.parts.vision import minimax_vision
 from capplan.model.network import Attention, Layer, Network, Projection
 
@@ -22,8 +22,8 @@ def read_minimax_m2(config: Config, name: str) -> Network:
     )
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")
-    traits = Dense(wide_norms=config.flag("use_qk_norm", default=True))
-    return sparse_decoder(config, name, traits, [part] * config.layers(), shape=shape)
+    traits = Traits(wide_norms=config.flag("use_qk_norm", default=True))
+    return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)
 
 
 def _sparse_attention(layer: Layer, config: Config, hidden: int) -> Layer:
@@ -66,7 +66,7 @@ def read_minimax_m3(config: Config, name: str) -> Network:
     indexed = (
         indexing.per_layer("sparse_attention_freq", layers=layers, default=0) if indexing else (0,) * layers
     )
-    traits = Dense(head_norms=config.flag("use_qk_norm", default=True))
+    traits = Traits(head_norms=config.flag("use_qk_norm", default=True))
     made: dict[tuple[bool, bool], Layer] = {}
     stack = []
     for routed, chooses in zip(sparse_layers, indexed, strict=True):
@@ -80,10 +80,5 @@ def read_minimax_m3(config: Config, name: str) -> Network:
 
 def read_minimax_m3_vl(config: Config, name: str) -> Network:
     """Return a MiniMax M3 with its vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
-    network = read_minimax_m3(text, name)
-    vision = config.section("vision_config")
-    size = minimax_vision(vision, config, network.hidden_size) if vision else 0
-    return with_vision(network, config, size)
+    network = read_minimax_m3(config.needed_section("text_config"), name)
+    return with_tower(network, config, lambda vision, hidden: minimax_vision(vision, config, hidden))

@@ -2,8 +2,8 @@
 
 from capplan.families.attention.deepseek import read_latent
 from capplan.families.config import Config
-from capplan.families.parts.blocks import heads, with_vision
-from capplan.families.parts.stacks import Dense, dense_decoder, layer_windows, mixture, sparse_decoder
+from capplan.families.parts.blocks import heads, with_tower
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
 from capplan.families.parts.vision import pixtral
 from capplan.model.network import Network
 
@@ -19,14 +19,14 @@ def read_mistral(config: Config, name: str) -> Network:
             f"{config.section_path}sliding_window is missing: {window}, as in Mistral 7B v0.1"
         )
     windows = layer_windows(config, config.layers(), window or None)
-    return dense_decoder(config, name, Dense(), windows=windows)
+    return block_decoder(config, name, Traits(), windows=windows)
 
 
 def read_ministral3(config: Config, name: str) -> Network:
     """Return a Ministral 3, from its text section where it has one."""
     text = config.section("text_config")
     if text is None:
-        return dense_decoder(config, name, Dense())
+        return block_decoder(config, name, Traits())
     if config.has("vision_config"):
         config.notes.append("the vision tower is not counted: model_type names the text model")
     return read_mistral(text, name)
@@ -34,14 +34,10 @@ def read_ministral3(config: Config, name: str) -> Network:
 
 def read_mistral3(config: Config, name: str) -> Network:
     """Return a Mistral with a Pixtral vision tower."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
+    text = config.needed_section("text_config")
     kind = text.text("model_type", default="mistral")
     network = read_mistral4(text, name) if kind == "mistral4" else read_mistral(text, name)
-    vision = config.section("vision_config")
-    size = pixtral(vision, network.hidden_size, config) if vision else 0
-    return with_vision(network, config, size)
+    return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
 
 
 def read_mixtral(config: Config, name: str) -> Network:
@@ -56,7 +52,7 @@ def read_mixtral(config: Config, name: str) -> Network:
         intermediate=config.dimension("intermediate_size"),
     )
     windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
-    return sparse_decoder(config, name, Dense(), [part] * layers, shape=shape, windows=windows)
+    return block_decoder(config, name, Traits(), [part] * layers, shape=shape, windows=windows)
 
 
 def read_mistral4(config: Config, name: str) -> Network:

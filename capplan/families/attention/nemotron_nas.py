@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import attention, attention_output, decoder, gated_mlp, heads, qkv
-from capplan.families.parts.stacks import Dense, block, dense_mlp
+from capplan.families.parts.stacks import Traits, block, dense_mlp
 from capplan.model.network import Layer, Mixer, Network, Projection
 
 
@@ -20,10 +20,7 @@ def _block(config: Config, entry: Config, hidden: int, query_heads: int, head_di
     mixers: tuple[Mixer, ...] = ()
     matmuls: tuple[Projection, ...] = ()
     norms = 0
-    mixing = entry.section("attention")
-    feeding = entry.section("ffn")
-    if mixing is None or feeding is None:
-        raise entry.missing("attention" if mixing is None else "ffn")
+    mixing, feeding = entry.needed_section("attention"), entry.needed_section("ffn")
     if not mixing.flag("no_op", default=False):
         norms += hidden
         if mixing.flag("replace_with_linear", default=False):
@@ -75,9 +72,9 @@ def read_decilm(config: Config, name: str) -> Network:
     layers = config.layers()
     kv_heads = config.per_layer("num_key_value_heads_per_layer", layers=layers)
     usual = heads(config)
-    part = dense_mlp(config, usual, Dense())
+    part = dense_mlp(config, usual, Traits())
     stack = []
     for count in kv_heads:
         config.divisible("num_attention_heads", usual.query_heads, "num_key_value_heads_per_layer", count)
-        stack.append(block(replace(usual, kv_heads=count), Dense(), part))
+        stack.append(block(replace(usual, kv_heads=count), Traits(), part))
     return decoder(config, name, stack, hidden=usual.hidden_size)

@@ -2,14 +2,14 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Dense, dense_decoder, layer_windows, mixture, sparse_decoder
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
 from capplan.model.network import Network
 
 
 def read_olmo(config: Config, name: str) -> Network:
     """Return an OLMo 1, whose norms have no parameters."""
     bias = config.flag("attention_bias", default=False)
-    return dense_decoder(config, name, Dense(qkv_bias=bias, output_bias=bias, norms=0, final_norm=False))
+    return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias, norms=0, final_norm=False))
 
 
 def read_olmo2(config: Config, name: str) -> Network:
@@ -22,8 +22,8 @@ def read_olmo2(config: Config, name: str) -> Network:
         windows = layer_windows(
             config, layers, config.dimension("sliding_window", default=4096), default=default
         )
-    return dense_decoder(
-        config, name, Dense(qkv_bias=bias, output_bias=bias, wide_norms=True), windows=windows
+    return block_decoder(
+        config, name, Traits(qkv_bias=bias, output_bias=bias, wide_norms=True), windows=windows
     )
 
 
@@ -38,5 +38,5 @@ def read_olmoe(config: Config, name: str) -> Network:
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("intermediate_size"),
     )
-    traits = Dense(qkv_bias=bias, output_bias=bias, wide_norms=True)
-    return sparse_decoder(config, name, traits, [part] * config.layers(), shape=shape)
+    traits = Traits(qkv_bias=bias, output_bias=bias, wide_norms=True)
+    return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)

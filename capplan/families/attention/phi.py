@@ -2,7 +2,7 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, decoder, heads, plain_mlp
-from capplan.families.parts.stacks import Dense, block, dense_decoder, layer_windows, mixture, sparse_decoder
+from capplan.families.parts.stacks import Traits, block, block_decoder, layer_windows, mixture
 from capplan.model.network import Network
 
 
@@ -14,7 +14,7 @@ def read_phi(config: Config, name: str) -> Network:
     config.divisible("num_attention_heads", query_heads, "num_key_value_heads", kv_heads)
     head_dim = config.divisible("hidden_size", hidden, "num_attention_heads", query_heads)
     intermediate = config.optional("intermediate_size", "n_inner") or 4 * hidden
-    traits = Dense(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norms=1, norm_bias=True)
+    traits = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norms=1, norm_bias=True)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=True), None))
     if config.flag("qk_layernorm", default=False):
@@ -32,7 +32,7 @@ def read_phi(config: Config, name: str) -> Network:
 def read_phi3(config: Config, name: str) -> Network:
     """Return a Phi-3, 3.5 or 4; the window of the 128k models covers their whole context."""
     windows = layer_windows(config, config.layers(), config.optional("sliding_window", least=0) or None)
-    return dense_decoder(config, name, Dense(), windows=windows)
+    return block_decoder(config, name, Traits(), windows=windows)
 
 
 def read_phimoe(config: Config, name: str) -> Network:
@@ -47,10 +47,10 @@ def read_phimoe(config: Config, name: str) -> Network:
         per_token=config.dimension("num_experts_per_tok", default=2),
         intermediate=config.dimension("intermediate_size"),
     )
-    return sparse_decoder(
+    return block_decoder(
         config,
         name,
-        Dense(qkv_bias=bias, output_bias=bias, norm_bias=True),
+        Traits(qkv_bias=bias, output_bias=bias, norm_bias=True),
         [part] * layers,
         shape=shape,
         windows=layer_windows(config, layers, config.optional("sliding_window", least=0) or None),

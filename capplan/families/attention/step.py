@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, Part, decoder, heads, with_vision
-from capplan.families.parts.stacks import Dense, block, dense_mlp, mixture
+from capplan.families.parts.stacks import Traits, block, mixture, parts_by_layer
 from capplan.families.parts.vision import step_vision
 from capplan.model.network import Layer, Network, Projection
 
@@ -29,13 +29,11 @@ def _parts(config: Config, shape: Heads, layers: int) -> list[Part]:
         intermediate=config.dimension("moe_intermediate_size"),
         shared=config.count("share_expert_dim", "share_expert_dims"),
     )
-    is_mixed = _mixed_layers(config, layers)
-    dense = dense_mlp(config, shape, Dense()) if not all(is_mixed) else mixed
-    return [mixed if sparse else dense for sparse in is_mixed]
+    return parts_by_layer(config, shape, Traits(), mixed, _mixed_layers(config, layers))
 
 
 def _layer(shape: Heads, part: Part, window: int | None) -> Layer:
-    layer = block(shape, Dense(head_norms=True), part, window=window)
+    layer = block(shape, Traits(head_norms=True), part, window=window)
     gate = Projection("head_gate", "attention", shape.hidden_size, shape.query_heads, "columns")
     return replace(layer, projections=(layer.projections[0], gate, *layer.projections[1:]))
 

@@ -97,15 +97,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
         if kind == "attention":
             layers.append(Layer((latent,), (*attending, *part[0]), part[1], norms + latent_norms))
         else:
-            layers.append(
-                Layer(
-                    (delta.mixer,),
-                    (*delta.projections, *part[0]),
-                    part[1],
-                    norms + delta.norm_parameters,
-                    state_parameters=delta.state_parameters,
-                )
-            )
+            layers.append(delta.layer(norms, part))
     return decoder(config, name, layers, hidden=hidden)
 
 
@@ -122,9 +114,7 @@ def _kinds(config: Config, count: int) -> list[str]:
 
 def read_kimi_k3(config: Config, name: str) -> Network:
     """Return a Kimi K3; the vision tower's size is not derived from its config."""
-    text = config.section("text_config")
-    if text is None:
-        raise config.missing("text_config")
+    text = config.needed_section("text_config")
     config.notes.append(
         "no reference implementation counts this model_type: parameters follow its published shapes; the vision "
         "tower is not counted"

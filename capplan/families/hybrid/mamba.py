@@ -2,18 +2,12 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import decoder
-from capplan.families.parts.state_blocks import StateBlock, mamba1, mamba2, rank_of
-from capplan.model.network import Layer, Network
+from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, mamba1, mamba2, rank_of
+from capplan.model.network import Network
 
 
 def _network(config: Config, name: str, block: StateBlock, hidden: int, *, tied_default: bool) -> Network:
-    layer = Layer(
-        (block.mixer,),
-        block.projections,
-        norm_parameters=hidden + block.norm_parameters,
-        state_parameters=block.state_parameters,
-    )
-    layers = [layer] * config.layers("num_hidden_layers", "n_layer")
+    layers = [block.layer(hidden)] * config.layers("num_hidden_layers", "n_layer")
     return decoder(config, name, layers, hidden=hidden, tied_default=tied_default)
 
 
@@ -23,7 +17,6 @@ def read_mamba(config: Config, name: str) -> Network:
     expand = config.dimension("expand", default=2, most=64)
     inner = config.optional("intermediate_size", "d_inner") or expand * hidden
     block = mamba1(
-        config,
         hidden,
         inner=inner,
         state=config.dimension("state_size", default=16),
@@ -50,11 +43,13 @@ def read_mamba2(config: Config, name: str) -> Network:
     block = mamba2(
         config,
         hidden,
-        heads=heads,
-        head_dim=head_dim,
-        state=config.dimension("state_size", default=128),
-        groups=config.dimension("n_groups", default=8),
-        kernel=config.dimension("conv_kernel", default=4, most=64),
+        Mamba2Shape(
+            heads,
+            head_dim,
+            state=config.dimension("state_size", default=128),
+            groups=config.dimension("n_groups", default=8),
+            kernel=config.dimension("conv_kernel", default=4, most=64),
+        ),
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )

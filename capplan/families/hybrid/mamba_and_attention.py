@@ -2,7 +2,6 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
-    Heads,
     Part,
     attention,
     attention_output,
@@ -13,35 +12,13 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.families.parts.state_blocks import StateBlock, layer_kinds, mamba1, mamba2, rank_of
+from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, layer_kinds, mamba1, mamba2, rank_of
 from capplan.model.network import Layer, Network
 
 _KINDS = {
     "mamba": "state", "linear_attention": "state", "attention": "attention", "full_attention": "attention",
 }  # fmt: skip
-
-
-def attention_layer(shape: Heads, part: Part, *, bias: bool = False) -> Layer:
-    """Return a layer of attention and feed-forward with two norms."""
-    matmuls, experts = part
-    return Layer(
-        (attention(shape),),
-        (qkv(shape, bias=bias), attention_output(shape, bias=bias), *matmuls),
-        experts,
-        2 * shape.hidden_size,
-    )
-
-
-def state_layer(block: StateBlock, part: Part, hidden: int) -> Layer:
-    """Return a layer of a state mixer and feed-forward with two norms."""
-    matmuls, experts = part
-    return Layer(
-        (block.mixer,),
-        (*block.projections, *matmuls),
-        experts,
-        2 * hidden + block.norm_parameters,
-        state_parameters=block.state_parameters,
-    )
 
 
 def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = True) -> StateBlock:
@@ -54,11 +31,13 @@ def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = Tr
     return mamba2(
         config,
         hidden,
-        heads=heads_count,
-        head_dim=head_dim,
-        state=config.dimension("mamba_d_state", default=256),
-        groups=config.dimension("mamba_n_groups", default=1),
-        kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        Mamba2Shape(
+            heads_count,
+            head_dim,
+            state=config.dimension("mamba_d_state", default=256),
+            groups=config.dimension("mamba_n_groups", default=1),
+            kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        ),
         bias=config.flag("mamba_proj_bias", default=False),
         conv_bias=config.flag("mamba_conv_bias", default=True),
         gated_norm=gated_norm,
@@ -75,8 +54,7 @@ def read_jamba(config: Config, name: str) -> Network:
     hidden = shape.hidden_size
     intermediate = config.dimension("intermediate_size")
     experts = config.dimension("num_experts", default=16)
-    block = mamba1(
-        config,
+    mixer = mamba1(
         hidden,
         inner=_inner(config, hidden),
         state=config.dimension("mamba_d_state", default=16),
@@ -99,7 +77,7 @@ def read_jamba(config: Config, name: str) -> Network:
     for index in range(config.layers()):
         part = sparse if experts > 1 and index % expert_period == expert_offset else dense
         attends = index % attention_period == attention_offset
-        layers.append(attention_layer(shape, part) if attends else state_layer(block, part, hidden))
+        layers.append(block(shape, Traits(), part) if attends else mixer.layer(2 * hidden, part))
     return decoder(config, name, layers, hidden=hidden)
 
 
@@ -109,10 +87,11 @@ def read_bamba(config: Config, name: str) -> Network:
     hidden = shape.hidden_size
     bias = config.flag("mlp_bias", default=False)
     part: Part = (gated_mlp(hidden, config.dimension("intermediate_size"), bias=bias), None)
-    block = _mamba2_of(config, hidden, _inner(config, hidden))
+    mixer = _mamba2_of(config, hidden, _inner(config, hidden))
     attending = config.items("attn_layer_indices") or ()
-    attended = attention_layer(shape, part, bias=config.flag("attention_bias", default=False))
-    stated = state_layer(block, part, hidden)
+    bias = config.flag("attention_bias", default=False)
+    attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
+    stated = mixer.layer(2 * hidden, part)
     layers = [attended if index in attending else stated for index in range(config.layers())]
     return decoder(config, name, layers, hidden=hidden)
 
@@ -122,17 +101,17 @@ def read_falcon_h1(config: Config, name: str) -> Network:
     shape = heads(config, default_kv_heads=8)
     hidden = shape.hidden_size
     inner = config.optional("mamba_d_ssm") or _inner(config, hidden)
-    block = _mamba2_of(config, hidden, inner, gated_norm=config.flag("mamba_rms_norm", default=False))
+    mixer = _mamba2_of(config, hidden, inner, gated_norm=config.flag("mamba_rms_norm", default=False))
     bias = config.flag("attention_bias", default=False)
     mlp = gated_mlp(
         hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias", default=False)
     )
     layer = Layer(
-        (attention(shape), block.mixer),
-        (qkv(shape, bias=bias), attention_output(shape, bias=bias), *block.projections, *mlp),
+        (attention(shape), mixer.mixer),
+        (qkv(shape, bias=bias), attention_output(shape, bias=bias), *mixer.projections, *mlp),
         None,
-        2 * hidden + block.norm_parameters,
-        state_parameters=block.state_parameters,
+        2 * hidden + mixer.norm_parameters,
+        state_parameters=mixer.state_parameters,
     )
     return decoder(config, name, [layer] * config.layers(), hidden=hidden)
 
@@ -150,9 +129,10 @@ def read_granite_hybrid(config: Config, name: str) -> Network:
         per_token = config.dimension("num_experts_per_tok", default=2)
         expert = routed(config, experts, per_token, hidden, config.dimension("intermediate_size"))
         part = ((router(hidden, experts), *mlp), expert)
-    block = _mamba2_of(config, hidden, _inner(config, hidden))
-    attended = attention_layer(shape, part, bias=config.flag("attention_bias", default=False))
-    stated = state_layer(block, part, hidden)
+    mixer = _mamba2_of(config, hidden, _inner(config, hidden))
+    bias = config.flag("attention_bias", default=False)
+    attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
+    stated = mixer.layer(2 * hidden, part)
     kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _KINDS, ["state"] * count)
     layers = [attended if kind == "attention" else stated for kind in kinds]
     return decoder(config, name, layers, hidden=hidden)

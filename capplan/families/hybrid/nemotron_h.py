@@ -4,16 +4,14 @@ from dataclasses import dataclass, replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
-    attention,
-    attention_output,
     decoder,
     heads,
     plain_mlp,
-    qkv,
     routed,
     router,
 )
-from capplan.families.parts.state_blocks import layer_kinds, mamba2, state_format
+from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.state_blocks import Mamba2Shape, layer_kinds, mamba2, state_format
 from capplan.model.network import Experts, Layer, Network, Projection
 from capplan.model.parameters import layer_parameters
 
@@ -43,12 +41,7 @@ class _Blocks:
                 default_kv_heads=8,
             )
             bias = self.config.flag("attention_bias", default=False)
-            return Layer(
-                (attention(shape),),
-                (qkv(shape, bias=bias), attention_output(shape, bias=bias)),
-                None,
-                self.hidden,
-            )
+            return block(shape, Traits(qkv_bias=bias, output_bias=bias, norms=1), ((), None))
         bias = self.config.flag("mlp_bias", default=False)
         if kind == "mlp":
             return Layer(
@@ -61,24 +54,21 @@ class _Blocks:
 
     def _state(self) -> Layer:
         config = self.config
-        block = mamba2(
+        mixer = mamba2(
             config,
             self.hidden,
-            heads=config.dimension("mamba_num_heads", default=128),
-            head_dim=config.dimension("mamba_head_dim", default=64),
-            state=config.dimension("ssm_state_size", default=128),
-            groups=config.dimension("n_groups", "mamba_n_groups", default=8),
-            kernel=config.dimension("conv_kernel", "mamba_d_conv", default=4, most=64),
+            Mamba2Shape(
+                config.dimension("mamba_num_heads", default=128),
+                config.dimension("mamba_head_dim", default=64),
+                state=config.dimension("ssm_state_size", default=128),
+                groups=config.dimension("n_groups", "mamba_n_groups", default=8),
+                kernel=config.dimension("conv_kernel", "mamba_d_conv", default=4, most=64),
+            ),
             bias=config.flag("use_bias", "mamba_proj_bias", default=False),
             conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
             state_format=state_format(config, "mamba_ssm_cache_dtype"),
         )
-        return Layer(
-            (block.mixer,),
-            block.projections,
-            norm_parameters=self.hidden + block.norm_parameters,
-            state_parameters=block.state_parameters,
-        )
+        return mixer.layer(self.hidden)
 
     def _experts(self, *, bias: bool) -> Layer:
         config, hidden = self.config, self.hidden

@@ -13,7 +13,7 @@ from capplan.families.parts.blocks import (
     qkv,
     routed,
     router,
-    with_vision,
+    with_tower,
 )
 from capplan.families.parts.state_blocks import gated_delta_net, layer_kinds
 from capplan.families.parts.vision import qwen3_vision
@@ -74,9 +74,7 @@ def read_qwen3_next(config: Config, name: str) -> Network:
         if kind == "attention":
             norms = 2 * hidden + 2 * shape.head_dim
             return Layer((attention(shape),), (*attending, *part[0]), part[1], norms)
-        norms = 2 * hidden + delta.norm_parameters
-        projections = (*delta.projections, *part[0])
-        return Layer((delta.mixer,), projections, part[1], norms, state_parameters=delta.state_parameters)
+        return delta.layer(2 * hidden, part)
 
     interval = config.optional("full_attention_interval") or 4
     default = ["state" if (index + 1) % interval else "attention" for index in range(count)]
@@ -103,6 +101,4 @@ def read_qwen3_5(config: Config, name: str) -> Network:
     network = read_qwen3_next(text, name)
     if config.has("tie_word_embeddings") and not text.has("tie_word_embeddings"):
         network = replace(network, tied_embeddings=config.flag("tie_word_embeddings", default=False))
-    vision = config.section("vision_config")
-    parameters = qwen3_vision(vision) if vision else 0
-    return with_vision(network, config, parameters)
+    return with_tower(network, config, lambda vision, _: qwen3_vision(vision))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import attention, attention_output, decoder, heads, qkv
-from capplan.families.parts.state_blocks import StateBlock, layer_kinds, mamba2
+from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, layer_kinds, mamba2
 from capplan.model.network import Layer, Network, Projection
 
 _KINDS = {"mamba": "state", "linear_attention": "state", "hybrid": "hybrid"}
@@ -17,12 +17,7 @@ def read_zamba2(config: Config, name: str) -> Network:
     blocks = config.dimension("num_mem_blocks", default=1)
     kinds = layer_kinds(config, ("layers_block_type", "layer_types"), count, _KINDS)
     state = _state_block(config, hidden)
-    stated = Layer(
-        (state.mixer,),
-        state.projections,
-        norm_parameters=hidden + state.norm_parameters,
-        state_parameters=state.state_parameters,
-    )
+    stated = state.layer(hidden)
     layers = []
     hybrids = 0
     for kind in kinds:
@@ -40,11 +35,13 @@ def _state_block(config: Config, hidden: int) -> StateBlock:
     return mamba2(
         config,
         hidden,
-        heads=heads_count,
-        head_dim=config.divisible("mamba_expand * hidden_size", inner, "n_mamba_heads", heads_count),
-        state=config.dimension("mamba_d_state", default=64),
-        groups=config.dimension("mamba_ngroups", default=1),
-        kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        Mamba2Shape(
+            heads_count,
+            config.divisible("mamba_expand * hidden_size", inner, "n_mamba_heads", heads_count),
+            state=config.dimension("mamba_d_state", default=64),
+            groups=config.dimension("mamba_ngroups", default=1),
+            kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        ),
         bias=config.flag("add_bias_linear", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
