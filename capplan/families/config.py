@@ -46,9 +46,13 @@ class Config:
         """Return whether one of the keys is there and not null."""
         return self.found(*keys)[1] is not None
 
+    def where(self, key: str = "") -> str:
+        """Return the place of a key, or of this section, as an error names it."""
+        return f"{self.place}: {self.section_path}{key}".rstrip(".: ")
+
     def error(self, key: str, problem: str, allowed: str = "") -> InputError:
         """Return the error for one key of this file."""
-        first = f"{self.place}: {self.section_path}{key}: {problem}"
+        first = f"{self.where(key)}: {problem}"
         return InputError(f"{first}\n  {allowed}" if allowed else first)
 
     def missing(self, *keys: str) -> InputError:
