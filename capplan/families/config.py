@@ -67,12 +67,12 @@ class Config:
         allowed = f"allowed: a whole number from {least} to {most}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, f"{value!r} is not a number", allowed)
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise self.error(key, f"{value!r} is not a finite number", allowed)
         if value != int(value):
             raise self.error(key, f"{value!r} is not a whole number", allowed)
         if not least <= value <= most:
-            raise self.error(key, f"{value!r} is out of range", allowed)
+            raise self.error(key, f"{_short(value)} is out of range", allowed)
         return int(value)
 
     def optional(self, *keys: str, least: int = 1, most: int = LARGEST_DIMENSION) -> int | None:

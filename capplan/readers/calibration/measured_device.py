@@ -2,12 +2,13 @@
 
 import math
 import os
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.operators.device_rates import RECORDS
 from capplan.operators.roofline import TILES
 from capplan.readers.calibration.file import read_calibration, read_calibration_file
 from capplan.readers.calibration.record import Calibration, Machine
@@ -37,6 +38,11 @@ RELATIVE_FRACTIONS = frozenset(
     {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
 )
 """Fractions that are not shares of a peak."""
+SHEET = frozenset(
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
+    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
+)
+"""Numbers of a kernel that the datasheet gives, or the best rate seen."""
 MEASURED_NAMES = ("cpu", "measured")
 """Names of the device that a calibration measured, which the catalogue need not know."""
 _FORM_FACTORS = ("pcie", "nvl")
@@ -186,6 +192,7 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     fits = {key: fit for key, fit in fits.items() if key.partition("@")[0] not in measured}
     for key in measured:
         fits[key] = _taken(key, calibration, device, family, Path(path).name)
+        _refuse_other_numbers(f"{os.fspath(path)}: fitted.{key}.numbers", key.partition("/")[0], fits[key])
     note = "interrupted before all shapes were measured" if calibration.partial else ""
     return Efficiency(device=machine.name, fits=fits, label="measured", note=note)
 
@@ -218,6 +225,19 @@ def _taken(fitted: str, calibration: Calibration, device: Device, family: Effici
         held_out_median_error_fraction=max(held, default=None),
         fitted_on=f"{name}, {calibration.machine.name}, torch {calibration.machine.torch}, {calibration.date[:10]}",
     )
+
+
+def _refuse_other_numbers(place: str, kernel: str, fit: Fit) -> None:
+    """Refuse a fit whose numbers are not those that this version of capplan prices the kernel with."""
+    known = {f.name: f.default is MISSING for f in fields(RECORDS[kernel]) if f.name not in SHEET}
+    missing = [name for name, is_needed in known.items() if is_needed and name not in fit.numbers]
+    odd = [name for name in fit.numbers if name not in known]
+    if missing or odd:
+        why = f"{missing[0]} is missing" if missing else f"{odd[0]} is not known"
+        raise InputError(
+            f"{place}: {why}\n  known: {', '.join(known)}\n"
+            "  another version of capplan fitted them; measure again with: capplan calibrate -o FILE"
+        )
 
 
 def _peak_ratio(number: str, kernel: str, dtype: str, calibration: Calibration, device: Device) -> float:

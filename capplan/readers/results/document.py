@@ -55,18 +55,15 @@ class Document:
             value = self.values.get(name)
             if value is None:
                 continue
-            if isinstance(value, str):
-                try:
-                    value = float(value)
-                except ValueError:
-                    raise InputError(f"{self.where(name)}: {value!r} is not a number") from None
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise InputError(f"{self.where(name)}: {value!r} is not a number")
-            if math.isinf(value) and value > 0:
+            try:
+                number = math.nan if isinstance(value, bool) else float(value)
+            except (ValueError, TypeError, OverflowError):
+                raise InputError(f"{self.where(name)}: {value!r:.60} is not a number") from None
+            if number == math.inf:
                 return None
-            if math.isnan(value) or value < minimum:
+            if math.isnan(number) or number < minimum:
                 raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
-            return float(value)
+            return number
         return None
 
     def count(self, *names: str) -> int | None:
