@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -89,3 +89,38 @@ def golden(request):
         )
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def numbers():
+    """Return the numbers of an answer in order, without what only echoes the question: words, and values of that name."""
+
+    def found(value, asked):
+        if isinstance(value, dict):
+            return [
+                n
+                for key, inner in value.items()
+                if key != asked or isinstance(inner, (dict, list))
+                for n in found(inner, asked)
+            ]
+        if isinstance(value, list):
+            return [len(value), *(number for inner in value for number in found(inner, asked))]
+        return [value] if isinstance(value, (int, float)) else []
+
+    return found
+
+
+@pytest.fixture(scope="session")
+def host_file():
+    """Return the text of a calibration whose host takes 20 ms a step: vLLM on an H100."""
+    from capplan.engine.lookup import profile
+    from capplan.hardware.calibration import HostRefit, ResultPoint
+    from capplan.readers.calibration.file import calibration_text
+
+    own = profile("vllm")
+    point = ResultPoint("run.json", "tpot_s", "llama-3.1-8b", 1.0, 0.03, 0.01, 0.03, 0.03)
+    slow = asdict(own.host) | {"step_s": 0.02}
+    return calibration_text(
+        None,
+        HostRefit("vllm", own.version, "h100-sxm", (), (), {}, slow, (point,), 0.1, 0.1, 0.1, "2026-01-01"),
+    )

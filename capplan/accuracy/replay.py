@@ -9,7 +9,6 @@ from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
 from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
@@ -76,14 +75,9 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
         output_tokens=outputs.astype(np.int64),
         arrival_s=arrivals_of(benchmark, count),
     )
-    return simulate(
-        requests,
-        replica.table,
-        scheduling_for(benchmark, replica.scheduling, int(inputs.max())),
-        replica.kv_blocks,
-        concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-    )
+    limits = scheduling_for(benchmark, replica.scheduling, int(inputs.max()))
+    closed = benchmark.concurrency if benchmark.kind == "online_conc" else None
+    return simulate(requests, replace(replica.engine, scheduling=limits), concurrency=closed)
 
 
 def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -> Scheduling:

@@ -43,11 +43,8 @@ def layer_bytes(layer: Layer) -> float:
 
 def cache_bytes(layer: Layer, sequences: int, context_tokens: int) -> float:
     """Return the memory of the layer's cache in bf16 [B]."""
-    mixer = layer.mixers[0]
-    if isinstance(mixer, LatentAttention):
-        return 2.0 * sequences * context_tokens * (mixer.kv_lora_rank + mixer.rope_head_dim)
-    assert isinstance(mixer, Attention)
-    return 2.0 * sequences * context_tokens * mixer.kv_heads * (mixer.head_dim + mixer.value_head_dim)
+    elements = sum(part.heads * part.elements for part in layer.mixers[0].description.cache_parts)
+    return 2.0 * sequences * context_tokens * elements
 
 
 @dataclass(frozen=True, slots=True)

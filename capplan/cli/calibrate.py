@@ -20,6 +20,7 @@ from capplan.cli.options import (
     PipelineParallel,
     TensorParallel,
     WeightDtype,
+    refuse_unread,
     whole,
 )
 from capplan.errors import InputError
@@ -87,8 +88,22 @@ Written = Annotated[
 ]
 SUFFIXES = (".yaml", ".yml")
 
+_MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
+_READ = {
+    "--compare": ("compare",),
+    "--from": (
+        "results", "files", "model", "hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel",
+        "weight_dtype", "kv_dtype", "engine", "engine_version", "input_tokens", "output_tokens", "concurrency", "calibration",
+        "offline",
+    ),
+    "--verify with --calibration": (*_MEASURED, "calibration"),
+    "a measurement": (*_MEASURED, "minutes", "files"),
+}  # fmt: skip
+"""What is asked -> the parameters that it reads, besides the form of its output."""
+
 
 def command(
+    context: typer.Context,
     files: Files = None,
     device: DeviceName = None,
     quick: Quick = False,
@@ -119,6 +134,8 @@ def command(
     """Measure a device and write what its kernels reach, or prove, refit or compare a calibration."""
     from capplan.report.show import show
 
+    proof = "--verify with --calibration" if verify and calibration else "a measurement"
+    _refuse_unread(context, "--compare" if compare else "--from" if results else proof)
     if compare:
         return show(_compared(*compare), form, output)
     if results:
@@ -147,6 +164,11 @@ def command(
         )
     answer = _calibrated(device, threads, minutes, output, verify, quick=quick, force=force, offline=offline)
     return 0 if answer is None else show(answer, form)
+
+
+def _refuse_unread(context: typer.Context, asked: str) -> None:
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], ("form", "output"))
+    refuse_unread(context, unread, f"is not read by {asked}")
 
 
 def _tell(line: str) -> None:
@@ -193,14 +215,15 @@ def _calibrated(
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(device, threads, force=force)
-    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.measure import Run, calibrated
 
-    measured: Measured | None = calibrated(target, quick=quick, minutes=minutes, tell=_tell)
+    run = Run()
+    measured: Measured | None = calibrated(target, quick=quick, minutes=minutes, run=run, tell=_tell)
     if measured is None:
         return None
     write_whole(output, calibration_text(measured))
     proof = _proof(network, target, output, quick=quick) if network else []
-    return calibration_answer(measured, output, proof)
+    return calibration_answer(measured, output, proof, interrupted=run.stopped)
 
 
 def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[str, Any]]:

@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, Revision, WeightDtype
+from capplan.cli.options import Form, Offline, Output, Revision, WeightDtype, refuse_unread
 
 
 def command(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -28,6 +29,7 @@ def command(
     from capplan.report.show import show
 
     if model is None:
+        refuse_unread(context, ("weight_dtype", "revision"), "belongs to a MODEL, and none is given")
         return show(models_answer(*shipped_networks()), form, output)
     network = read_model(model, revision=revision, offline=offline)
     return show(model_answer(network, weight_dtype), form, output)

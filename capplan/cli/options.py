@@ -1,7 +1,7 @@
 """The options that commands share: one name, one short form, one help line, one way to read them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -261,3 +261,11 @@ Output: TypeAlias = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout, whole or not at all."),
 ]
+
+
+def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> None:
+    """Raise the error for an option that the command line has and that nothing reads in this case; nothing is ignored."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in unread and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{parameter.opts[0]}: {why}\n  see: {context.command_path} --help")

@@ -249,7 +249,7 @@ def command(
             replicas=replicas, progress=progress,
         )  # fmt: skip
     pools = (prefill_replicas, decode_replicas, kv_link)
-    operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s)
+    operation = operation_of(routing, fail, autoscale, hedge, pools, asked.scenario.fleet.start_up_s, replicas)  # fmt: skip
     requests = inputs.asked_stream(chosen, trace, seed=seed, seconds=until)
     replica = replica_of(requests.spec)
     speculation = SpeculationFlags(draft, draft_step_time, draft_tokens, acceptance)

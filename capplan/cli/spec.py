@@ -1,10 +1,14 @@
 """`capplan spec`: speculative decoding, and when it pays."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capplan.cli import options as o
+
+if TYPE_CHECKING:
+    from capplan.replica.replica import Replica
+    from capplan.replica.spec import ReplicaSpec
 
 Acceptance = Annotated[
     float,
@@ -79,7 +83,14 @@ DraftTensorParallel = Annotated[
 ]
 
 
+_OF_STATED_TIMES = (
+    "acceptance", "model", "hardware", "draft", "draft_step_time", "target_step_time", "draft_tokens", "batch", "form",
+    "output", "offline",
+)  # fmt: skip
+
+
 def command(
+    context: typer.Context,
     acceptance: Acceptance,
     model: Target = None,
     hardware: Hardware = None,
@@ -112,11 +123,12 @@ def command(
 ) -> int:
     """Show what speculative decoding brings by batch and draft length, and where it stops paying."""
     from capplan.questions.speculation import asked_speculation
-    from capplan.replica.replica import replica_of
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.show import show
     from capplan.report.spec_answer import spec_answer
 
+    stated = draft_step_time is not None and target_step_time is not None
+    _refuse_unread(context, draft, both_stated=stated)
     asked = asked_speculation(
         model, hardware, draft=draft, draft_step_s=draft_step_time, target_step_s=target_step_time,
         draft_weight_dtype=draft_weight_dtype, draft_tensor_parallel=draft_tensor_parallel,
@@ -126,7 +138,7 @@ def command(
         max_num_batched_tokens=max_num_batched_tokens, gpu_memory_utilization=gpu_memory_utilization,
         calibration=calibration, revision=revision, offline=offline,
     )  # fmt: skip
-    target = asked.target if isinstance(asked.target, float) else replica_of(asked.target)
+    target = _built(asked.target, input_tokens, output_tokens)
     found = speculation(
         target,
         asked.draft,
@@ -138,3 +150,25 @@ def command(
     return show(
         spec_answer(found, asked.target, asked.draft, asked.assumptions, asked.warnings), form, output
     )
+
+
+def _refuse_unread(context: typer.Context, draft: str | None, *, both_stated: bool) -> None:
+    if both_stated:
+        names = {p.name or "" for p in context.command.params}.difference(_OF_STATED_TIMES)
+        why = "belongs to a MODEL, which is not read where both step times are stated"
+        o.refuse_unread(context, names, why)
+    elif draft is None:
+        names = {"draft_weight_dtype", "draft_tensor_parallel"}
+        o.refuse_unread(context, names, "belongs to --draft, and none is given")
+
+
+def _built(target: "ReplicaSpec | float", input_tokens: int, output_tokens: int) -> "Replica | float":
+    """Return the replica of a target that can hold such requests, or its stated time."""
+    from capplan.replica.load import Load, check_load
+    from capplan.replica.replica import replica_of
+    from capplan.replica.spec import served_context_tokens
+
+    if isinstance(target, float):
+        return target
+    check_load(Load(input_tokens, output_tokens, concurrency=1), served_context_tokens(target))
+    return replica_of(target)

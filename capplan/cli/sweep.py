@@ -16,6 +16,7 @@ from capplan.cli.options import (
     Picture,
     Seed,
     WeightDtype,
+    refuse_unread,
     whole,
 )
 
@@ -95,7 +96,11 @@ Points = Annotated[
 ]
 
 
+_OF_A_MODEL = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "engine", "slo")
+
+
 def command(
+    context: typer.Context,
     what: What,
     hardware: Devices = None,
     tensor_parallel: Cuts = None,
@@ -128,11 +133,19 @@ def command(
 
     loads = loads_of(request_rate, concurrency)
     if is_workload(what):
+        refuse_unread(context, _OF_A_MODEL, "belongs to a MODEL; a scenario says it itself")
+        if hardware or tensor_parallel:
+            refuse_unread(
+                context,
+                ("plans",),
+                "counts plans of the scenario, not those that --hardware and --tensor-parallel name",
+            )
         asked = scenario_sweep(
             Path(what), loads, hardware=hardware or (), tensor_parallel=tensor_parallel or (), plans=plans, seed=seed,
             offline=offline,
         )  # fmt: skip
     else:
+        refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")
         asked = model_sweep(
             what, loads, hardware=hardware or (), tensor_parallel=tensor_parallel or (), input_tokens=input_tokens,
             output_tokens=output_tokens, weight_dtype=weight_dtype, kv_dtype=kv_dtype, engine=engine,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Picture, measure
+from capplan.cli.options import Form, Picture, measure, refuse_unread
 
 Files = Annotated[
     list[Path],
@@ -33,6 +33,7 @@ Interval = Annotated[
 
 
 def command(
+    context: typer.Context,
     files: Files,
     interval: Interval = None,
     lognormal: Lognormal = False,
@@ -49,6 +50,10 @@ def command(
 
     found = workload_of(files, interval_s=interval)
     as_workload = output is not None and is_workload(output.name)
+    if not as_workload:
+        refuse_unread(
+            context, ("lognormal",), "belongs to a workload that is written, such as -o workload.yaml"
+        )
     if output is not None and as_workload:
         write_whole(output, workload_text(found, lognormal=lognormal))
     if picture:

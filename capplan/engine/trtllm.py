@@ -40,6 +40,7 @@ _BASE = EngineProfile(
     policy="mixed",
     chunked=False,
     block_tokens=64,
+    reserved_output_fraction=1.0,  # GUARANTEED_NO_EVICT, the default capacity scheduler policy
     tiers=(Tier(0.0, 2048, 8192, 8192, graph_max_sequences=128, wide_graph_max_sequences=128),),
     memory=_MEMORY,
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,

@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from capplan.errors import Reason, Refusal
 from capplan.fleet.finalists import confirmed_plan, replicas_needed
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
 from capplan.fleet.price import ChosenPrice
@@ -17,6 +18,8 @@ FINALISTS = 12
 MOST_SIMULATED = 24
 """Layouts that are simulated at most."""
 
+_SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
+
 
 def expected_cost(
     found: Found, question: Question, headroom_fraction: float, spare_replicas: int, price: ChosenPrice | None
@@ -25,7 +28,7 @@ def expected_cost(
     total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
     replicas = replicas_needed(total, found.request_rate_limit, headroom_fraction) + spare_replicas
     devices = replicas * found.layout.devices
-    return devices * price.usd_per_hour if price else 1e6 + devices
+    return devices * price.total_usd_per_hour if price else 1e6 + devices
 
 
 def in_turn(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
@@ -63,10 +66,10 @@ def cheapest_fleet(
         )
         name = found.layout.device.name
         if plan is None:
-            key = (name, "misses a target when simulated with the scenario's own lengths")
+            key = (name, _SIMULATED)
             rejected[key] = rejected.get(key, 0) + 1
         elif max_devices is not None and plan.gpus > max_devices:
-            key = (name, f"needs more than the {max_devices} devices allowed")
+            key = (name, Reason(Refusal.FLEET_SIZE, f"needs more than the {max_devices} devices allowed"))
             rejected[key] = rejected.get(key, 0) + 1
         else:
             plans.append(plan)
@@ -84,7 +87,7 @@ def cheapest_fleet(
     relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)
     return FleetAnswer(
         tuple(plans),
-        tuple(Rejection(hardware, reason, count) for (hardware, reason), count in rows),
+        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows),
         result.evaluated,
         tuple(relaxations[:3]) if not plans else (),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequen
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
 from capplan.replica.rounds import replica_in_rounds
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
+from capplan.serving.terms import EngineSetup
 
 Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
 SCHEDULERS: tuple[Scheduler, ...] = ("static", "dynamic", "continuous", "chunked", "prefill-first")
@@ -68,22 +68,8 @@ class Engines:
     """Equal engines, ready to be simulated."""
 
     replica: Replica
-    caching: PrefixCaching | None = None
-    tokens_per_step: float = 1.0
-    query_tokens: int = 1
-    batch_timeout_s: float = inf
+    setup: EngineSetup
     assumptions: tuple[Assumption, ...] = ()
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Return what a simulation of any number of them is told."""
-        engine = self.replica.spec.profile.engine
-        return {
-            "tokens_per_step": self.tokens_per_step,
-            "query_tokens": self.query_tokens,
-            "reserved_output_fraction": RESERVED_OUTPUT_FRACTION.get(engine, 0.0),
-            "caching": self.caching,
-        }
 
 
 def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: float) -> Engines:
@@ -151,14 +137,14 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
                 "--acceptance, --draft-tokens",
             )
         )
-    return Engines(
-        replica,
-        PrefixCaching(id_tokens, tiers) if whole and not static else None,
-        tokens,
-        query,
-        _timeout_s(use, stated),
-        tuple(stated),
+    setup = replace(
+        replica.engine,
+        caching=PrefixCaching(id_tokens, tiers) if whole and not static else None,
+        tokens_per_step=tokens,
+        query_tokens=query,
+        batch_timeout_s=_timeout_s(use, stated),
     )
+    return Engines(replica, setup, tuple(stated))
 
 
 def with_own_blocks(requests: Requests, block_tokens: int) -> Requests:

@@ -8,16 +8,14 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.intervals import Interval, Intervals
-from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice, usd_per_million_tokens, usd_per_month
 from capplan.fleet.probability import needed_ratio, within_probability
-from capplan.fleet.search import Found, Question
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION, bottleneck_of, breakdown_of
+from capplan.fleet.search import Found, Question, spec_of_layout
+from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
@@ -77,30 +75,6 @@ def replicas_needed(rate_per_s: float, limit_per_s: float, headroom_fraction: fl
     return max(1, ceil(rate_per_s / (limit_per_s * (1.0 - headroom_fraction)) - 1e-9))
 
 
-def spec_of(found: Found, question: Question) -> ReplicaSpec:
-    """Return the replica of a layout that the search found."""
-    return spec_of_layout(found.layout, found.weight_dtype, question)
-
-
-def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica of a layout with the weights in one of the question's dtypes."""
-    return ReplicaSpec(
-        network=question.networks[weight_dtype],
-        device=layout.device,
-        efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
-        sharding=layout.sharding,
-        kv_format=layout.kv_format,
-        max_model_len=question.max_model_len,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        gpu_memory_utilization=question.gpu_memory_utilization,
-        typical_context_tokens=int(
-            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
-        ),
-    )
-
-
 def after_loads(replica: Replica, demand: Demand) -> Replica:
     """Return a replica whose requests wait for their blocks from offload tiers, each for the mean time."""
     table = replica.table
@@ -109,13 +83,8 @@ def after_loads(replica: Replica, demand: Demand) -> Replica:
 
 def simulated(replica: Replica, clock: StepClock, demand: Demand, rate_per_s: float, longest: int) -> Outcome:
     """Return what the replica does with the scenario's traffic at a rate."""
-    return simulate(
-        sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest, dealt=True),
-        clock,
-        replica.scheduling,
-        replica.kv_blocks,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-    )
+    requests = sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest, dealt=True)
+    return simulate(requests, replace(replica.engine, table=clock))
 
 
 def latencies_of(outcome: Outcome, rate_per_s: float) -> Latencies:
@@ -178,7 +147,9 @@ def confirmed_plan(
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
     question = replace(question, demand=found.demand)
-    replica = after_loads(replica_of(spec_of(found, question)), question.demand)
+    replica = after_loads(
+        replica_of(spec_of_layout(found.layout, found.weight_dtype, question)), question.demand
+    )
     clock = StepClock(replica.table)
     limit = confirmed_rate(replica, clock, question, found.request_rate_limit)
     if limit <= 0:
@@ -214,7 +185,7 @@ def _priced(
     price = prices.get(found.layout.device.name)
     replicas = busy + spares
     devices = replicas * found.layout.devices
-    hourly = price.usd_per_hour * devices if price else None
+    hourly = price.total_usd_per_hour * devices if price else None
     output_rate = rate * busy * float(lengths.output_tokens)
     total_rate = output_rate + rate * busy * float(lengths.input_tokens)
     tdp = found.layout.device.tdp_w

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from capplan.fleet.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
 from capplan.memory.plan import MemoryPlan
@@ -143,7 +141,7 @@ def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> Change | No
 
 
 def _change(flags: str, spec: ReplicaSpec) -> Change:
-    return Change(flags, spec.devices, float(np.asarray(memory_of(spec).max_concurrency)))
+    return Change(flags, spec.devices, float(memory_of(spec).max_concurrency))
 
 
 def _is_legal(spec: ReplicaSpec) -> bool:

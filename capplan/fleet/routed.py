@@ -23,7 +23,6 @@ from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
 from capplan.serving.requests import Admission
-from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo
 
 
@@ -115,8 +114,7 @@ def routed_fleet(
     """
     stream = named_stream(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    replica = engines.replica
-    routing: Routing = operation.routing or ("prefix_aware" if engines.caching else "round_robin")
+    routing: Routing = operation.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     if _apart(operation):
         run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
     else:
@@ -125,9 +123,7 @@ def routed_fleet(
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
         run = simulate_fleet(
             stream.requests,
-            replica.table,
-            replica.scheduling,
-            replica.kv_blocks,
+            engines.setup,
             replicas,
             routing=routing,
             failures=operation.failures,
@@ -136,7 +132,6 @@ def routed_fleet(
             concurrency=stream.concurrency,
             until_s=until_s,
             admission=admission or Admission(),
-            **engines.options,
         )
     found = fleet_outcome([run.outcome], stream.class_names, slo)
     count = most_replicas(operation, replicas)
@@ -223,21 +218,15 @@ def _disaggregated(
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
-    replica = engines.replica
-    link = kv_link_of(replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
-    clock = StepClock(replica.table)
-    prefill = EnginePlan(
-        clock, replica.scheduling, replica.kv_blocks, operation.prefill_replicas or 0, routing
-    )
+    link = kv_link_of(engines.replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
+    engine = replace(engines.setup, table=engines.setup.clock)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
-    decode = EnginePlan(clock, replica.scheduling, replica.kv_blocks, operation.decode_replicas or 0, later)
     return simulate_disaggregated(
         stream.requests,
-        prefill,
-        decode,
+        EnginePlan(engine, operation.prefill_replicas or 0, routing),
+        EnginePlan(engine, operation.decode_replicas or 0, later),
         link,
         concurrency=stream.concurrency,
         until_s=until_s,
         admission=admission,
-        **engines.options,
     )

@@ -27,6 +27,7 @@ from capplan.serving.outcome import (
 from capplan.serving.requests import NAMED_BLOCKS, Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
+from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo, Target
 
 BY_ITSELF = EngineUse()
@@ -107,22 +108,16 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
-def capacity_per_s(replica: Replica, requests: Requests, engines: Engines | None = None) -> float:
-    """Return the requests per second of one replica that is never idle: a closed loop, the middle half of its run.
+def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
+    """Return the requests per second of one engine that is never idle: a closed loop, the middle half of its run.
 
     A quarter of the requests are in flight at once (or as many as the engine admits), so that prompts and
     answers are mixed as in a steady state; all at once would prefill first and finish in a rush.
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
     offered = replace(offered, answer_ids=None, answer_counts=None)
-    clients = max(1, min(replica.scheduling.max_num_seqs, len(offered) // 4))
-    more: dict[str, Any] = {}
-    if engines is not None:
-        more = engines.options | {"caching": None, "batch_timeout_s": engines.batch_timeout_s}
-    outcome = simulate(
-        offered, replica.table, replica.scheduling, replica.kv_blocks, concurrency=clients, **more
-    )
-    return middle_rate(outcome)
+    clients = max(1, min(engine.scheduling.max_num_seqs, len(offered) // 4))
+    return middle_rate(simulate(offered, replace(engine, caching=None), concurrency=clients))
 
 
 def middle_rate(outcome: Outcome) -> float:
@@ -234,20 +229,16 @@ def simulated_fleet(
     """
     stream = named_stream(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    dealt = dealt_by_prefix if engines.caching and not use.reuse_preempted else dealt_round_robin
-    shared_clock = clock or StepClock(engines.replica.table)
+    dealt = dealt_by_prefix if engines.setup.caching and not use.reuse_preempted else dealt_round_robin
+    setup = replace(engines.setup, table=clock or engines.setup.clock)
     concurrency = stream.concurrency
     parts = [
         simulate(
             own,
-            shared_clock,
-            engines.replica.scheduling,
-            engines.replica.kv_blocks,
+            setup,
             until_s=until_s,
             concurrency=None if concurrency is None else max(round(concurrency / replicas), 1),
             admission=admission or Admission(),
-            batch_timeout_s=engines.batch_timeout_s,
-            **engines.options,
         )
         for own in dealt(stream.requests, replicas)
     ]
@@ -320,7 +311,8 @@ def named_stream(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
 def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int) -> dict[str, Any]:
     """Return what is to be said of engines that do more than their defaults."""
     counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
-    names = ["device", *(tier.name for tier in engines.caching.tiers)] if engines.caching else []
+    caching = engines.setup.caching
+    names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())
     hits = {
         name: found.prefix_hit_fraction * float(count) / total if total else 0.0
@@ -328,8 +320,8 @@ def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], rep
     }
     return {
         "hit_fractions": hits,
-        "kv_blocks": engines.replica.kv_blocks * replicas,
-        "tokens_per_step": engines.tokens_per_step,
+        "kv_blocks": engines.setup.kv_blocks * replicas,
+        "tokens_per_step": engines.setup.tokens_per_step,
         "assumptions": engines.assumptions,
     }
 

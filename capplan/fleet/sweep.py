@@ -128,7 +128,7 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
     sample = sampled_requests(
         seen_demand(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
     )
-    most = capacity_per_s(replica, sample)
+    most = capacity_per_s(replica.engine, sample)
     return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
 
 

@@ -1,6 +1,6 @@
 """What one device holds of a plan, and what that leaves for the KV cache: the records and the limits in words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,10 @@ class MemoryPlan:
     """What one sequence of the maximum context takes out of the cache."""
     headroom_bytes: Number
     """Left on the device once the cache is allocated, graphs are captured and the sampler has warmed up."""
+
+    def at(self, plan: int) -> "MemoryPlan":
+        """Return one plan out of an array of plans, in numbers."""
+        return MemoryPlan(*(float(np.asarray(getattr(self, field.name))[plan]) for field in fields(self)))
 
     @property
     def limit_codes(self) -> NDArray[np.intp]:

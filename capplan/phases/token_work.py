@@ -4,7 +4,7 @@ Every function takes the tokens of the whole replica and returns the cost on one
 attention-data-parallel replica are spread evenly over its groups.
 """
 
-from capplan.model.network import Attention, Experts, Layer, Network, Projection
+from capplan.model.network import Experts, Layer, Network, Projection
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -96,9 +96,8 @@ def elementwise_costs(
     if layer.mixers:
         costs.append(pass_cost("norm", norm_bytes, rates))
     for mixer in layer.mixers:
-        if isinstance(mixer, Attention) and mixer.query_key_norms != "none":
-            width = (mixer.query_heads + mixer.kv_heads) * mixer.head_dim / tensor_parallel
-            costs.append(pass_cost("query_key_norm", 4.0 * width * tokens, rates))
+        if normed := mixer.description.normed_elements:
+            costs.append(pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
@@ -128,7 +127,7 @@ def collective_costs(
     reduced = OperatorCost("all_reduce", all_reduce_time_s(ranks, message, rates.link), sent_bytes=message)
     names = {(p.tensor_class, p.split) for p in layer.projections}
     costs = []
-    if any(isinstance(mixer, Attention) and mixer.query_key_norms == "wide" for mixer in layer.mixers):
+    if any(mixer.description.norms_exchange for mixer in layer.mixers):
         squares = 8.0 * tokens / sharding.data
         seconds = all_reduce_time_s(ranks, squares, rates.link)
         costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))

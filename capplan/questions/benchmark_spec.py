@@ -12,6 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.memory.cache_dtype import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
@@ -53,13 +54,10 @@ def cache_format(network: Network, asked: str, engine: str = "") -> str:
 
     TensorRT-LLM's own fp8 and fp4 checkpoints all hold an fp8 cache scheme.
     """
-    if asked in KV_FORMATS:
-        return asked
-    if asked not in {"", "auto"}:
-        raise unknown("KV dtype", asked, ("auto", *KV_FORMATS), place="kv_dtype")
-    narrow = bool(stored_dtypes(network) & {"fp8", "nvfp4"})
-    own = "fp8" if engine == "trtllm" and narrow else network.activation_format
-    return network.kv_format or own
+    if asked not in {"", AUTO, *KV_FORMATS}:
+        raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
+    narrow = engine == "trtllm" and network.kv_format is None and stored_dtypes(network) & {"fp8", "nvfp4"}
+    return "fp8" if narrow and asked in {"", AUTO} else cache_dtype(network, asked or None)[0]
 
 
 def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:

@@ -62,8 +62,13 @@ def operation_of(
     hedge_s: float | None,
     pools: tuple[int | None, int | None, str | None],
     start_up_s: float,
+    replicas: int | None = None,
 ) -> Operation | None:
     """Return how the fleet is to be run; None where no flag asks for anything."""
+    if replicas is not None and pools[0] is not None:
+        raise InputError(
+            "--replicas: is not read beside --prefill-replicas and --decode-replicas, which say it for each kind"
+        )
     found = Operation(
         routing=routing_of(routing),
         failures=tuple(failure_of(text) for text in failures or ()),

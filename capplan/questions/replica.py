@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
@@ -102,13 +102,13 @@ def asked_replica(
         max_num_batched_tokens=max_num_batched_tokens,
         gpu_memory_utilization=gpu_memory_utilization,
     )
-    stated = tuple(assumption_of(s) for s in (*format_assumptions, *rules.assumptions))
     return Asked(
         spec,
         (
             *assumptions,
             *layout_assumptions(served, rules.memory),
-            *stated,
+            *format_assumptions,
+            *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
         ),

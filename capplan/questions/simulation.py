@@ -13,9 +13,9 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import sampled_requests
 from capplan.fleet.engine_use import EngineUse, engines_of
-from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import BY_ITSELF, Stream, capacity_per_s, selected_requests
 from capplan.fleet.sweep import seen_demand
 from capplan.model.sharding import Sharding
@@ -221,5 +221,5 @@ def utilisation_of(replica: Replica, asked: AskedStream, replicas: int, use: Eng
     """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
     requests = asked.stream.requests
     engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))
-    most = capacity_per_s(engines.replica, requests, engines) * replicas
+    most = capacity_per_s(engines.setup, requests) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

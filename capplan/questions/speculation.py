@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.refusal import refuse_heads
 from capplan.model.network import Network
@@ -103,7 +103,7 @@ def draft_beside(
             f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model beside a pipelined target is not modelled\n"
             "  state its cost: --draft-step-time '2 ms'"
         )
-    _refuse_draft_heads(network, ranks)
+    refuse_heads(network, ranks, "--draft-tensor-parallel")
     spec = replace(target, network=network, sharding=Sharding(float(ranks), 1.0, 1.0, target.sharding.data))
     note = Assumption(
         f"the draft runs on {ranks} of the target's {target.devices} devices, its cache in {spec.kv_format}",
@@ -169,12 +169,4 @@ def _draft_network(
         )
     if weight_dtype is None:
         return network, ()
-    stated = tuple(assumption_of(text) for text in weight_format_assumptions(network, weight_dtype))
-    return in_weight_format(network, weight_dtype), stated
-
-
-def _refuse_draft_heads(network: Network, ranks: int) -> None:
-    try:
-        refuse_heads(network, ranks)
-    except InputError as error:
-        raise InputError(str(error).replace("--tensor-parallel", "--draft-tensor-parallel")) from None
+    return in_weight_format(network, weight_dtype), weight_format_assumptions(network, weight_dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.demand import Demand
-from capplan.fleet.finalists import spec_of_layout
+from capplan.fleet.search import spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, Point, offered_rates
 from capplan.model.sharding import Sharding
 from capplan.questions.replica import asked_replica

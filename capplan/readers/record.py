@@ -102,11 +102,11 @@ def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
 
 
-def _schema_in(annotation: Any) -> type | None:
+def record_of(annotation: Any) -> type | None:
     """Return the record or dataclass inside an annotation such as ``list[Traffic] | None``."""
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
-    inner = map(_schema_in, getattr(annotation, "__args__", ()))
+    inner = map(record_of, getattr(annotation, "__args__", ()))
     return next(filter(None, inner), None)
 
 
@@ -122,7 +122,7 @@ def _known_keys(schema: type, path: KeyPath) -> list[str]:
     for part in path:
         known = _annotations(current) if current else {}
         if part in known:  # any other part is an index or a name of the file's own
-            current = _schema_in(known[str(part)])
+            current = record_of(known[str(part)])
     return sorted(_annotations(current)) if current else []
 
 

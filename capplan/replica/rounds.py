@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.engine.lookup import graph_max_sequences, tier
-from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.memory.usable import engine_memory_bytes
 from capplan.numbers import Array, Number
 from capplan.phases.speculation import expected_tokens_per_round
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, memory_of_both, step_time_s
@@ -101,7 +101,7 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
     verified_tokens = batch * (draft_tokens + 1.0)
     eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
-    graph = largest_graph_sequences(spec, replica.scheduling)
+    graph = largest_graph_sequences(spec)
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(
         table,
@@ -111,12 +111,12 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
     )
 
 
-def largest_graph_sequences(spec: ReplicaSpec, own: Scheduling) -> int:
-    """Return how many tokens, one for each sequence, the largest CUDA graph of a decode step holds."""
+def largest_graph_sequences(spec: ReplicaSpec) -> int:
+    """Return how many tokens, one for each sequence, the largest CUDA graphs of a decode step hold in all groups."""
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
-    groups = int(spec.sharding.data)
-    return groups * graph_max_sequences(
-        spec.profile, entry, own.max_num_seqs // groups, int(spec.sharding.tensor)
+    seats = engine_scheduling(spec).max_num_seqs
+    return int(spec.sharding.data) * graph_max_sequences(
+        spec.profile, entry, seats, int(spec.sharding.tensor)
     )
 
 

@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.assumption import Assumption, Label
 from capplan.errors import DoesNotFitError
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 from capplan.phases.step import decode_step_costs
+from capplan.replica.plans import plans_of, sequence_cache_bytes
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
@@ -92,8 +93,8 @@ class Speculation:
     largest_batch: int
     """That was looked at and fits in memory."""
     memory: BothInMemory | None = None
-    label: str = "assumed"
-    assumptions: tuple[str, ...] = ()
+    label: Label = "assumed"
+    assumptions: tuple[Assumption, ...] = ()
     """Behind the step times of the models."""
 
 
@@ -258,12 +259,13 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
         Both models leave nothing for the cache.
     """
     plan, spec = target.memory, target.spec
-    alone = float(np.asarray(plan.kv_bytes_available))
+    alone = float(plan.kv_bytes_available)
     held, per_draft = 0.0, 0.0
     if isinstance(draft, DraftModel):
-        held = float(np.asarray(memory_of(_as_served(draft.spec, spec)).weight_bytes))
-        per_draft = _per_sequence_bytes(draft.spec, context_tokens, target)
-    own = _per_sequence_bytes(spec, context_tokens, target)
+        served = _as_served(draft.spec, spec)
+        held = float(memory_of(served).weight_bytes)
+        per_draft = _per_sequence_bytes(served, context_tokens)
+    own = _per_sequence_bytes(spec, context_tokens)
     left = alone - held
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
@@ -273,7 +275,7 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
         )
     groups = float(spec.sharding.data)
     return BothInMemory(
-        target_weight_bytes=float(np.asarray(plan.weight_bytes)),
+        target_weight_bytes=float(plan.weight_bytes),
         draft_weight_bytes=held,
         kv_bytes_alone=alone,
         kv_bytes_left=left,
@@ -290,14 +292,6 @@ def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
     return replace(draft, max_model_len=served_context_tokens(target))
 
 
-def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float, target: Replica) -> float:
+def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float) -> float:
     """Return what a sequence takes out of the cache of one device."""
-    reserved = engine_reserved_bytes_per_sequence(
-        spec.network,
-        spec.sharding,
-        spec.profile,
-        context_tokens,
-        kv_bytes_per_element(spec.kv_format),
-        float(target.scheduling.max_num_batched_tokens),
-    )
-    return float(np.asarray(reserved))
+    return float(sequence_cache_bytes(plans_of([spec]), context_tokens)[0])

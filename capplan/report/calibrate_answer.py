@@ -12,7 +12,11 @@ from capplan.report.answer import Answer, Table
 
 
 def calibration_answer(
-    calibration: Calibration, written: Path | None, proof: Sequence[Mapping[str, Any]] = ()
+    calibration: Calibration,
+    written: Path | None,
+    proof: Sequence[Mapping[str, Any]] = (),
+    *,
+    interrupted: bool = False,
 ) -> Answer:
     """Return the fitted numbers and their error on shapes that the fit did not see.
 
@@ -21,6 +25,7 @@ def calibration_answer(
     calibration : what was measured
     written : file that holds it now; None where it was only read
     proof : rows of a verification, where there was one
+    interrupted : Ctrl-C ended the run; exit code 130
     """
     operators = [
         {
@@ -69,7 +74,7 @@ def calibration_answer(
         headline=f"{calibration.machine.name}, {len(calibration.measurements)} shapes in {calibration.seconds:.0f} s{partial}",
         closing=(*closing, *(f"note: {remark}" for remark in remarks)),
         warnings=calibration.remarks,
-        exit_code=130 if any(r.startswith("interrupted") for r in calibration.remarks) else 0,
+        exit_code=130 if interrupted else 0,
     )
 
 

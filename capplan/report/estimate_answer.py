@@ -44,9 +44,6 @@ def estimate_answer(
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
-    kernels = [
-        Assumption(text, "capplan calibrate, then --calibration FILE") for text in replica.rates.assumptions
-    ]
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
@@ -60,7 +57,7 @@ def estimate_answer(
             f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
             f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {load.output_tokens} out"
         ),
-        assumptions=(_LENGTHS, *assumptions, *kernels),
+        assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
         warnings=(*warnings, *_problems(load, bounded)),
     )
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit
-from capplan.replica.spec import scheduling_of, served_context_tokens
+from capplan.replica.plans import engine_scheduling, replica_scheduling
+from capplan.replica.spec import served_context_tokens
 from capplan.report.answer import Answer, Table
 
 DOES_NOT_FIT = 3
@@ -49,7 +50,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
 
 def _figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
-    own = scheduling_of(spec)
+    own = replica_scheduling(engine_scheduling(spec), spec.sharding)
     amounts = {
         name: float(np.asarray(getattr(plan, name)))
         for name in (

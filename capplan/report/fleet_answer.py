@@ -7,6 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
+from capplan.fleet.price import PriceChoice
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Answer, Table
 from capplan.report.over_time_answer import over_time_assumptions, over_time_result, over_time_tables
@@ -15,22 +16,34 @@ _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
     "usd_per_million_output_tokens", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
 )  # fmt: skip
+_POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
+"""Where electricity is paid on top of the price."""
 _TITLES = {
     "plan": "each replica",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
     "usd_per_month": "",
+    "watts": "power",
+    "energy_usd_per_hour": "power",
     "usd_per_million_output_tokens": "",
     "slo_met_probability": "targets met",
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on what kernels reach; marked where that was taken from another device."""
-_READING = (
-    "replicas (spares included) x GPUs each = GPUs; GPUs x $/GPU/h = $/h; $/h x 730 = $/month",
-    "$/Mtok out: per million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold",
-)
-"""How to read the plans."""
+_REJECTED = ("hardware", "reason", "count")
+_TOKENS_READING = "$/Mtok out: per million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold"
+
+
+def _reading(prices: PriceChoice) -> tuple[str, ...]:
+    """Return how to read the plans."""
+    money = "GPUs x $/GPU/h = $/h"
+    if prices.usd_per_kwh is not None:
+        money = (
+            f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
+            "GPUs x $/GPU/h + power = $/h"
+        )
+    return f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month", _TOKENS_READING
 
 
 def layout_text(plan: FleetPlan) -> str:
@@ -61,6 +74,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        "energy_usd_per_hour": plan.energy_usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
@@ -145,10 +159,13 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
     assumed = frozenset(
         (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
     )
-    columns = _SHOWN if asked.scenario.slo.targets else _SHOWN[:-1]
+    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
+    columns = columns if asked.scenario.slo.targets else columns[:-1]
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     if rejected:
-        tables.append(Table(rejected, title=rejected_text(answer), titles={"count": "candidates"}))
+        tables.append(
+            Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
+        )
     chosen = plan_row(answer.chosen) if answer.chosen else None
     return Answer(
         command="fleet",
@@ -174,7 +191,10 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
             *(over_time_tables(over_time) if over_time else ()),
         ),
         headline=decision(asked, answer),
-        closing=(*(_READING if rows else ()), *(relaxation_text(item) for item in answer.relaxations)),
+        closing=(
+            *(_reading(asked.scenario.prices) if rows else ()),
+            *(relaxation_text(item) for item in answer.relaxations),
+        ),
         assumptions=(
             *asked.assumptions,
             *kernel_assumptions(answer.plans),

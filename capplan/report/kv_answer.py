@@ -12,11 +12,11 @@ _SHOWN = (
 )  # fmt: skip
 _RESERVED = ("engine_reserved_bytes_per_sequence", "engine_reserved_bytes_per_gpu")
 _RESTS_ON = {
-    "--kv-dtype": tuple(name for name in _SHOWN if "kv_bytes" in name or "reserved" in name),
-    "--max-num-batched-tokens": _RESERVED,
-    "--engine-version": _RESERVED,
+    "kv_dtype": tuple(name for name in _SHOWN if "kv_bytes" in name or "reserved" in name),
+    "max_num_batched_tokens": _RESERVED,
+    "engine_version": _RESERVED,
 }
-"""What replaces an assumption -> the columns that rest on it."""
+"""Setting that was assumed -> the columns that rest on it."""
 _TITLES = {
     "kv_bytes_per_token": "growth",
     "kv_bytes_per_sequence": "KV",
@@ -34,7 +34,7 @@ def kv_answer(sizes: KvSizes) -> Answer:
     first, network, engine = sizes.rows[0], sizes.network, sizes.engine
     limit = network.max_context_tokens
     noun = "sequence" if first.sequences == 1 else "sequences"
-    columns = {name for a in sizes.assumptions for name in _RESTS_ON.get(a.replace, ())}
+    columns = {name for a in sizes.assumptions for name in _RESTS_ON.get(a.key, ())}
     return Answer(
         command="kv-size",
         result={

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from capplan.assumption import assumption_of
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes_by_class, weight_elements_by_class
 from capplan.model.summary import summary
@@ -44,12 +43,12 @@ def model_answer(network: Network, weight_dtype: str | None = None) -> Answer:
     weight_dtype : dtype to count the weights in; None keeps what the config says
     """
     held = in_weight_format(network, weight_dtype) if weight_dtype else network
+    assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     figures = asdict(summary(held))
     elements, sizes = weight_elements_by_class(held), weight_bytes_by_class(held)
     classes = [
         {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements
     ]
-    sentences = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     return Answer(
         command="model",
         result={
@@ -59,10 +58,10 @@ def model_answer(network: Network, weight_dtype: str | None = None) -> Answer:
             "keys_used": list(network.keys_used),
         },
         tables=(
-            Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if sentences else ())),
+            Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
             Table(classes, title="Weights by class of tensor"),
         ),
         headline=network.name,
         closing=tuple(f"note: {note}" for note in network.notes),
-        assumptions=tuple(assumption_of(sentence) for sentence in sentences),
+        assumptions=assumptions,
     )

@@ -191,6 +191,7 @@ def _device_rows(device: Device) -> list[dict[str, Any]]:
 
 def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
     own = given.asked.question.efficiencies[device.name]
+    note = own.borrowed.what if own.borrowed else own.note
     where = (
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
@@ -199,7 +200,7 @@ def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
         "what": device.name,
         "title": f"kernel efficiencies fitted on {own.device}, {own.label}",
         "date": None,
-        "where": f"{where}{'; ' + own.note if own.note else ''}",
+        "where": f"{where}{'; ' + note if note else ''}",
     }
 
 

@@ -197,7 +197,8 @@ def sizing_section(given: Findings) -> Section:
 
 def cost_section(given: Findings) -> Section:
     """Return cost per hour, month and million tokens; every row multiplies across."""
-    rows = [_cost_row(plan) for plan in given.found.plans[: RUNNERS_UP + 1]]
+    powered = given.asked.scenario.prices.usd_per_kwh is not None
+    rows = [_cost_row(plan, powered=powered) for plan in given.found.plans[: RUNNERS_UP + 1]]
     titles = {
         "plan": "each replica",
         "usd_per_gpu_hour": "price",
@@ -207,19 +208,28 @@ def cost_section(given: Findings) -> Section:
         "usd_per_hour": "an hour",
         "usd_per_month": "a month",
         "tdp_watts": "power at most",
+        "energy_usd_per_hour": "electricity",
     }
     return Section(
         "Cost",
         text=(
-            "Devices x price = the hour; the hour x hours = the month; the month / million tokens = price of a million. "
+            f"Devices x price{' + electricity' if powered else ''} = the hour; the hour x hours = the month; the month / million tokens = price of a million. "
             "Tokens are those of a month at peak; at half the traffic a token costs twice as much, for the devices are "
-            "paid by the hour.",
+            f"paid by the hour.{_electricity_text(given) if powered else ''}",
         ),
         tables=(Table(rows, titles=titles),),
     )
 
 
-def _cost_row(plan: FleetPlan) -> dict[str, Any]:
+def _electricity_text(given: Findings) -> str:
+    prices = given.asked.scenario.prices
+    return (
+        f" Electricity is power at most x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        "the price: the price of a rented GPU-hour includes it already."
+    )
+
+
+def _cost_row(plan: FleetPlan, *, powered: bool) -> dict[str, Any]:
     def tokens(price: float | None) -> float | None:
         if price is None or plan.usd_per_month is None or price <= 0.0:
             return None
@@ -230,6 +240,7 @@ def _cost_row(plan: FleetPlan) -> dict[str, Any]:
         "plan": layout_text(plan),
         "gpus": plan.gpus,
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        **({"energy_usd_per_hour": plan.energy_usd_per_hour} if powered else {}),
         "usd_per_hour": plan.usd_per_hour,
         "hours": HOURS_PER_MONTH,
         "usd_per_month": plan.usd_per_month,

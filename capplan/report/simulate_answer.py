@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
@@ -109,8 +109,8 @@ def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
     """Return what the question assumes, with the context that the requests of a trace need in its place."""
     context = asked.spec.max_model_len
     return [
-        Assumption(f"max_model_len {context}: room for the longest request of the trace", item.replace)
-        if item.replace == "max_model_len" and context != chosen.spec.max_model_len
+        replace(item, what=f"max_model_len {context}: room for the longest request of the trace")
+        if item.key == "max_model_len" and context != chosen.spec.max_model_len
         else item
         for item in chosen.asked.assumptions
     ]

@@ -16,7 +16,6 @@ _INDEPENDENT = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown by their speedup alone."""
 
-_MEASURE = "capplan calibrate, then --calibration FILE"
 _SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
@@ -71,7 +70,7 @@ def spec_answer(
         csv_rows=rows,
         headline=_headline(found, target, draft),
         closing=(_closing(found, stated=isinstance(target, float)),),
-        assumptions=(_INDEPENDENT, *assumptions, *(Assumption(text, _MEASURE) for text in found.assumptions)),
+        assumptions=(_INDEPENDENT, *assumptions, *found.assumptions),
         warnings=tuple(warnings),
     )
 

@@ -218,6 +218,18 @@ class Ledger:
         self.steps = 0
         self.in_flight = 0
 
+    @classmethod
+    def of_columns(cls, *, status: NDArray[np.int64], **columns: NDArray[Any]) -> "Ledger":
+        """Return a ledger whose rows are there already, named as in an outcome."""
+        ledger = cls()
+        for name, column in columns.items():
+            kind = "d" if name.endswith("_s") else "l"
+            own = "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index")
+            setattr(ledger, own, array(kind, np.ascontiguousarray(column).tobytes()))
+        ledger._status = bytearray(status.astype(np.uint8).tobytes())
+        ledger.in_flight = int(np.count_nonzero(status == UNFINISHED))
+        return ledger
+
     def arrived(self, flight: InFlight) -> None:
         """Open the row of a request; rows come in order of arrival."""
         self._arrival.append(flight.arrival_s)

@@ -324,7 +324,7 @@ MISSED = {"intel-xeon-1-thread.calibration": {"matmul/fp32 matmul"}}
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "hardware_specs" / "calibrations").glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted((ROOT / "calibrate" / "devices").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_a_shipped_calibration_is_whole_and_within_its_stated_error(path):
     """15 % is the aim for the median of held-out shapes on a shared CPU, 6 % on a GPU; what misses it is known by name."""

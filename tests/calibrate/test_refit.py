@@ -1,7 +1,5 @@
 """Refits from result files find the host times that the results were made with, and every command takes them."""
 
-import csv
-import gzip
 import hashlib
 import json
 from dataclasses import replace
@@ -23,6 +21,7 @@ from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.catalogue.hardware import device
+from capplan.readers.measured.table import measured_table
 from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult, Spread
 from capplan.replica.replica import replica_of
@@ -323,8 +322,7 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "servi
 @pytest.mark.skipif(not SHARED.exists(), reason="measured serving results are not here")
 def test_a_refit_on_some_measured_results_helps_the_others(tmp_path):
     """gpt-oss-120b on B200s under vLLM 0.13.0: refitted on every other result, judged on the rest by the path of validate."""
-    with gzip.open(SHARED, "rt") as lines:
-        rows = [r for r in csv.DictReader(lines) if _is_one_of_the_run(r)]
+    rows = [row for row in measured_table(SHARED)[1] if _is_one_of_the_run(row)]
     runs = []
     for row in rows[::2]:
         values = {

@@ -7,6 +7,7 @@ import pytest
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import Interval
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
@@ -65,8 +66,8 @@ def given(asked):
     found = FleetAnswer(
         plans,
         (
-            Rejection("h100-sxm", "above the largest load that holds the targets", 150),
-            Rejection("l40s", "memory", 50),
+            Rejection("h100-sxm", "above the largest load that holds the targets", 150, Refusal.LOAD),
+            Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,
     )

@@ -9,7 +9,7 @@ from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
 from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.readers.measured.table import measured_rows
+from capplan.readers.measured.table import measured_table
 
 MEASURED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "serving_measured.csv.gz"
 needs_measured = pytest.mark.skipif(not MEASURED.exists(), reason="the measured results are not here")
@@ -42,15 +42,15 @@ def test_most_values_lie_in_their_interval(found):
 def test_points_are_those_that_the_seed_draws():
     from calibrate.choose_points import POINTS, SEED, chosen_rows, points_text
 
-    rows = [row for row in measured_rows(MEASURED) if is_core(row)]
+    rows = [row for row in measured_table(MEASURED)[1] if is_core(row)]
     text = points_text(chosen_rows(rows, POINTS, SEED))
     assert text == BUILT_IN_POINTS.read_text(encoding="utf-8"), "python -m calibrate.choose_points"
 
 
 @needs_measured
 def test_a_point_describes_the_same_run_as_the_published_row():
-    published = {row["id"]: row for row in measured_rows(MEASURED)}
-    for point in measured_rows(BUILT_IN_POINTS):
+    published = {row["id"]: row for row in measured_table(MEASURED)[1]}
+    for point in measured_table(BUILT_IN_POINTS)[1]:
         try:
             whole = benchmark_of(published[point["id"]])
         except CapplanError as error:
@@ -68,5 +68,6 @@ def test_a_point_describes_the_same_run_as_the_published_row():
             "output_tokens",
             "requests",
             "limits",
+            "offered_rate_reported",
         ):
             assert getattr(own, name) == getattr(whole, name), (point["id"], name)

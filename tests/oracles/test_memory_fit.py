@@ -1,6 +1,5 @@
 """Are the fitted memory numbers those of the logs, and do they hold for models that the fit did not see?"""
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from calibrate.fit_memory import fitted, known_starts, left_out, predictions
 from capplan.accuracy.score import scores_by_metric
 from capplan.engine.lookup import profile
+from capplan.readers.measured.table import measured_table
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "memory_measured.csv"
 pytestmark = pytest.mark.skipif(
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def starts():
-    with MEASURED.open(newline="", encoding="utf-8") as file:
-        return known_starts(row for row in csv.DictReader(file) if row["confidence"] in "AB")[0]
+    return known_starts(row for row in measured_table(MEASURED)[1] if row["confidence"] in "AB")[0]
 
 
 @pytest.mark.parametrize(("era", "version"), [("lean", "0.19.0"), ("sorting", "0.11.0")])

@@ -8,7 +8,6 @@ and 21348 (V0; SGLang). Engines print two decimals, hence the absolute tolerance
 Where the larger file of measured starts lies beside the repository, all of it is scored.
 """
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,8 @@ from capplan.accuracy.score import scores_by_metric
 from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.measured.start_columns import with_start_columns
+from capplan.readers.measured.table import measured_table
 
 MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "memory_measured.csv"
 with_measured = pytest.mark.skipif(
@@ -47,7 +48,7 @@ STARTED = [
 
 
 def row_of(launch, status="ok"):
-    return {**dict(zip(LAUNCH, launch, strict=True)), "status": status}
+    return with_start_columns({**dict(zip(LAUNCH, launch, strict=True)), "status": status})
 
 
 def predicted(row):
@@ -95,14 +96,13 @@ def test_context_beyond_the_cache_is_refused():
 def scored_file():
     """Return the records of confidence A and B of the larger file."""
     records = []
-    with MEASURED.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["confidence"] in "AB":
-                try:
-                    found, reason = predicted(row), ""
-                except CapplanError as error:
-                    found, reason = None, str(error)
-                records += memory_predictions(row, row["id"], found, reason)
+    for row in measured_table(MEASURED)[1]:
+        if row["confidence"] in "AB":
+            try:
+                found, reason = predicted(row), ""
+            except CapplanError as error:
+                found, reason = None, str(error)
+            records += memory_predictions(row, row["id"], found, reason)
     return records
 
 

@@ -58,7 +58,7 @@ def test_prices_of_one_provider_and_of_any():
     anyone = choose_price(RECORDS, "h100-sxm", PriceChoice())
     assert len(anyone.providers) >= 10
     assert anyone.low_usd_per_hour < anyone.usd_per_hour < anyone.high_usd_per_hour
-    assert anyone.record.provider in anyone.assumption
+    assert anyone.record.provider in anyone.assumption.what
 
 
 def test_spot_is_below_on_demand():

@@ -8,6 +8,7 @@ from capplan.serving.queueing import md1_wait_at_most
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
 
 ONE = np.array([1.0])
 
@@ -29,7 +30,7 @@ def test_single_tokens_on_one_seat_are_md1(load: float, wait: float) -> None:
     requests = Requests(
         np.ones(count, dtype=np.int64), np.ones(count, dtype=np.int64), poisson(count, load, 11)
     )
-    outcome = simulate(requests, steps_of(1.0), Scheduling("mixed", 1, 16), 100)
+    outcome = simulate(requests, EngineSetup(steps_of(1.0), Scheduling("mixed", 1, 16), 100))
     assert outcome.queue_s.mean() == pytest.approx(wait, rel=0.03)
     for times in (0.5, 1.0, 3.0):
         assert np.mean(outcome.queue_s <= times) == pytest.approx(
@@ -47,7 +48,7 @@ def test_geometric_outputs_on_several_seats_are_mmc(seats: int, load: float, wai
     for seed in (1, 2, 3):
         outputs = np.random.default_rng(100 + seed).geometric(1 / 500, count)
         requests = Requests(np.ones(count, dtype=np.int64), outputs, poisson(count, load * seats, seed))
-        outcome = simulate(requests, steps_of(1 / 500), Scheduling("mixed", seats, 64), 10**7)
+        outcome = simulate(requests, EngineSetup(steps_of(1 / 500), Scheduling("mixed", seats, 64), 10**7))
         waits.append(outcome.queue_s.mean())
         running = (outcome.e2e_s.sum() - outcome.queue_s.sum()) / outcome.seconds
         assert outcome.batch_mean * outcome.busy_fraction == pytest.approx(running, rel=1e-6), "Little's law"

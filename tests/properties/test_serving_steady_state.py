@@ -12,6 +12,7 @@ from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import closed_loop, open_loop
 from capplan.serving.steady_steps import Lengths, Limits, sequences_that_fit, table_step_function
 from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
 
 BLOCKS = 40_000
 
@@ -66,7 +67,7 @@ def both(lengths: Lengths, policy: str, *, clients: int | None = None, load: flo
         lognormal(rng, lengths.output_tokens, lengths.output_cv, count),
         arrivals,
     )
-    run = simulate(requests, TABLE, Scheduling(policy, 256, 8192), BLOCKS, concurrency=clients)
+    run = simulate(requests, EngineSetup(TABLE, Scheduling(policy, 256, 8192), BLOCKS), concurrency=clients)
     return steady, run, slice(count // 4, -count // 10)
 
 

@@ -55,7 +55,7 @@ def prefill(mixer, new, past, ranks=1.0, prompts=1.0):
 
 def test_times_of_compressed_attention_are_labelled_as_assumed():
     assert rates().label == "assumed"
-    assert any("compressed attention" in note for note in rates().assumptions)
+    assert any("compressed attention" in item.what for item in rates().assumptions)
 
 
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])

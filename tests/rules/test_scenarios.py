@@ -1,12 +1,14 @@
 """Shipped scenarios are read, keep their schema, and state every default."""
 
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario
 from capplan.readers.traces.trace import read_trace
 from capplan.workload.length import lognormal_sigma
@@ -64,7 +66,7 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALLEST)
     scenario = read_scenario(path)
-    replaced = {assumption.replace for assumption in scenario.assumptions}
+    replaced = {assumption.replace for assumption in asked_fleet(scenario, offline=True).assumptions}
     keys = {
         "weight_dtype",
         "kv_dtype",
@@ -77,14 +79,25 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
     }
     assert keys <= replaced
     assert any(key.startswith("slo.") for key in replaced)
-    assert scenario.kv_dtypes == ("bf16",)
+    assert scenario.kv_dtypes == ("auto",)
     assert scenario.weight_dtypes == (None,)
 
 
 def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALLEST + "weight_dtype: fp8\n")
-    assert read_scenario(path).kv_dtypes == ("bf16",)
+    assert asked_fleet(read_scenario(path), offline=True).question.kv_formats == ("bf16",)
+
+
+@pytest.mark.parametrize("model", ["nvidia/Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-8B-Instruct"])
+@pytest.mark.parametrize("asked", ["", "kv_dtype: auto\n", "kv_dtype: fp8\n"])
+def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_path, capplan, model, asked):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALLEST.replace("meta-llama/Llama-3.1-8B-Instruct", model) + asked)
+    (planned,) = asked_fleet(read_scenario(path), offline=True).question.kv_formats
+    flags = ["--kv-dtype", asked.split()[-1]] if asked else []
+    fit = json.loads(capplan("fit", model, "--hardware", "h100-sxm", "--format", "json", *flags).out)
+    assert fit["result"]["kv_dtype"] == planned
 
 
 @pytest.mark.parametrize(

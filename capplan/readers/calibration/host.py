@@ -53,6 +53,7 @@ def refitted_profile(
         f"host times of {host.engine} {host.engine_version} from {path.name}: refitted from {host.results} results of "
         f"{', '.join(host.tools)} ({', '.join(host.models)}), {host.left_out_median_ape:.1%} off on results left out",
         "--calibration",
+        "calibration",
     )
     other = (
         f"{path.name}: its host times are those of {host.engine} {host.engine_version}, and are used for "

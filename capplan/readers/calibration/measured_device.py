@@ -194,7 +194,7 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
         fits[key] = _taken(key, calibration, device, family, Path(path).name)
         _refuse_other_numbers(f"{os.fspath(path)}: fitted.{key}.numbers", key.partition("/")[0], fits[key])
     note = "interrupted before all shapes were measured" if calibration.partial else ""
-    return Efficiency(device=machine.name, fits=fits, label="measured", note=note)
+    return Efficiency(device=machine.name, fits=fits, note=note)
 
 
 def _taken(fitted: str, calibration: Calibration, device: Device, family: Efficiency, name: str) -> Fit:

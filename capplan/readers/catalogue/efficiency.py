@@ -9,9 +9,10 @@ from typing import Any
 import yaml
 from pydantic import Field
 
+from capplan.assumption import Label
 from capplan.errors import InputError
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.hardware.efficiency import Efficiency, Fit, not_measured
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record
 from capplan.readers.yaml_file import read_yaml
@@ -52,7 +53,7 @@ class FitRecord(Record):
     """Numbers that the timings told; one that n fits share counts 1/n, one taken over or known beforehand 0."""
     intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
     """Kind of timing -> 10th and 90th percentile of measured over predicted, on held-out shapes."""
-    label: str = Field(default="measured", pattern="^(measured|assumed)$")
+    label: Label = "measured"
     """assumed where the numbers were taken over from something else."""
 
 
@@ -142,11 +143,11 @@ def efficiency_for(device: Device) -> Efficiency:
             return _uncrowded(efficiency) if _over_pcie(device) else efficiency
     nearest = nearest_device(device)
     known = device.vendor.lower() == "nvidia"
-    note = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
+    what = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
     if not known:
-        note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
+        what += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, "assumed", note)
+    return Efficiency(nearest, taken.fits, not_measured(what))
 
 
 def timed_efficiency(device: Device) -> Efficiency:

@@ -12,7 +12,7 @@ from capplan.families.quantization.network_formats import quantised
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format
 from capplan.readers.catalogue.hub import hub_file, is_repository
-from capplan.readers.catalogue.models import shipped_config, shipped_names, shipped_notes
+from capplan.readers.catalogue.models import shipped_config, shipped_id, shipped_names, shipped_notes
 from capplan.readers.json_file import read_json
 
 _KIND = "a model's config.json"
@@ -60,12 +60,18 @@ def shipped_networks() -> tuple[list[Network], list[str]]:
 def _read(name: str, revision: str | None, *, offline: bool) -> Network:
     path = Path(name).expanduser()
     if _is_path(name, path):
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r}: {name} is a path, and only models on the hub have revisions\n"
+                "  leave it out, or give a Hugging Face id (owner/name)"
+            )
         return _from_path(path)
     shipped = None if revision else shipped_config(name)
     if shipped is not None:
         config, title = shipped
         network = _network(config, title, title)
         return replace(network, notes=(*network.notes, *shipped_notes(name)))
+    name = shipped_id(name) or name
     if not is_repository(name) or "/" not in name:
         short = {known.rpartition("/")[2].lower() for known in shipped_names()}
         raise unknown(

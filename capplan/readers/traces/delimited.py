@@ -122,7 +122,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             yield _row(number, cells, layout, unit or 1.0)
         except (ValueError, IndexError, OverflowError) as error:
             bad += 1
-            omissions.drop("is not a request", number)
+            omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
 

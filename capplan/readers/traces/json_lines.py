@@ -97,7 +97,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             bad += 1
-            omissions.drop("is not a request", number)
+            omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
 

@@ -133,6 +133,8 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
     kinds = [format_of(path) for path in paths]
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
         return prometheus.prometheus_summary(paths, interval_s)
+    if interval_s is not None:
+        raise InputError(f"--interval: belongs to Prometheus text; {paths[0]} has times of its own")
     if len(paths) != 1:
         raise InputError(
             "more than one FILE is only read for two scrapes of Prometheus, the earlier one first"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,21 +85,31 @@ def time_unit(first: float) -> tuple[float, str]:
     return 1.0, "s"
 
 
-def problem_of(row: Row) -> str:
-    """Return why a row cannot be used; empty where it can."""
+class Problem(NamedTuple):
+    """Why a row cannot be used."""
+
+    words: str
+    broken: bool = False
+    """It cannot be what the writer of the file meant: strict reading refuses the file."""
+
+
+def problem_of(row: Row) -> Problem | None:
+    """Return why a row cannot be used; None where it can."""
     if not (math.isfinite(row.input_tokens) and math.isfinite(row.output_tokens)):
-        return "a token count is not a finite number"
+        return Problem("a token count is not a finite number", broken=True)
     if row.input_tokens < 0 or row.output_tokens < 0:
-        return "a token count is negative"
+        return Problem("a token count is negative", broken=True)
     if row.output_tokens < 1:
-        return "no output token"
+        return Problem("no output token")
     if row.input_tokens < 1:
-        return "no prompt token"
+        return Problem("no prompt token")
     if row.input_tokens > LONGEST_TOKENS or row.output_tokens > LONGEST_TOKENS:
-        return f"more than {LONGEST_TOKENS:,} tokens"
-    if row.arrival_s < 0 or math.isinf(row.arrival_s) or row.arrival_s > 1e12:
-        return "the time stamp is negative" if row.arrival_s < 0 else "the time stamp is out of range"
-    return ""
+        return Problem(f"more than {LONGEST_TOKENS:,} tokens")
+    if row.arrival_s < 0:
+        return Problem("the time stamp is negative", broken=True)
+    if math.isinf(row.arrival_s) or row.arrival_s > 1e12:
+        return Problem("the time stamp is out of range")
+    return None
 
 
 def noted_unit(first: float | None, omissions: Omissions) -> float:
@@ -123,7 +134,7 @@ def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[T
     for row in rows:
         problem = problem_of(row)
         if problem:
-            omissions.drop(problem, row.line)
+            omissions.drop(problem.words, row.line, broken=problem.broken)
             continue
         held.append(row)
         blocks += len(row.block_ids)
