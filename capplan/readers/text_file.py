@@ -12,6 +12,8 @@ from capplan.errors import InputError
 
 MAX_BYTES = 8_000_000
 """The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
+MAX_RESULT_BYTES = 512 * 1024**2
+"""The same of results that a tool wrote, unpacked."""
 LONGEST_LINE = 32_000_000
 """A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
 

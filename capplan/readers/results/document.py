@@ -10,12 +10,10 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.readers.json_file import json_values
 from capplan.readers.results.record import Spread
-from capplan.readers.text_file import read_text
+from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
 from capplan.readers.yaml_file import yaml_values
 
 KIND = "a result of a benchmark"
-
-LARGEST_FILE_BYTES = 512 * 1024**2
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -129,7 +127,7 @@ def result_objects(path: str | Path) -> list[Any]:
     -------
     its top-level values in order; a JSON list is returned as its items
     """
-    text = read_text(path, kind=KIND, max_bytes=LARGEST_FILE_BYTES, unpacked=True)
+    text = read_text(path, kind=KIND, max_bytes=MAX_RESULT_BYTES, unpacked=True)
     name = str(path)
     suffix = Path(name.removesuffix(".gz")).suffix
     if suffix in (".yaml", ".yml"):
