@@ -20,6 +20,7 @@ from capplan.readers.calibration.record import (
     ResultPoint,
     Score,
 )
+from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
 from capplan.readers.yaml_file import parse_yaml, yaml_text
 
 LOOKALIKES = (
@@ -168,3 +169,24 @@ def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
     first = str(raised.value).splitlines()[0]
     assert first.startswith(f"{path}: line ")
     assert said in first
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    fitted_on:",
+            "    fited_on:",
+            r"fits\.[^ ]+\.fited_on: unknown key 'fited_on': did you mean 'fitted_on'",
+        ),
+        ("    label: measured", "    label: guessed", r"fits\.[^ ]+\.label: unknown label 'guessed'"),
+        ("    rows: ", "    rows: x", r"fits\.[^ ]+\.rows: x[0-9]+ must be a whole number"),
+    ],
+)
+def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said, tmp_path):
+    text = (efficiency_folder() / "l40s.yaml").read_text()
+    assert old in text
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=rf"wrong\.yaml: line [0-9]+: {said}"):
+        read_efficiency(path)
