@@ -9,8 +9,8 @@ from scipy.optimize import least_squares
 
 from capplan.calibrate.forms import FORMS, Form, columns_of, sheet
 from capplan.calibrate.prior import Known, known_beforehand
-from capplan.hardware.calibration import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 from capplan.numbers import Array
+from capplan.readers.calibration.record import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 
 Family = Mapping[str, Mapping[str, float]]
 """Numbers of another device of the family by kernel/dtype."""
@@ -28,7 +28,7 @@ REMARKED_SHAPES = 4
 
 def fitted(
     measurements: Sequence[Measurement], machine: Machine, peaks: Peaks, family: Family | None = None
-) -> tuple[list[KernelFit], list[Measurement]]:
+) -> tuple[dict[str, KernelFit], list[Measurement]]:
     """Return the fit of every kernel and dtype that was measured, and the measurements with what it says of them.
 
     Parameters
@@ -40,19 +40,21 @@ def fitted(
 
     Returns
     -------
-    one fit per kernel and dtype (its operators share the numbers), and the measurements
+    one fit by kernel/dtype (its operators share the numbers), and the measurements
     """
-    fits: list[KernelFit] = []
+    fits: dict[str, KernelFit] = {}
     told = list(measurements)
     for form in FORMS:
         for dtype in sorted({m.dtype for m in told if m.operator in form.operators}):
             places = [i for i, m in enumerate(told) if m.operator in form.operators and m.dtype == dtype]
             own = [told[i] for i in places]
-            near = (family or {}).get(f"{form.kernel}/{dtype}", {})
-            fit, predicted = _Problem(form, dtype, own, sheet(form, dtype, machine, peaks), near).solved()
+            key = f"{form.kernel}/{dtype}"
+            near = (family or {}).get(key, {})
+            fits[key], predicted = _Problem(
+                form, dtype, own, sheet(form, dtype, machine, peaks), near
+            ).solved()
             for place, measurement, seconds in zip(places, own, predicted, strict=True):
                 told[place] = replace(measurement, fitted_s=float(seconds))
-            fits.append(fit)
     return fits, told
 
 
@@ -87,7 +89,7 @@ class _Problem:
         width = np.array([k.log_width for k in known])
         bounds = np.log([k.low for k in known]), np.log([k.high for k in known])
         seen = np.array([not m.held_out for m in self.own])
-        measured = np.array([m.seconds for m in self.own])
+        measured = np.array([m.median_s for m in self.own])
         weights = _operator_weights(self.own)[seen]
 
         def residuals(logs: Array) -> Array:
@@ -105,7 +107,7 @@ class _Problem:
         }
         final = self.predicted(best.x)
         scores = {operator: score(operator, self.own, final) for operator in _operators(self.own)}
-        return KernelFit(self.form.kernel, self.dtype, numbers, scores), final
+        return KernelFit(numbers, scores), final
 
 
 def _operators(own: Sequence[Measurement]) -> list[str]:
@@ -170,7 +172,7 @@ def score(operator: str, own: Sequence[Measurement], final: Array) -> Score:
     median errors, and where they lean to one side
     """
     places = [i for i, m in enumerate(own) if m.operator == operator]
-    errors = np.array([final[i] / own[i].seconds - 1.0 for i in places])
+    errors = np.array([final[i] / own[i].median_s - 1.0 for i in places])
     held = np.array([own[i].held_out for i in places])
     return Score(
         points=int((~held).sum()),

@@ -17,8 +17,8 @@ from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.simple_fit import copy_fit, launch_fit
 from capplan.calibrate.timing import FULL, QUICK, Effort, Sample, sampled
 from capplan.errors import InputError
-from capplan.hardware.calibration import Calibration, KernelFit, Measurement, Peaks
 from capplan.readers.calibration.measured_device import same_device
+from capplan.readers.calibration.record import Calibration, KernelFit, Measurement, Peaks
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 
@@ -246,18 +246,18 @@ def _finished(
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
     fits, told = fitted(marked, target.machine, peaks, family_numbers(target))
-    fits += _simple_fits(told)
+    fits |= _simple_fits(told)
     remarks = [*run.remarks, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
-        machine=target.machine,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,
         quick=quick,
         partial=bool(run.ended_early),
+        machine=target.machine,
         peaks=peaks,
-        fits=tuple(fits),
-        measurements=tuple(told),
+        fitted=fits,
         remarks=tuple(remarks),
+        measurements=tuple(told),
     )
 
 
@@ -285,27 +285,26 @@ def best_rates(measurements: Sequence[Measurement]) -> Peaks:
         copies = [m for m in measurements if "moved_bytes" in m.shape]
     largest = max((m.shape["moved_bytes"] for m in copies), default=0.0)
     memory = max(
-        (m.shape["moved_bytes"] / m.seconds for m in copies if m.shape["moved_bytes"] >= largest / 8),
+        (m.shape["moved_bytes"] / m.median_s for m in copies if m.shape["moved_bytes"] >= largest / 8),
         default=1.0,
     )
     flop: dict[str, float] = {}
     for m in measurements:
         if m.operator in PRODUCTS:
             rows, heads = (m.shape.get(name, 1.0) for name in PRODUCTS[m.operator])
-            rate = 2.0 * rows * heads * m.shape["inputs"] * m.shape["outputs"] / m.seconds
+            rate = 2.0 * rows * heads * m.shape["inputs"] * m.shape["outputs"] / m.median_s
             flop[m.dtype] = max(flop.get(m.dtype, 0.0), rate)
-    return Peaks(memory, flop)
+    return Peaks(memory, dict(sorted(flop.items())))
 
 
-def _simple_fits(told: list[Measurement]) -> list[KernelFit]:
+def _simple_fits(told: list[Measurement]) -> dict[str, KernelFit]:
     """Return what needs no form (launches, copies), and write its fitted times into `told`."""
-    launch = launch_fit(told)
-    fits = [launch] if launch else []
+    fits = launch_fit(told)
     for operator in ("copy", "read", *HOST_COPIES):
         found = copy_fit(told, operator)
         if found:
-            fits.append(found[0])
             places = [place for place, m in enumerate(told) if m.operator == operator]
+            fits[f"{operator}/{told[places[0]].dtype}"] = found[0]
             for place, seconds in zip(places, found[1], strict=True):
                 told[place] = replace(told[place], fitted_s=float(seconds))
     return fits

@@ -11,8 +11,8 @@ from scipy.optimize import least_squares
 from capplan.calibrate.replayed import Run, run_of
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
-from capplan.hardware.calibration import FittedNumber, HostRefit, ResultPoint
 from capplan.numbers import Array
+from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
 from capplan.readers.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
@@ -82,12 +82,12 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
         numbers=numbers,
         kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in FREE},
-        points=points,
         before_median_ape=_median_error(points, "before_s"),
         after_median_ape=_median_error(points, "after_s"),
         left_out_median_ape=_median_error(points, "left_out_s"),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         remarks=(*left_out, *remarks),
+        points=points,
     )
 
 

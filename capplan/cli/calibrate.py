@@ -16,7 +16,7 @@ from capplan.errors import InputError
 from capplan.questions.flags import OutputFlags, ServingFlags, StatedResult
 
 if TYPE_CHECKING:
-    from capplan.hardware.calibration import Calibration as Measured
+    from capplan.readers.calibration.record import Calibration as Measured
     from capplan.report.answer import Answer
 
 

@@ -1,5 +1,6 @@
 """Refits from result files find the host times that the results were made with, and every command takes them."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from capplan.questions.flags import ServingFlags
 from capplan.questions.measured_replica import replica_of_result
 from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
-from capplan.readers.calibration.host import HostRecord, refitted_overhead
+from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult, Spread
@@ -168,10 +169,29 @@ def test_a_refit_comes_back_from_its_file(refit, host_file):
         read_calibration(host_file)
 
 
-def test_a_refit_from_before_streams_were_counted_is_read(host_file):
-    written = yaml.safe_load(host_file.read_text())["host"]
-    assert written["kept"].pop("stream_s") == 0.0
-    assert HostRecord.model_validate(written).kept["stream_s"] == 0.0
+def with_checksum(values, path):
+    """Write a file whose checksum is that of these values, as another version of capplan would have written it."""
+    body = {key: value for key, value in values.items() if key not in ("schema_version", "checksum")}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    path.write_text(json.dumps({**values, "checksum": checksum}))
+    return path
+
+
+def test_a_refit_from_before_streams_were_counted_is_read(host_file, tmp_path):
+    values = yaml.safe_load(host_file.read_text())
+    assert values["host"]["kept"].pop("stream_s") == 0.0
+    path = with_checksum(values, tmp_path / "older.calibration.yaml")
+    assert read_calibration_file(path).host == read_calibration_file(host_file).host
+
+
+def test_a_negative_host_time_is_refused_by_its_key(host_file, tmp_path):
+    values = yaml.safe_load(host_file.read_text())
+    values["host"]["numbers"]["step_s"]["low"] = -1.0
+    path = with_checksum(values, tmp_path / "negative.calibration.yaml")
+    with pytest.raises(
+        InputError, match=r"host\.numbers\.step_s\.low: -1\.0 should be greater than or equal to 0"
+    ):
+        read_calibration_file(path)
 
 
 def test_kernels_and_host_share_a_file(calibration, refit, tmp_path):

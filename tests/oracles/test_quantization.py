@@ -10,6 +10,7 @@ import statistics
 import pytest
 
 from capplan.errors import CapplanError, InputError
+from capplan.families.config import Config
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import METHODS, quantised, read_scheme
 from capplan.memory.rank import rank_weight_bytes
@@ -189,7 +190,7 @@ def test_what_is_not_understood_is_refused_with_its_place(section, words):
 
 def test_an_unknown_method_lists_the_known_ones():
     with pytest.raises(InputError) as error:
-        read_scheme({"quant_method": "quip"}, "config.json: quantization_config")
+        read_scheme(Config({"quant_method": "quip"}, "config.json", "quantization_config."))
     assert all(method in str(error.value) for method in METHODS)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import CapplanError, InputError
 from capplan.families.model_config import read_network
-from capplan.families.registry import families, refused
+from capplan.families.registry import REFUSED, families, family
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import (
@@ -254,8 +254,9 @@ def test_a_model_type_that_is_not_a_name_is_refused(kind):
         read_network(LLAMA | {"model_type": kind}, "broken")
 
 
-def test_no_type_is_both_modelled_and_refused():
-    assert not set(families()) & set(refused())
+def test_every_type_has_a_reader_and_none_is_refused_as_well():
+    assert all(callable(family(kind)) for kind in families())
+    assert not set(families()) & REFUSED.keys()
 
 
 values = st.one_of(

@@ -105,17 +105,9 @@ def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     file = validated(PriceFile, read_yaml(path, kind="a price YAML"))
     return tuple(
         PriceRecord(
-            device=offer.device,
-            provider=offer.provider,
-            commitment=offer.commitment,
+            **offer.model_dump(exclude={"price", "source"}),
             usd_per_hour=offer.price / offer.devices,
             source=file.sources[offer.source].url,
-            sku=offer.sku,
-            devices=offer.devices,
-            region=offer.region,
-            date=offer.date,
-            quality=offer.quality,
-            note=offer.note,
         )
         for offer in file.prices
     )

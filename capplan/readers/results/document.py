@@ -1,8 +1,6 @@
-"""Open a result file whatever its container (JSON, JSON lines, YAML, CSV, gzip), and take checked values out of it."""
+"""The values of a result file whatever its container (JSON, JSON lines, YAML, CSV), and how they are checked."""
 
 import csv
-import gzip
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.readers.json_file import json_values
 from capplan.readers.results.record import Spread
+from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
+from capplan.readers.yaml_file import yaml_values
 
-LARGEST_FILE_BYTES = 512 * 1024**2
+KIND = "a result of a benchmark"
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -52,18 +53,15 @@ class Document:
             value = self.values.get(name)
             if value is None:
                 continue
-            if isinstance(value, str):
-                try:
-                    value = float(value)
-                except ValueError:
-                    raise InputError(f"{self.where(name)}: {value!r} is not a number") from None
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise InputError(f"{self.where(name)}: {value!r} is not a number")
-            if math.isinf(value) and value > 0:
+            try:
+                number = math.nan if isinstance(value, bool) else float(value)
+            except (ValueError, TypeError, OverflowError):
+                raise InputError(f"{self.where(name)}: {value!r:.60} is not a number") from None
+            if number == math.inf:
                 return None
-            if math.isnan(value) or value < minimum:
+            if math.isnan(number) or number < minimum:
                 raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
-            return float(value)
+            return number
         return None
 
     def count(self, *names: str) -> int | None:
@@ -129,56 +127,14 @@ def result_objects(path: str | Path) -> list[Any]:
     -------
     its top-level values in order; a JSON list is returned as its items
     """
-    file = Path(path)
-    text = _text(file)
-    if not text.strip():
-        raise InputError(f"{file}: the file is empty")
-    if file.name.removesuffix(".gz").endswith((".yaml", ".yml")):
-        return _yaml(file, text)
-    if file.name.removesuffix(".gz").endswith(".csv"):
-        return list(csv.DictReader(text.splitlines()))
-    return _json_values(file, text)
-
-
-def _text(file: Path) -> str:
-    try:
-        if file.is_dir():
-            raise InputError(f"{file} is a folder; name the result files in it")
-        if file.stat().st_size > LARGEST_FILE_BYTES:
-            raise InputError(f"{file} is larger than {LARGEST_FILE_BYTES // 1024**2} MiB; not a result file")
-        raw = file.read_bytes()
-        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file") from None
-    except (OSError, EOFError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file}: not a text file") from None
-
-
-def _yaml(file: Path, text: str) -> list[Any]:
-    import yaml
-
-    try:
-        return [value for value in yaml.load_all(text, Loader=yaml.CSafeLoader) if value is not None]
-    except yaml.YAMLError as error:
-        raise InputError(f"{file}: not YAML ({str(error).splitlines()[0]})") from None
-
-
-def _json_values(file: Path, text: str) -> list[Any]:
-    decoder = json.JSONDecoder()
-    values: list[Any] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
+    text = read_text(path, kind=KIND, max_bytes=MAX_RESULT_BYTES, unpacked=True)
+    name = str(path)
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix in (".yaml", ".yml"):
+        return [value for value in yaml_values(text, name) if value is not None]
+    if suffix == ".csv":
         try:
-            value, position = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError):
-            line = text.count("\n", 0, position) + 1
-            raise InputError(
-                f"{file}: line {line} does not hold a complete JSON value; was the file cut short?"
-            ) from None
-        values.append(value)
-    return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else values
+            return list(csv.DictReader(text.splitlines()))
+        except csv.Error as error:
+            raise InputError(f"{name}: is not CSV ({error})") from None
+    return json_values(text, name)

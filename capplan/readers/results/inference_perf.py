@@ -14,6 +14,13 @@ LARGEST_DISAGREEMENT_RATIO = 1.2
 """A mean TPOT further than this from (latency - TTFT) / (tokens - 1) of the means counted something else."""
 
 
+def stage_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one stage or summary, as the client measured it or as the server's metrics saw it."""
+    successes = values["successes"]
+    of_server = isinstance(successes, Mapping) and "rate" in successes
+    return prometheus_result(values, path) if of_server else lifecycle_result(values, path)
+
+
 def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one stage or summary; all its latencies are in seconds.
 

@@ -31,13 +31,8 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     Version 0.8.5 writes ``request_goodput:`` with a trailing colon; keys are read without it.
     """
     document = Document(path, {key.rstrip(":"): value for key, value in values.items()})
-    completed = document.needed("completed", tool=SERVE)
-    if completed == 0:
-        raise InputError(f"{path}: none of the requests of this run completed, so it measured nothing")
-    document.needed("mean_ttft_ms", tool=SERVE)
     result = BenchmarkResult(
-        tool=SERVE,
-        path=path,
+        **measures(document, SERVE),
         model=document.text("model_id"),
         engine=document.text("backend") if document.text("backend") in ("vllm", "sglang") else None,
         hardware=document.text("gpu", "hardware", "accelerator"),
@@ -46,22 +41,37 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         expert_parallel=document.count("ep", "EP"),
         data_parallel=document.count("dp", "DP"),
         concurrency=document.number("max_concurrency"),
-        request_rate_per_s=_rate(document),
-        requests=round(completed),
         failed_requests=document.count("failed"),
-        duration_s=document.needed("duration", tool=SERVE),
-        input_tokens=document.needed("total_input_tokens", tool=SERVE) / completed,
-        output_tokens=document.needed("total_output_tokens", tool=SERVE) / completed,
-        ttft_s=document.spread(1e-3, latency_names("ttft_ms")),
-        tpot_s=document.spread(1e-3, latency_names("tpot_ms")),
-        itl_s=document.spread(1e-3, latency_names("itl_ms")),
         e2e_s=document.spread(1e-3, latency_names("e2el_ms")),
-        requests_per_s=document.number("request_throughput"),
-        output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("total_token_throughput"),
         accepted_tokens_per_step=document.number("spec_decode_acceptance_length"),
     )
     return replace(result, log=request_log(document), notes=_notes(document))
+
+
+def measures(document: Document, tool: str) -> dict[str, Any]:
+    """Return what a run of vLLM and one of SGLang state under the same keys."""
+    completed = document.needed("completed", tool=tool)
+    if completed == 0:
+        raise InputError(
+            f"{document.path}: none of the requests of this run completed, so it measured nothing"
+        )
+    document.needed("mean_ttft_ms", tool=tool)
+    endless = document.values.get("request_rate") in ("inf", "trace")
+    return {
+        "tool": tool,
+        "path": document.path,
+        "request_rate_per_s": None if endless else document.number("request_rate"),
+        "requests": round(completed),
+        "duration_s": document.needed("duration", tool=tool),
+        "input_tokens": document.needed("total_input_tokens", tool=tool) / completed,
+        "output_tokens": document.needed("total_output_tokens", tool=tool) / completed,
+        "ttft_s": document.spread(1e-3, latency_names("ttft_ms")),
+        "tpot_s": document.spread(1e-3, latency_names("tpot_ms")),
+        "itl_s": document.spread(1e-3, latency_names("itl_ms")),
+        "requests_per_s": document.number("request_throughput"),
+        "output_tokens_per_s": document.number("output_throughput"),
+    }
 
 
 def request_log(document: Document) -> tuple[RequestRecord, ...]:
@@ -91,12 +101,6 @@ def request_log(document: Document) -> tuple[RequestRecord, ...]:
 def _totals(document: Document, ttfts: list[float]) -> list[float]:
     gaps = document.values.get("itls") or [[] for _ in ttfts]
     return [ttft + sum(gap) for ttft, gap in zip(ttfts, gaps, strict=False)]
-
-
-def _rate(document: Document) -> float | None:
-    return (
-        None if document.values.get("request_rate") in ("inf", "trace") else document.number("request_rate")
-    )
 
 
 def _notes(document: Document) -> tuple[str, ...]:

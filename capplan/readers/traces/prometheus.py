@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import lines_of
 from capplan.workload.statistics import LengthSummary, RateSummary, length_summary
 from capplan.workload.summary import MeasuredLatency, WorkloadSummary
 from capplan.workload.trace import Omissions
@@ -76,7 +76,7 @@ class Scrape:
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
     """Return the sums of one exposition; lines that are no samples are counted."""
     found = Scrape()
-    for number, line in numbered_lines(path):
+    for number, line in lines_of(path):
         if not line.strip() or line.startswith("#"):
             continue
         match = SAMPLE.match(line.strip())

@@ -10,8 +10,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.traces import delimited, json_lines, prometheus, request_logs, servegen
-from capplan.readers.traces.rows import parts_of
-from capplan.readers.traces.source import head_of
+from capplan.readers.traces.rows import head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
 from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSummary

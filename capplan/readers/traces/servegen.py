@@ -9,7 +9,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import lines_of
 from capplan.workload.statistics import (
     HOUR_S,
     MOST_HOURS,
@@ -122,7 +122,7 @@ def _sorted(found: Mapping[float, float]) -> tuple[Array, Array]:
 
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    lines = numbered_lines(path)
+    lines = lines_of(path)
     _, header = next(lines, (1, ""))
     names = [cell.strip().lower() for cell in next(csv.reader([header]), [])]
     missing = [name for name in columns if name not in names]

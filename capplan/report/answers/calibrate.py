@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.hardware.calibration import Calibration, HostRefit
+from capplan.readers.calibration.record import Calibration, HostRefit
 from capplan.report.answer import Answer, Table
 
 
@@ -29,32 +29,32 @@ def calibration_answer(
     """
     operators = [
         {
-            "kernel": fit.key,
+            "kernel": key,
             "operator": name,
             "shapes": score.points + score.held_out_points,
             "held_out": score.held_out_points,
             "median_error_fraction": score.median_ape,
             "held_out_error_fraction": score.held_out_median_ape,
         }
-        for fit in calibration.fits
-        for name, score in fit.scores.items()
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
     ]
     numbers = [
         {
-            "kernel": fit.key,
+            "kernel": key,
             "number": name,
             "value": n.value,
             "low": n.low,
             "high": n.high,
             "constrained": n.constrained,
         }
-        for fit in calibration.fits
+        for key, fit in calibration.fitted.items()
         for name, n in fit.numbers.items()
     ]
     remarks = [
-        f"{name} in {fit.dtype}: {remark}"
-        for fit in calibration.fits
-        for name, score in fit.scores.items()
+        f"{name} in {key.partition('/')[2]}: {remark}"
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
         for remark in score.remarks
     ]
     tables = [
@@ -84,7 +84,9 @@ def calibration_result(
     """Return the result of the JSON object."""
     found: dict[str, Any] = {
         "device": calibration.machine.name,
-        "fitted": {fit.key: {name: n.value for name, n in fit.numbers.items()} for fit in calibration.fits},
+        "fitted": {
+            key: {name: n.value for name, n in fit.numbers.items()} for key, fit in calibration.fitted.items()
+        },
         "held_out": held_out_errors(calibration),
         "seconds": calibration.seconds,
         "partial": calibration.partial,
@@ -104,7 +106,7 @@ def held_out_errors(calibration: Calibration) -> dict[str, dict[str, float | int
     errors: dict[str, list[float]] = {}
     for m in calibration.measurements:
         if m.held_out and m.fitted_s is not None:
-            errors.setdefault(m.operator, []).append(abs(m.fitted_s / m.seconds - 1.0))
+            errors.setdefault(m.operator, []).append(abs(m.fitted_s / m.median_s - 1.0))
     return {name: {"n": len(e), "median_ape": float(np.median(e))} for name, e in errors.items()}
 
 
