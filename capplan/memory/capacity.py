@@ -16,8 +16,8 @@ from capplan.memory.packed_pool import (
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
+from capplan.memory.stages import stage_edges
 from capplan.model.network import Mixer, Network
-from capplan.model.parameters import stage_edges
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
