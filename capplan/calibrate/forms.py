@@ -16,7 +16,7 @@ from capplan.readers.calibration.measured_device import tile_row_halvings
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
 SHEET = frozenset(
-    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes", "tile_row_halvings"}
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "tile_row_halvings"}
     | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
 )
 """Fields of a rates record that the datasheet (or the best rate seen) gives."""
@@ -50,8 +50,6 @@ class Form:
     kernel: str
     record: type[Any]
     operators: Mapping[str, Predicted]
-    flop_dtype: str | None = None
-    """Dtype whose peak applies; None takes the measured one."""
 
     def numbers(self) -> tuple[str, ...]:
         """Return the names of the numbers that are fitted."""
@@ -160,7 +158,6 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
-        "l2_bytes": machine.l2_bytes,
         "tile_row_halvings": tile_row_halvings(machine, dtype),
         "link_bytes_per_s": link,
         "network_bytes_per_s": link,
