@@ -27,7 +27,7 @@ from capplan.model.weight_format import (
     weight_format_assumptions,
 )
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_id, shipped_or_unknown
+from capplan.readers.catalogue.models import shipped_config, shipped_id
 
 FACTS = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 with_facts = pytest.mark.skipif(
@@ -271,7 +271,7 @@ def test_a_config_with_22000_module_names_gives_what_its_patterns_give():
     config = json.loads((FACTS / "configs" / "nvidia--MiniMax-M3-NVFP4.json").read_text(encoding="utf-8"))
     section = config.get("quantization_config") or config["text_config"]["quantization_config"]
     assert len(section["quantized_layers"]) > 20_000
-    shapes, name = shipped_or_unknown("MiniMaxAI/MiniMax-M3")
+    shapes, name = shipped_config("MiniMaxAI/MiniMax-M3")
     long = quantised(read_network(shapes, name), {"quantization_config": section})
     assert stored_formats(long)[:2] == ("nvfp4", "mxfp8")
     assert long.layers == read_model("nvidia/MiniMax-M3-NVFP4", offline=True).layers
