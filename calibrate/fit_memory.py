@@ -69,7 +69,6 @@ class Fitted:
     sampler_bytes: float
     resident_copies: float
     activation_base_bytes: float
-    starts: int
 
     def applied(self, rules: MemoryRules) -> MemoryRules:
         """Return the rules with these numbers."""
@@ -133,7 +132,7 @@ def fitted(starts: Sequence[Start], era: str) -> Fitted | None:
     solution = np.linalg.lstsq(design / scale, target, rcond=None)[0] / scale
     if len(solution) > 1:
         copies, base = float(solution[1]), float(solution[2]) * GIB
-    return Fitted(float(solution[0]), copies, base, len(columns))
+    return Fitted(float(solution[0]), copies, base)
 
 
 def _arrays(launch: Launch) -> Launch:

@@ -173,12 +173,12 @@ class Measured:
                 path.stem.replace("--", "/", 1): json.loads(path.read_text(encoding="utf-8"))
                 for path in paths
             }
-        from capplan.readers.catalogue.models import shipped_or_unknown
+        from capplan.readers.catalogue.models import shipped_config
 
         index = json.loads((ROOT / "model_configs" / "index.json").read_text(encoding="utf-8"))["models"]
         folders = {path.name.replace("--", "/", 1) for path in (ROOT / "model_configs").glob("*--*")}
         asked = folders | {row["model"] for row in self.table("models")}
-        return {name: shipped_or_unknown(name)[0] for name in sorted(asked) if name in index}
+        return {name: shipped_config(name)[0] for name in sorted(asked) if name in index}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from capplan.hardware.device import Device
 from capplan.memory.budget import first_stage_plan, memory_plan
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.launch import Launch
-from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
+from capplan.memory.plan import CONTEXT_TOO_LONG
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
@@ -37,8 +37,6 @@ class MemoryPrediction:
     values: Mapping[str, float]
     """By metric, in the unit of the column."""
     starts: bool
-    limits: tuple[str, ...]
-    """Why it does not start, in words."""
 
 
 def row_profile(row: Mapping[str, str]) -> EngineProfile:
@@ -133,7 +131,7 @@ def predict_memory_row(
     if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
         # The launch did set a context that the row does not state: only memory can be judged.
         code = 0
-    return MemoryPrediction(values, starts=code == 0, limits=(LIMITS[code],) if code else ())
+    return MemoryPrediction(values, starts=code == 0)
 
 
 def with_draft_layer(network: Network) -> Network:

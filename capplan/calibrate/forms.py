@@ -45,8 +45,6 @@ class Form:
     kernel: str
     record: type[Any]
     operators: Mapping[str, Predicted]
-    flop_dtype: str | None = None
-    """Dtype whose peak applies; None takes the measured one."""
 
     def numbers(self) -> tuple[str, ...]:
         """Return the names of the numbers that are fitted."""
@@ -157,7 +155,6 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
-        "l2_bytes": machine.l2_bytes,
         "tile_row_halvings": tile_row_halvings(machine, dtype),
         "link_bytes_per_s": link,
         "network_bytes_per_s": link,

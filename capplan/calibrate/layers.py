@@ -52,7 +52,6 @@ class RealLayer:
     """Weights of one layer on a device."""
 
     layer: Layer
-    hidden_size: int
     weights: Mapping[str, torch.Tensor]
     """Transposed matrices by the name of the projection."""
     experts: tuple[torch.Tensor, torch.Tensor] | None
@@ -184,13 +183,12 @@ class RealLayer:
         return tuple(random_operand(size, "bf16", device) for size in sizes)
 
 
-def built(layer: Layer, hidden_size: int, device: torch.device) -> RealLayer:
+def built(layer: Layer, device: torch.device) -> RealLayer:
     """Return the layer with random weights on a device.
 
     Parameters
     ----------
     layer : of a model
-    hidden_size : width of the residual [-]
     device : where
 
     Returns
@@ -225,4 +223,4 @@ def built(layer: Layer, hidden_size: int, device: torch.device) -> RealLayer:
             ),
             random_operand((heads, rank, mixer.value_head_dim), "bf16", device).mul_(rank**-0.5),
         )
-    return RealLayer(layer, hidden_size, weights, experts, absorbed)
+    return RealLayer(layer, weights, experts, absorbed)

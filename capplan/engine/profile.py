@@ -105,8 +105,6 @@ class EngineProfile:
     """Cache dtypes that run, by device architecture."""
     host: HostOverhead = HostOverhead()
     """From `host_times`, by version; `lookup.profile` fills it in."""
-    prefix_caching: bool = True
-    async_scheduling: bool = False
     """The host prepares a step while the device runs the one before."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""

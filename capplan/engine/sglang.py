@@ -53,7 +53,6 @@ _BASE = EngineProfile(
     memory=_MEMORY,
     weight_dtypes=CUDA_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
-    async_scheduling=True,
 )
 
 SGLANG: tuple[EngineProfile, ...] = (

@@ -45,7 +45,6 @@ _BASE = EngineProfile(
     memory=_MEMORY,
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,
     kv_dtypes=TRTLLM_KV_DTYPES,
-    prefix_caching=False,
     window_kernels=False,
     fuses_quantise=True,
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
@@ -57,8 +56,6 @@ _V1 = replace(
     version="1.0.0",
     window_kernels=True,
     block_tokens=32,
-    prefix_caching=True,
-    async_scheduling=True,
 )
 
 TRTLLM: tuple[EngineProfile, ...] = (

@@ -24,7 +24,6 @@ from capplan.serving.requests import Requests
 from capplan.serving.terms import EngineSetup
 
 Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
-SCHEDULERS: tuple[Scheduler, ...] = ("static", "dynamic", "continuous", "chunked", "prefill-first")
 
 
 BATCH_TIMEOUT_S = 0.1

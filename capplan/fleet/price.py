@@ -14,7 +14,6 @@ HOURS_PER_MONTH = 730.0
 MAX_AGE_DAYS = 365
 """An offer older than the newest one of its device by more than this is left out of 'any'."""
 
-COMMITMENTS = ("on-demand", "community", "spot", "reserved", "capacity-block", "owned")
 """community: hosts that the provider does not vouch for; owned: cost of ownership, estimated."""
 
 
@@ -241,14 +240,12 @@ class PriceChoice:
 class ChosenPrice:
     """The price taken for one device, and how it came about."""
 
-    device: str
     usd_per_hour: float
     commitment: str
     record: PriceRecord | None
     """None for a price of the scenario."""
     low_usd_per_hour: float
     high_usd_per_hour: float
-    providers: tuple[str, ...]
     assumption: Assumption
     warning: str | None = None
     energy_usd_per_hour: float | None = None
@@ -314,7 +311,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         stated = Assumption(
             f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
-        return ChosenPrice(device, usd, choice.commitment, None, usd, usd, ("scenario",), stated)
+        return ChosenPrice(usd, choice.commitment, None, usd, usd, stated)
     wanted = _simple(choice.provider)
     matching = [
         record
@@ -344,13 +341,11 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         else None
     )
     return ChosenPrice(
-        device=device,
         usd_per_hour=usd,
         commitment=choice.commitment,
         record=taken,
         low_usd_per_hour=low,
         high_usd_per_hour=high,
-        providers=tuple(offer.provider for offer in offers),
         assumption=Assumption(text, f"prices.provider, or prices.per_gpu_hour.{device}"),
         warning=warning,
     )

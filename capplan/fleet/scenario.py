@@ -78,8 +78,3 @@ class Scenario:
     """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """Every default that stands in for a key that the file does not have."""
-
-    @property
-    def request_rate_per_s(self) -> float:
-        """Requests per second at peak over all classes; for users the bound with answers in no time."""
-        return sum(item.request_rate_at() for item in self.classes)

@@ -15,7 +15,7 @@ from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.plan import Relaxation
-from capplan.fleet.probability import needed_ratio, within_probability
+from capplan.fleet.probability import needed_ratio
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
@@ -85,11 +85,9 @@ class Found:
     weight_dtype: str
     request_rate_limit: float
     """Requests per second and replica."""
-    concurrency: float
     response_s: float
     kv_cache_tokens: float
     label: str
-    slo_met_probability: float
     demand: Demand
     """As the replica sees it: what its cache finds is not worked on."""
 
@@ -240,11 +238,9 @@ class _Part:
                     layout,
                     self.weight_dtype,
                     float(state.requests_per_s[row, at]),
-                    float(state.requests_per_s[row, at] * state.e2e_s.mean[row, at]),
                     float(state.e2e_s.mean[row, at]),
                     float(cache_tokens[row]),
                     labels[row],
-                    self.met_probability(state, row, at, labels[row]),
                     q.demand,
                 )
             )
@@ -255,16 +251,6 @@ class _Part:
         q = self.question
         keys = regime_keys(target.metric, "open", network_class(self.network), label)
         return interval_of(q.intervals, keys) or widest(q.intervals)
-
-    def met_probability(self, state: SteadyState, row: int, at: int, label: str) -> float:
-        """Return the probability that all targets hold: that of the least likely one, for they err together."""
-        chances = [
-            within_probability(
-                float(target_values(state, target)[row, at]), target.limit_s, self.bounds(target, label)
-            )
-            for target in self.question.slo.targets
-        ]
-        return min(chances, default=1.0)
 
 
 def target_values(state: SteadyState, target: Target) -> Array:

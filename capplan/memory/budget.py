@@ -129,7 +129,6 @@ def _stage_plan(
         kv_bytes_available=available,
         kv_cache_tokens=held.tokens,
         max_concurrency=held.sequences,
-        block_tokens=held.block_tokens,
         reserved_bytes_per_sequence=held.bytes_per_sequence,
         headroom_bytes=left - warm,
     )

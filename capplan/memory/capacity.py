@@ -9,15 +9,14 @@ from capplan.engine.profile import EngineProfile
 from capplan.memory.launch import Launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import (
-    BLOCK_TOKENS,
     compressed_layers,
     packed_capacity,
     packed_layout,
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
+from capplan.memory.stages import stage_edges
 from capplan.model.network import Mixer, Network
-from capplan.model.parameters import stage_edges
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
@@ -32,8 +31,6 @@ class CacheCapacity:
     """Of the maximum context, at once."""
     bytes_per_sequence: Number
     """That one of them takes out of the pool."""
-    block_tokens: Number
-    """Tokens of one block of an attention layer."""
 
 
 def cache_capacity(
@@ -82,7 +79,7 @@ def cache_capacity(
     if not kinds:
         free = np.maximum(kv_bytes_available, 0.0)
         endless = np.where(free > 0, launch.max_num_seqs, 0.0)
-        return CacheCapacity(endless * context, endless, 0.0 * free, launch.block_tokens)
+        return CacheCapacity(endless * context, endless, 0.0 * free)
     if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
         kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
@@ -93,10 +90,10 @@ def cache_capacity(
         tokens, sequences, size = split_capacity(
             kv_bytes_available, held, launch.block_tokens, context, step, rules
         )
-        return CacheCapacity(tokens, sequences, size, launch.block_tokens)
+        return CacheCapacity(tokens, sequences, size)
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
-    return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes, layout.block_tokens)
+    return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)
 
 
 def _compressed_capacity(
@@ -108,9 +105,9 @@ def _compressed_capacity(
     whole = available / share
     if rules.budget == "utilisation":
         tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
-        return CacheCapacity(tokens, sequences, size * share, BLOCK_TOKENS + 0.0 * launch.block_tokens)
+        return CacheCapacity(tokens, sequences, size * share)
     tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
-    return CacheCapacity(tokens, sequences, size * share, launch.block_tokens)
+    return CacheCapacity(tokens, sequences, size * share)
 
 
 def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: EngineProfile) -> Number:

@@ -35,11 +35,6 @@ class Launch:
     """Multiple that inputs of mxfp4 experts are padded to."""
 
     @property
-    def sharding(self) -> Sharding:
-        """Parallelism of the whole replica."""
-        return Sharding(self.tensor, self.pipeline, self.expert, self.data)
-
-    @property
     def stage_sharding(self) -> Sharding:
         """Parallelism within one pipeline stage."""
         return Sharding(tensor=self.tensor, expert=self.expert, data=self.data)

@@ -38,8 +38,6 @@ class MemoryPlan:
     """As the engine prints it."""
     max_concurrency: Number
     """Sequences of the maximum context that the cache holds at once."""
-    block_tokens: Number
-    """Tokens of one cache block of an attention layer."""
     reserved_bytes_per_sequence: Number
     """What one sequence of the maximum context takes out of the cache."""
     headroom_bytes: Number

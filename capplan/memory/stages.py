@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from capplan.model.network import Network
-from capplan.model.parameters import stage_edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +64,33 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
         if stage not in found:
             found.append(stage)
     return found
+
+
+def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
+    """Return first and one-past-last layer of each pipeline stage.
+
+    Layers that do not divide evenly go to the stages before the last, from behind: the last holds the head.
+
+    Parameters
+    ----------
+    layers : [-]
+    stages : [-]
+
+    Returns
+    -------
+    pairs of layer indices
+
+    Examples
+    --------
+    >>> stage_edges(126, 4)
+    [(0, 31), (31, 63), (63, 95), (95, 126)]
+
+    References
+    ----------
+    vLLM, vllm/distributed/utils.py, `get_pp_indices`.
+    """
+    sizes = [layers // stages] * stages
+    for i in range(layers % stages):
+        sizes[(stages - 2 - i) % stages] += 1
+    ends = np.cumsum(sizes).tolist()
+    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]

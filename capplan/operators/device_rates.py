@@ -25,7 +25,6 @@ class DeviceRates:
     """What one device reaches with one weight format, cache format and engine."""
 
     matmul: MatmulRates
-    head_matmul: MatmulRates
     """For matrices that stay in 16 bit: LM head, router."""
     attention: AttentionRates
     latent_attention: LatentAttentionRates
@@ -115,7 +114,6 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
         "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
         "bytes_per_s": device.memory_bytes_per_s,
         "multiprocessors": _multiprocessors(device),
-        "l2_bytes": device.l2_bytes or 0.0,
     }
     names = {field.name for field in fields(record)}
     return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
@@ -192,7 +190,7 @@ def device_rates(
     """
     if kv_format not in KV_FORMATS:
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
-    dense, head = matmul_kernel(device, weight_format), matmul_kernel(device, "bf16")
+    dense = matmul_kernel(device, weight_format)
     expert = experts_kernel(device, expert_format or weight_format)
     wanted = {
         "matmul": dense.formats,
@@ -217,10 +215,8 @@ def device_rates(
         if (kernel, fmt) == ("matmul", "fp8") and fuses_quantise:
             fit = _quantised_before(fit)
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
-    head_fit, _ = fit_of(efficiency, "matmul", head.formats, engine)
     return DeviceRates(
         **rates,
-        head_matmul=kernel_rates("matmul", device, "bf16", head_fit),
         matmul_activation_bytes=dense.activation_bytes,
         expert_activation_bytes=expert.activation_bytes,
         assumptions=tuple(assumptions),

@@ -97,8 +97,6 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass:
         request_rate_per_s=rate,
         users=item.users,
         think_time_s=item.think_time,
-        requests=item.requests,
-        within_s=item.within,
         trace=trace_path,
         shared_prefix_tokens=prefix.tokens if prefix else 0.0,
         prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,

@@ -1,8 +1,7 @@
 """Latencies of very many plans and loads, coarsely: what a search keeps or drops before anything is simulated.
 
-`steady_state.open_loop` starts from a rate and looks for the batch; this starts from the batch and reads off the
-rate, so it needs no search and one pass over the steps. It takes the batch as constant: queues that come of its
-swings are left to the simulation of what the search keeps.
+The batch is given and the rate read off, so one pass over the steps is enough. The batch is taken as constant: queues
+that come of its swings are left to the simulation of what the search keeps.
 """
 
 import numpy as np
@@ -68,9 +67,5 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
         tpot_s=_lognormal(token, token_variance),
         e2e_s=_lognormal(first + rounds * token, whole_variance),
         requests_per_s=rate,
-        output_tokens_per_s=rate * lengths.output_tokens,
-        decode_sequences=held,
-        step_s=token,
-        utilisation=held / most,
         saturated=np.asarray(asked > most * (1.0 + 1e-9)),
     )

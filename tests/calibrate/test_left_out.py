@@ -54,8 +54,9 @@ def test_scores_are_read_as_they_were_written(tmp_path):
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     for entry in found.values():
-        assert entry.median_error == entry.left_out_median_error
-        assert 0.0 <= entry.within_20 <= 1.0
+        assert entry.values > 0
+        assert entry.left_out_median_error >= 0.0
+        assert 0.0 <= entry.left_out_within_20 <= 1.0
 
 
 KINDS = ("closed/ttft", "closed/tpot")

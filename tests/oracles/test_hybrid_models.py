@@ -347,18 +347,18 @@ def test_a_wrong_value_is_refused_with_its_key(family, key, value, words):
 
 def test_kimi_k3_comes_near_the_published_2800_billion():
     """No reference implementation counts it; 2.8 trillion is the published total, and the shapes give 2.78."""
-    from capplan.readers.catalogue.models import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_config
 
-    config, name = shipped_or_unknown("moonshotai/Kimi-K3")
+    config, name = shipped_config("moonshotai/Kimi-K3")
     network = read_network(config, name)
     assert parameters(network) == pytest.approx(2.8e12, rel=0.01)
     assert any("no reference implementation" in note for note in network.notes)
 
 
 def test_nested_qwen_counts_text_and_tower_apart():
-    from capplan.readers.catalogue.models import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_config
 
-    config, name = shipped_or_unknown("Qwen/Qwen3.5-35B-A3B")
+    config, name = shipped_config("Qwen/Qwen3.5-35B-A3B")
     elements = weight_elements_by_class(read_network(config, name))
     assert sum(elements.values()) - elements["vision"] == 34_660_610_688
     assert sum(elements.values()) == 35_107_181_936

@@ -25,7 +25,7 @@ from capplan.model.weight_format import (
     weight_format_assumptions,
 )
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_id, shipped_or_unknown
+from capplan.readers.catalogue.models import shipped_config, shipped_id
 
 GIB = 2**30
 
@@ -293,7 +293,7 @@ def test_a_config_with_22000_module_names_gives_what_its_patterns_give(measured)
         published = config.get("quantization_config") or config["text_config"]["quantization_config"]
         assert published == section
     assert len(section["quantized_layers"]) == 22_422
-    shapes, name = shipped_or_unknown("MiniMaxAI/MiniMax-M3")
+    shapes, name = shipped_config("MiniMaxAI/MiniMax-M3")
     long = quantised(read_network(shapes, name), {"quantization_config": section})
     assert stored_formats(long)[:2] == ("nvfp4", "mxfp8")
     assert long.layers == read_model("nvidia/MiniMax-M3-NVFP4", offline=True).layers

@@ -81,8 +81,8 @@ def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) 
     outcome = ledger.outcome(server.now_s, [server.gauges])
     assert outcome.count(FINISHED) == len(prompts)
     assert (server._cap, server._held, server._kv.sequences) == (12, 0, 0)
-    assert server._cache.pinned == 0
-    assert server._cache.kept <= 12
+    assert not server._cache._users
+    assert len(server._cache._free) <= 12
     worked = outcome.prefill_tokens + outcome.cached_tokens
     assert worked >= outcome.input_tokens.sum()
     if outcome.preemptions == 0:

@@ -18,7 +18,6 @@ from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import (
     StepTable,
     bilinear,
-    decode_run_s,
     decode_step_s,
     mixed_step_s,
     piecewise_linear,
@@ -545,9 +544,6 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     singly = decode_step_s(table, float(sequences), context + np.arange(steps))
     row = StepClock(table).row(sequences)
     assert row.run(context, steps) == (steps, pytest.approx(singly.sum(), rel=1e-12))
-    assert decode_run_s(table, float(sequences), context, float(steps)) == pytest.approx(
-        singly.sum(), rel=1e-12
-    )
     limit = float(rng.random() * singly.sum())
     taken, seconds = row.run(context, steps, limit)
     assert taken == np.searchsorted(np.cumsum(singly), limit) + 1

@@ -410,7 +410,7 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
         assert worked >= outcome.input_tokens[done].sum()
     if options["caching"]:
         cache = server._cache
-        assert (cache.pinned, cache._absent, cache._loading) == (0, set(), {})
+        assert (cache._users, cache._absent, cache._loading) == ({}, set(), {})
         places = [cache._free, *cache._tiers]
         assert len({block for place in places for block in place}) == sum(len(place) for place in places)
 

@@ -27,7 +27,7 @@ traffic: [{request_rate: 5 req/s, input_tokens: 800, output_tokens: {mean: 200, 
 def test_shipped_scenario_is_read_and_names_its_schema(path):
     scenario = read_scenario(path)
     assert scenario.name == path.stem
-    assert scenario.request_rate_per_s > 0
+    assert all(item.request_rate_at() > 0 for item in scenario.classes)
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/schema/scenario.json\n")
 
 
@@ -48,8 +48,7 @@ def test_support_chat_is_read_in_base_units():
         lambda tokens: min(tokens, 1200.0), lb=0.0, ub=np.inf
     )
     assert chat.cached_input_tokens == pytest.approx(held * 0.85, rel=1e-3)
-    assert scenario.slo.limit_s("ttft", "p95") == 0.8
-    assert scenario.slo.limit_s("tpot", "p95") == 0.04
+    assert {t.key: t.limit_s for t in scenario.slo.targets} == {"ttft_p95": 0.8, "tpot_p95": 0.04}
     assert [entry.name for entry in scenario.fleet.hardware] == [
         "a100-sxm-80gb",
         "h100-sxm",
@@ -109,7 +108,8 @@ def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_
 def test_rate_may_be_given_as_rate_users_or_job(traffic, rate, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(SMALLEST.replace("request_rate: 5 req/s", traffic))
-    assert read_scenario(path).request_rate_per_s == pytest.approx(rate)
+    (item,) = read_scenario(path).classes
+    assert item.request_rate_at() == pytest.approx(rate)
 
 
 def test_users_who_wait_ask_less_often(tmp_path):

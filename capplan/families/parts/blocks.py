@@ -80,7 +80,6 @@ def attention(
     *,
     chunked: bool = False,
     cached: bool = True,
-    sinks: bool = False,
     query_key_norms: Literal["none", "head", "wide"] = "none",
 ) -> Attention:
     """Return the mixer of these heads."""
@@ -92,7 +91,6 @@ def attention(
         window_tokens=window_tokens,
         chunked=chunked,
         cached=cached,
-        biases_softmax=sinks,
         query_key_norms=query_key_norms,
     )
 

@@ -63,7 +63,7 @@ def block(
         "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
     )
     return decoder_layer(
-        attention(shape, window, chunked=chunked, sinks=traits.sinks, query_key_norms=norms),
+        attention(shape, window, chunked=chunked, query_key_norms=norms),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
         traits.norms * width + attention_norms(shape, traits),

@@ -22,8 +22,6 @@ class Attention:
     """The window is an aligned chunk (llama4), not a sliding one."""
     cached: bool = True
     """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
-    biases_softmax: bool = False
-    """Attention sinks and the like: no cost, kept for the report."""
     query_key_norms: Literal["none", "head", "wide"] = "none"
     """Norms of queries and keys: of each head, or over all heads at once, whose mean squares tensor ranks exchange."""
     index_heads: int = 0

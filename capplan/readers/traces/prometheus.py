@@ -57,7 +57,6 @@ class Scrape:
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
     gauges: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    cache_config: dict[str, str] = field(default_factory=dict)
     cache_tokens: float = 0.0
 
     def first(self, names: Sequence[str]) -> float | None:

@@ -14,8 +14,6 @@ from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
 from capplan.workload.slo import Slo
 
-TIMES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
-
 
 def known(value: Any) -> Any:
     """Return a value with None for what is not a number, all the way down."""

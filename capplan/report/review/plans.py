@@ -15,8 +15,6 @@ from capplan.workload.request_class import RequestClass
 RUNNERS_UP = 7
 """Plans shown beside the chosen one; CSV and JSON have all."""
 
-_SECONDS_PER_MONTH = HOURS_PER_MONTH * 3600.0
-
 
 def workload_section(given: Findings) -> Section:
     """Return the traffic: every row multiplies across to tokens per second."""
