@@ -119,7 +119,7 @@ def numbers():
 def host_file():
     """Return the text of a calibration whose host takes 20 ms a step: vLLM on an H100."""
     from capplan.engine.lookup import profile
-    from capplan.hardware.calibration import HostRefit, ResultPoint
+    from capplan.readers.calibration.record import HostRefit, ResultPoint
     from capplan.readers.calibration.file import calibration_text
 
     own = profile("vllm")
