@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.scenario import read_scenario
-from capplan.report.fleet_answer import fleet_answer
+from capplan.report.answers.fleet import fleet_answer
 
 SCENARIO = """name: small
 model: meta-llama/Llama-3.1-8B-Instruct
