@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, shardings
+from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import LOADS, search
+from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -135,15 +136,16 @@ def test_lists_keep_what_they_name_and_try_every_degree_that_they_name(model, ex
     assert groups is None or {s.data for s in found} == set(groups)
 
 
-@given(st.sampled_from(DENSE), places, st.sampled_from([2, 4, 8]))
-def test_a_model_without_experts_cannot_spread_them(asked, model, places, experts):
-    for place in places:
-        for sharding in tried(model, expert_parallel=[experts]):
-            layout = Layout(device(place), sharding, "auto", "bf16")
-            reason = layout_reason(read_model(model, offline=True), layout, asked.profile)
-            assert reason is not None
-        with pytest.raises(InputError, match=f"expert-parallel {experts} on a model without experts"):
-            asked_replica(model, place, tensor_parallel=experts, expert_parallel=experts, offline=True)
+@pytest.mark.parametrize("model", DENSE)
+@pytest.mark.parametrize("experts", [2, 8])
+def test_a_model_without_experts_cannot_spread_them(asked, model, experts):
+    network = read_model(model, offline=True)
+    for sharding in tried(model, expert_parallel=[experts]):
+        layout = Layout(device("h100-sxm"), sharding, "auto", "bf16")
+        assert layout_reason(network, layout, asked.profile) is not None
+    spread = Layout(device("h100-sxm"), Sharding(8.0, 1.0, float(experts)), "auto", "bf16")
+    with pytest.raises(InputError, match=f"expert-parallel {experts} on a model without experts"):
+        refuse_illegal(network, spread, asked.profile)
 
 
 def test_experts_must_divide_over_the_ranks_that_hold_them(asked):
