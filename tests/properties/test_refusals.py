@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile, unsupported_reason
-from capplan.errors import InputError, Refusal
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
 from capplan.fleet.search import LOADS, search
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
-from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
-from capplan.questions.speculation import asked_speculation
+from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 
@@ -80,11 +79,17 @@ def question():
 def test_every_code_of_a_search_is_the_one_that_its_cause_has(question):
     """Weights that do not fit; a target that no layout meets; loads above the largest; and one for each candidate."""
     network = read_model(MODEL, offline=True)
-    small = replace(question, networks={"auto": network}, devices=(device("l4"),), ranges=Ranges((1,), (1,)))
+    places = [device(name) for name in ("l4", "h200-sxm")]
+    one = replace(
+        question,
+        networks={"auto": network},
+        efficiencies={place.name: efficiency_for(place) for place in places},
+        ranges=Ranges((1,), (1,)),
+    )
+    small, large = (replace(one, devices=(place,)) for place in places)
     only_memory = search(small).rejected
     assert {reason.code for _, reason in only_memory} == {Refusal.MEMORY}
     assert only_memory.total() == LOADS
-    large = replace(small, devices=(device("h200-sxm"),), efficiencies=question.efficiencies)
     held = search(large)
     assert {reason.code for _, reason in held.rejected} <= {Refusal.LOAD}
     tight = replace(large.slo, targets=tuple(replace(t, limit_s=1e-6) for t in large.slo.targets))
@@ -106,18 +111,11 @@ def test_the_answer_of_a_fleet_carries_codes(capplan, tmp_path):
     assert "fleet_size" not in shown
 
 
-def test_the_flag_of_a_draft_is_named_where_its_heads_do_not_divide():
-    with pytest.raises(InputError, match=r"^--tensor-parallel 3: .* heads"):
-        asked_replica("llama-3.1-8b", "h100", tensor_parallel=3, offline=True)
-    with pytest.raises(InputError, match=r"^--draft-tensor-parallel 3: .* heads"):
-        asked_speculation(
-            "llama-3.1-8b",
-            "h100",
-            draft="llama-3.2-1b",
-            draft_tensor_parallel=3,
-            tensor_parallel=4,
-            offline=True,
-        )
+def test_the_flag_of_a_draft_is_named_where_its_heads_do_not_divide(capplan):
+    replica = ("llama-3.1-8b", "--hardware", "h100", "--offline")
+    assert capplan("fit", *replica, "-tp", "3").err.startswith("--tensor-parallel 3: ")
+    draft = ("--draft", "llama-3.2-1b", "--draft-tensor-parallel", "3", "--acceptance", "0.7")
+    assert capplan("spec", *replica, "-tp", "4", *draft).err.startswith("--draft-tensor-parallel 3: ")
 
 
 SPOKEN = {"reason", "words", "why", "error", "what", "note", "sentence"}
