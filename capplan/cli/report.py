@@ -29,7 +29,7 @@ def command(
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.scenario import read_scenario
-    from capplan.readers.catalogue.model_source import model_source
+    from capplan.readers.catalogue.model import model_source
     from capplan.report.progress import row_progress
     from capplan.report.review import findings
     from capplan.report.review_page import review_of
