@@ -24,7 +24,7 @@ def command(*, scenario: o.Scenario, offline: o.Offline = False, to: Page) -> in
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.scenario import read_scenario
-    from capplan.readers.catalogue.model_source import model_source
+    from capplan.readers.catalogue.model import model_source
     from capplan.report.review.findings import findings
     from capplan.report.review.page import review_of
     from capplan.report.review.show import review_output, show_review
