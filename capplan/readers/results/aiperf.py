@@ -39,17 +39,14 @@ def summary_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     return BenchmarkResult(
         tool=tool,
         path=path,
-        tool_version=document.text("aiperf_version"),
         model=_model(document),
         concurrency=_concurrency(document),
         request_rate_per_s=_request_rate(document),
         requests=document.at("request_count").count("avg"),
-        duration_s=_duration(document),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
         ttft_s=ttft,
         tpot_s=_latency(document, "inter_token_latency").scaled(gap_ratio),
-        itl_s=_latency(document, "inter_chunk_latency"),
         e2e_s=e2e,
         requests_per_s=document.at("request_throughput").number("avg"),
         output_tokens_per_s=None if rate is None else rate * rate_ratio,
@@ -101,8 +98,6 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         tool="AIPerf",
         path=path,
         requests=len(kept),
-        failed_requests=dropped,
-        duration_s=duration,
         input_tokens=sum(request.input_tokens for request in kept) / len(kept),
         output_tokens=sum(request.output_tokens for request in kept) / len(kept),
         ttft_s=Spread(_mean([request.ttft_s for request in kept])),
@@ -155,12 +150,6 @@ def _latency(document: Document, name: str) -> Spread:
     if not metric.values:
         return Spread()
     return metric.spread(unit_seconds(metric, metric.text("unit") or "ms"), NAMES)
-
-
-def _duration(document: Document) -> float | None:
-    metric = document.at("benchmark_duration")
-    value = metric.number("avg")
-    return None if value is None else value * unit_seconds(metric, metric.text("unit") or "s")
 
 
 def _inputs(document: Document, *keys: str) -> float | None:

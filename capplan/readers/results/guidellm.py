@@ -57,19 +57,15 @@ def _benchmark(document: Document, report: Document) -> BenchmarkResult:
     if tpot.mean is None and None not in (e2e.mean, ttft.mean, tokens_out) and (tokens_out or 0.0) > 1.0:
         tpot = Spread(((e2e.mean or 0.0) - (ttft.mean or 0.0)) / ((tokens_out or 2.0) - 1.0))
         notes.append("TPOT from the means of latency, TTFT and length")
-    errored = document.at("scheduler_metrics", "requests_made").count("errored")
     strategy = _strategy(document)
     concurrency = strategy.number("streams", "max_concurrency") if "rate" not in strategy.values else None
     return BenchmarkResult(
         tool=TOOL,
         path=document.path,
-        tool_version=report.at("metadata").text("guidellm_version"),
         model=_model(document, report),
         concurrency=concurrency or good("request_concurrency").number("mean"),
         request_rate_per_s=strategy.number("rate"),
         requests=requests,
-        failed_requests=errored,
-        duration_s=document.number("duration", "run_duration"),
         input_tokens=good("prompt_token_count").number("mean"),
         output_tokens=tokens_out,
         ttft_s=ttft,

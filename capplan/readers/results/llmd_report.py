@@ -39,7 +39,6 @@ def _first_version(document: Document) -> BenchmarkResult:
         **_split(hosts, notes),
         concurrency=load.number("max_concurrency", "concurrency"),
         request_rate_per_s=load.number("request_rate"),
-        duration_s=metrics.at("time").number("duration"),
         requests_per_s=throughput.number("requests_per_sec"),
         output_tokens_per_s=throughput.number("output_tokens_per_sec"),
         total_tokens_per_s=throughput.number("total_tokens_per_sec"),
@@ -79,14 +78,11 @@ def _performance(requests: Document, latency: Document, document: Document) -> d
     return {
         "tool": TOOL,
         "path": document.path,
-        "tool_version": document.text("version"),
         "requests": round(total),
-        "failed_requests": requests.count("failures"),
         "input_tokens": requests.at("input_length").number("mean"),
         "output_tokens": requests.at("output_length").number("mean"),
         "ttft_s": _latency(latency, "time_to_first_token"),
         "tpot_s": _latency(latency, "time_per_output_token"),
-        "itl_s": _latency(latency, "inter_token_latency"),
         "e2e_s": _latency(latency, "request_latency"),
     }
 

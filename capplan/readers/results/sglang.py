@@ -54,9 +54,7 @@ def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkRes
     decode = document.number("median_decode_latency")
     if decode:
         step = Spread(decode, decode)
-        results.append(
-            replace(shared, kind="decode", tpot_s=step, itl_s=step, context_tokens=tokens_in + tokens_out / 2)
-        )
+        results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=tokens_in + tokens_out / 2))
     return results
 
 
@@ -72,7 +70,6 @@ def _server_result(document: Document, shared: BenchmarkResult) -> BenchmarkResu
         e2e_s=Spread(latency),
         ttft_s=Spread(ttft),
         tpot_s=Spread(tpot),
-        duration_s=latency,
         output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("overall_throughput"),
         accepted_tokens_per_step=document.number("acc_length"),

@@ -19,13 +19,12 @@ def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     count = requests.needed("num_requests", tool=TOOL)
     if count == 0:
         raise InputError(f"{path}: request_info.num_requests is 0, so this run measured nothing")
-    total = performance.needed("total_latency_ms", tool=TOOL)
+    performance.needed("total_latency_ms", tool=TOOL)
     rate = world.number("issue_rate", minimum=-1.0)
     return BenchmarkResult(
         tool=TOOL,
         path=path,
         kind="serving" if streaming.values else "offline",
-        tool_version=engine.text("version"),
         model=engine.text("model"),
         engine="trtllm",
         engine_version=engine.text("version"),
@@ -36,7 +35,6 @@ def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         concurrency=requests.number("avg_num_concurrent_requests"),
         request_rate_per_s=rate if rate and rate > 0 else None,
         requests=round(count),
-        duration_s=total * 1e-3,
         input_tokens=requests.number("avg_input_length"),
         output_tokens=requests.number("avg_output_length"),
         ttft_s=_spread(streaming, "avg_ttft_ms", "ttft_percentiles"),

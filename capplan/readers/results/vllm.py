@@ -41,7 +41,6 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         expert_parallel=document.count("ep", "EP"),
         data_parallel=document.count("dp", "DP"),
         concurrency=document.number("max_concurrency"),
-        failed_requests=document.count("failed"),
         e2e_s=document.spread(1e-3, latency_names("e2el_ms")),
         total_tokens_per_s=document.number("total_token_throughput"),
         accepted_tokens_per_step=document.number("spec_decode_acceptance_length"),
@@ -56,19 +55,18 @@ def measures(document: Document, tool: str) -> dict[str, Any]:
         raise InputError(
             f"{document.path}: none of the requests of this run completed, so it measured nothing"
         )
-    document.needed("mean_ttft_ms", tool=tool)
+    for name in ("mean_ttft_ms", "duration"):
+        document.needed(name, tool=tool)
     endless = document.values.get("request_rate") in ("inf", "trace")
     return {
         "tool": tool,
         "path": document.path,
         "request_rate_per_s": None if endless else document.number("request_rate"),
         "requests": round(completed),
-        "duration_s": document.needed("duration", tool=tool),
         "input_tokens": document.needed("total_input_tokens", tool=tool) / completed,
         "output_tokens": document.needed("total_output_tokens", tool=tool) / completed,
         "ttft_s": document.spread(1e-3, latency_names("ttft_ms")),
         "tpot_s": document.spread(1e-3, latency_names("tpot_ms")),
-        "itl_s": document.spread(1e-3, latency_names("itl_ms")),
         "requests_per_s": document.number("request_throughput"),
         "output_tokens_per_s": document.number("output_throughput"),
     }
@@ -146,7 +144,6 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         model=document.text("model_id", "model"),
         engine="vllm",
         requests=round(requests),
-        duration_s=elapsed,
         requests_per_s=document.number("requests_per_second"),
         total_tokens_per_s=document.needed("tokens_per_second", tool=THROUGHPUT),
         notes=("tokens per second count prompt and output together; the file does not split them",),
@@ -181,7 +178,6 @@ def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         output_tokens=document.number("osl"),
         ttft_s=spread("ttft"),
         tpot_s=spread("tpot"),
-        itl_s=spread("itl"),
         e2e_s=spread("e2el"),
         output_tokens_per_s=per_device * devices,
         total_tokens_per_s=None if total is None else total * devices,
