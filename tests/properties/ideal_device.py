@@ -15,7 +15,7 @@ from capplan.phases.rates import StepRates
 
 INF = np.inf
 NEVER = 1e30  # the start of an algorithm that is not to be chosen
-MATMUL = MatmulRates(INF, INF, 4.0, 0.0, 1.0, 1.0, INF, 0.0)
+MATMUL = MatmulRates(INF, INF, 4.0, 1.0, 1.0, INF, 0.0)
 ATTENTION = AttentionRates(
     INF, INF, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, INF, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5, 0.0
 )

@@ -162,7 +162,7 @@ def test_a_mixer_that_nobody_has_heard_of_is_counted_cut_and_named():
     ]  # fmt: skip
     assert summary(PAIRED).mixers == {"paired": 4, "attention": 4}
     assert summary(PAIRED).attention_layers == 8
-    assert head_reason(paired, 3) == "8 pairs neither divide nor replicate over tensor-parallel 3"
+    assert head_reason(paired, 3).words == "8 pairs neither divide nor replicate over tensor-parallel 3"
     assert head_reason(paired, 16) is None
     assert context_bends(PAIRED) == (640.0,)
 
@@ -194,7 +194,7 @@ def test_steps_price_a_mixer_that_nobody_has_heard_of_from_one_row(monkeypatch):
     monkeypatch.setitem(mixer_work._COSTS, Paired, row)
     of = device("h100")
     rates = step_rates(PAIRED, of, efficiency_for(of), profile=profile("vllm"), kv_format="bf16")
-    assert (rates.label, rates.assumptions[-1]) == ("assumed", "paired: a guess")
+    assert (rates.label, rates.assumptions[-1].what) == ("assumed", "paired: a guess")
     two = Sharding(tensor=2.0)
     decode = decode_step_costs(PAIRED, 8.0, 1000.0, two, 2.0, rates.rates)
     prefill = prefill_step_costs(PAIRED, 1.0, 3.0, 0.0, two, 2.0, rates.rates)
