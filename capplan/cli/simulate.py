@@ -50,7 +50,7 @@ Running = Annotated[
             least=0,
             help="A request that finds so many waiting in its replica is shed.",
         ),
-        deadline_s=measure("--deadline", help="A request that has waited so long is shed."),
+        deadline_s=measure("--deadline", help="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
             ("round_robin", "least_loaded", "prefix_aware"),
@@ -96,7 +96,7 @@ Engine = Annotated[
         ),
         batch_timeout_s=measure(
             "--batch-timeout",
-            help="A dynamic batch starts when its oldest request has waited so long; default: 100 ms.",
+            help="A dynamic batch starts once its oldest request has waited this long; default: 100 ms.",
         ),
         kv_offload=typer.Option(
             "--kv-offload",
@@ -148,7 +148,7 @@ def command(
     from capplan.questions.engine_use import engine_use_of
     from capplan.questions.operation import operation_of
     from capplan.replica.replica import replica_of
-    from capplan.report.answers.simulate import say_overload, simulate_answer
+    from capplan.report.answers.simulate import simulate_answer, warn_of_overload
     from capplan.report.show import row_progress, show
 
     asked = inputs.asked_scenario(scenario, offline=offline)
@@ -159,7 +159,7 @@ def command(
     replica = replica_of(stream.spec)
     use, stated = engine_use_of(asked.scenario, stream.spec, engine, speculation, offline=offline)
     utilisation = inputs.utilisation_of(replica, stream, most_replicas(operation, chosen.replicas), use)
-    say_overload(stream, utilisation)
+    warn_of_overload(stream, utilisation)
     outcome = run_fleet(
         replica, stream.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,
         until_s=requests.until_s or float("inf"),

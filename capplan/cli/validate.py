@@ -19,7 +19,7 @@ Kind = Annotated[
         "--kind",
         ("serving", "memory", "kernel"),
         metavar="KIND",
-        help="serving, memory or kernel; default: told by the columns.",
+        help="serving, memory or kernel; default: inferred from the columns.",
     ),
 ]
 Predictions = Annotated[

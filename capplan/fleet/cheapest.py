@@ -10,7 +10,7 @@ from capplan.errors import Reason, Refusal
 from capplan.fleet.finalists import confirmed_plan, replicas_needed
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.search import Found, Question, SearchResult, search
+from capplan.fleet.search import Question, SearchResult, SizedLayout, search
 
 FINALISTS = 12
 """Plans that are shown, each confirmed by simulation."""
@@ -22,7 +22,11 @@ _SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the
 
 
 def expected_cost(
-    found: Found, question: Question, headroom_fraction: float, spare_replicas: int, price: ChosenPrice | None
+    found: SizedLayout,
+    question: Question,
+    headroom_fraction: float,
+    spare_replicas: int,
+    price: ChosenPrice | None,
 ) -> float:
     """Return dollars per hour of a layout before it is simulated; devices count where there is no price."""
     total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
@@ -31,9 +35,9 @@ def expected_cost(
     return devices * price.total_usd_per_hour if price else 1e6 + devices
 
 
-def in_turn(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
+def round_robin_by_device(result: SearchResult, cost: Callable[[SizedLayout], float]) -> list[SizedLayout]:
     """Return the layouts in the order in which they are simulated: each device's cheapest, then its next, and so on."""
-    by_device: dict[str, list[Found]] = {}
+    by_device: dict[str, list[SizedLayout]] = {}
     for found in sorted(result.found, key=cost):
         by_device.setdefault(found.layout.device.name, []).append(found)
     return [found for turn in zip_longest(*by_device.values()) for found in turn if found is not None]
@@ -51,13 +55,13 @@ def cheapest_fleet(
     """Return the plans that serve the scenario, cheapest first, and what was rejected and why."""
     result = search(question)
 
-    def cost(found: Found) -> float:
+    def cost(found: SizedLayout) -> float:
         price = prices.get(found.layout.device.name)
         return expected_cost(found, question, headroom_fraction, spare_replicas, price)
 
     plans: list[FleetPlan] = []
     rejected = dict(result.rejected)
-    waiting = in_turn(result, cost)[:MOST_SIMULATED]
+    waiting = round_robin_by_device(result, cost)[:MOST_SIMULATED]
     for done, found in enumerate(waiting):
         if len(plans) >= FINALISTS:
             break

@@ -16,7 +16,7 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
-from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.rounds import speculating_replica
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
@@ -121,7 +121,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
     tokens, query = 1.0, 1
     if use.drafting is not None:
         drafting = use.drafting
-        rounds = replica_in_rounds(
+        rounds = speculating_replica(
             replica,
             drafting.draft,
             drafting.acceptance_fraction,
@@ -146,7 +146,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
     return Engines(replica, setup, tuple(stated))
 
 
-def with_own_blocks(requests: Requests, block_tokens: int) -> Requests:
+def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:
     """Return requests whose blocks have names, each its own: all that a cache can find is what a request had itself.
 
     Those that are said to find a prefix keep that instead.

@@ -12,7 +12,7 @@ from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice, usd_per_million_tokens, usd_per_month
 from capplan.fleet.probability import needed_ratio, within_probability
-from capplan.fleet.search import Found, Question, spec_of_layout
+from capplan.fleet.search import Question, SizedLayout, spec_of_layout
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
@@ -75,7 +75,7 @@ def replicas_needed(rate_per_s: float, limit_per_s: float, headroom_fraction: fl
     return max(1, ceil(rate_per_s / (limit_per_s * (1.0 - headroom_fraction)) - 1e-9))
 
 
-def after_loads(replica: Replica, demand: Demand) -> Replica:
+def with_load_time(replica: Replica, demand: Demand) -> Replica:
     """Return a replica whose requests wait for their blocks from offload tiers, each for the mean time."""
     table = replica.table
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
@@ -138,7 +138,7 @@ def confirmed_rate(replica: Replica, clock: StepClock, question: Question, rate_
 
 
 def confirmed_plan(
-    found: Found,
+    found: SizedLayout,
     question: Question,
     *,
     headroom_fraction: float,
@@ -147,7 +147,7 @@ def confirmed_plan(
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
     question = replace(question, demand=found.demand)
-    replica = after_loads(
+    replica = with_load_time(
         replica_of(spec_of_layout(found.layout, found.weight_dtype, question)), question.demand
     )
     clock = StepClock(replica.table)
@@ -169,7 +169,7 @@ def confirmed_plan(
 
 
 def _priced(
-    found: Found,
+    found: SizedLayout,
     question: Question,
     replica: Replica,
     limit: float,

@@ -9,13 +9,13 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of, links_of
 from capplan.fleet.simulation import (
-    BY_ITSELF,
+    ENGINE_DEFAULTS,
     FleetOutcome,
     Stream,
     fleet_outcome,
-    named_stream,
     simulated_fleet,
-    told_of,
+    simulation_summary,
+    stream_with_block_ids,
 )
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
@@ -86,7 +86,7 @@ def routed_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what equal replicas behind one router do with a stream.
 
@@ -112,7 +112,7 @@ def routed_fleet(
     InputError
         names what cannot be combined
     """
-    stream = named_stream(stream, replica, use)
+    stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
     routing: Routing = operation.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     if _apart(operation):
@@ -135,7 +135,7 @@ def routed_fleet(
         )
     found = fleet_outcome([run.outcome], stream.class_names, slo)
     count = most_replicas(operation, replicas)
-    told = told_of(engines, found, [run.outcome], count)
+    told = simulation_summary(engines, found, [run.outcome], count)
     told["assumptions"] += assumed(operation)
     return replace(found, replicas=count, run=run, **told)
 
@@ -149,7 +149,7 @@ def run_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what a fleet does: dealt out beforehand where nothing is said about its operation, else routed."""
     if operation is None:

@@ -78,7 +78,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SizedLayout:
     """A layout, the largest rate at which one replica of it holds the targets, and what it does there."""
 
     layout: Layout
@@ -96,7 +96,7 @@ class Found:
 class SearchResult:
     """All layouts that can hold the targets at some load, and the rest counted."""
 
-    found: tuple[Found, ...]
+    found: tuple[SizedLayout, ...]
     rejected: Rejections
     evaluated: int
     relaxations: tuple[Relaxation, ...]
@@ -104,7 +104,7 @@ class SearchResult:
 
 def search(question: Question) -> SearchResult:
     """Return every layout with the largest load at which it holds the targets."""
-    found: list[Found] = []
+    found: list[SizedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
     evaluated = 0
@@ -153,12 +153,12 @@ class _Part:
 
     def evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         """Return the layouts that hold the targets at some load, and how far the others are from it."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
         seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
-        found: list[Found] = []
+        found: list[SizedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
         for kind in sorted(set(kinds)):
@@ -187,7 +187,7 @@ class _Part:
 
     def _evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         q = self.question
         plans = self.plans(kept)
         tables = plans_tables(plans)
@@ -215,7 +215,7 @@ class _Part:
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         q = self.question
         found, near = [], []
         needed = {}
@@ -234,7 +234,7 @@ class _Part:
             rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
             at = int(good[np.argmax(state.requests_per_s[row, good])])
             found.append(
-                Found(
+                SizedLayout(
                     layout,
                     self.weight_dtype,
                     float(state.requests_per_s[row, at]),

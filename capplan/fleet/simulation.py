@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_own_blocks
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
@@ -30,7 +30,7 @@ from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo, Target
 
-BY_ITSELF = EngineUse()
+ENGINE_DEFAULTS = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
 FORGET_S = 60.0
 LARGEST_IMBALANCE_RATIO = 1.25
@@ -137,7 +137,7 @@ def limits_of(slo: Slo) -> dict[str, float]:
     }
 
 
-def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
+def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
     if replicas == 1:
         return [requests]
@@ -147,14 +147,14 @@ def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     return [selected_requests(requests, rows) for rows in chosen]
 
 
-def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
+def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
 
     What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
     replica would get nothing, requests are dealt out in turn.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
-        return dealt_round_robin(requests, replicas)
+        return split_round_robin(requests, replicas)
     arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
     pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
     given = np.zeros(replicas)
@@ -177,7 +177,7 @@ def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
         given[chosen] += tokens
         own[chosen].append(index)
     if not all(own):
-        return dealt_round_robin(requests, replicas)
+        return split_round_robin(requests, replicas)
     return [selected_requests(requests, np.array(rows)) for rows in own]
 
 
@@ -205,7 +205,7 @@ def simulated_fleet(
     admission: Admission | None = None,
     clock: StepClock | None = None,
     warm_share: float = 0.0,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what equal replicas do with a stream: dealt out in turn, or by prefix where the prompts have block ids.
 
@@ -227,9 +227,9 @@ def simulated_fleet(
     -------
     latencies [s], rates [1/s], by class and together
     """
-    stream = named_stream(stream, replica, use)
+    stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    dealt = dealt_by_prefix if engines.setup.caching and not use.reuse_preempted else dealt_round_robin
+    dealt = split_by_prefix if engines.setup.caching and not use.reuse_preempted else split_round_robin
     setup = replace(engines.setup, table=clock or engines.setup.clock)
     concurrency = stream.concurrency
     parts = [
@@ -243,7 +243,7 @@ def simulated_fleet(
         for own in dealt(stream.requests, replicas)
     ]
     found = fleet_outcome(parts, stream.class_names, slo, warm_share)
-    return replace(found, **told_of(engines, found, parts, replicas))
+    return replace(found, **simulation_summary(engines, found, parts, replicas))
 
 
 def fleet_outcome(
@@ -300,15 +300,17 @@ def fleet_outcome(
     )
 
 
-def named_stream(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
+def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
     """Return the stream, its blocks named where preempted requests are to find their own again."""
     block = replica.scheduling.block_tokens
     if not use.reuse_preempted or stream.block_tokens or replica.scheduling.policy == "static":
         return stream
-    return replace(stream, requests=with_own_blocks(stream.requests, block), block_tokens=block)
+    return replace(stream, requests=with_named_blocks(stream.requests, block), block_tokens=block)
 
 
-def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int) -> dict[str, Any]:
+def simulation_summary(
+    engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int
+) -> dict[str, Any]:
     """Return what is to be said of engines that do more than their defaults."""
     counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
     caching = engines.setup.caching

@@ -12,7 +12,7 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.finalists import after_loads
+from capplan.fleet.finalists import with_load_time
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
@@ -109,7 +109,7 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
     return place[0]
 
 
-def seen_demand(demand: Demand, replica: Replica) -> Demand:
+def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
     """Return the demand as a replica sees it: what its cache finds depends on the size of the cache."""
     if not demand.reuses:
         return demand
@@ -126,26 +126,26 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
     """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
     replica = replica_of(contender.spec)
     sample = sampled_requests(
-        seen_demand(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
+        demand_at_replica(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
     )
     most = capacity_per_s(replica.engine, sample)
     return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
 
 
-def swept_point(point: Point) -> Row:
+def point_result(point: Point) -> Row:
     """Return what one replica of a plan does at one load; runs in any process."""
     replica, clock = _replica(point)
     longest = served_context_tokens(point.contender.spec)
     count = SAMPLED_REQUESTS
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
-    demand = seen_demand(point.demand, replica)
+    demand = demand_at_replica(point.demand, replica)
     rate = point.request_rate or 1.0
     requests = sampled_requests(
         demand, rate, count, point.seed, longest, dealt=point.request_rate is not None
     )
     if demand.load_s:
-        replica = after_loads(replica, demand)
+        replica = with_load_time(replica, demand)
         clock = StepClock(replica.table)
     stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
     outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)

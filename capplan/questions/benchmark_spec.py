@@ -21,7 +21,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, recipe_settings
-from capplan.replica.spec import ReplicaSpec, network_as_run
+from capplan.replica.spec import ReplicaSpec, network_as_served
 
 WEIGHT_DTYPES = {
     "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
@@ -168,7 +168,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     longest = network.max_context_tokens or tokens
     version = recipe_settings(benchmark).engine_version or benchmark.engine_version
     engine = profile(benchmark.engine, version)
-    network = network_as_run(network, engine)
+    network = network_as_served(network, engine)
     sharding = benchmark.sharding
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(

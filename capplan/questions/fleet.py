@@ -23,7 +23,7 @@ from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
-from capplan.replica.spec import network_as_run
+from capplan.replica.spec import network_as_served
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -107,7 +107,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
             f"{demand.lengths.output_tokens:.0f} tokens, over the context of {tokens}\n  raise max_model_len"
         )
     question = Question(
-        networks={name: network_as_run(network, engine) for name, network in networks.items()},
+        networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
         efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
         kv_formats=kv_formats,

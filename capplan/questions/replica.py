@@ -19,7 +19,7 @@ from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.spec import ReplicaSpec, network_as_run
+from capplan.replica.spec import ReplicaSpec, network_as_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    served = network_as_run(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
+    served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
     sharding = Sharding(
         float(flags.tensor_parallel),

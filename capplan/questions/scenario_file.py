@@ -75,7 +75,7 @@ class Traffic(Record):
     priority: Annotated[int, Field(ge=0, le=1000)] | None = None
     """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
     deadline: Seconds | None = None
-    """In a simulation a request that has waited so long is shed."""
+    """In a simulation, requests that waited longer than this are shed."""
 
 
 class Promise(Record):

@@ -16,8 +16,8 @@ from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
-from capplan.fleet.simulation import BY_ITSELF, Stream, capacity_per_s, selected_requests
-from capplan.fleet.sweep import seen_demand
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s, selected_requests
+from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
@@ -133,7 +133,7 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     demand = chosen.asked.question.demand
     if demand.reuses:
-        demand = seen_demand(demand, replica_of(chosen.spec))
+        demand = demand_at_replica(demand, replica_of(chosen.spec))
     response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
     rate = float(demand.request_rate_per_s(np.asarray(response)))
     span = SAMPLED_SECONDS if seconds is None else seconds
@@ -205,7 +205,9 @@ def admission_of(
     )
 
 
-def utilisation_of(replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = BY_ITSELF) -> float:
+def utilisation_of(
+    replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = ENGINE_DEFAULTS
+) -> float:
     """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
     requests = asked.stream.requests
     engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))

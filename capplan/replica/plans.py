@@ -18,7 +18,7 @@ from capplan.numbers import Array
 from capplan.phases.rates import stacked_rates
 from capplan.replica.rates import LabelledRates, step_rates
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.tables import DeviceTables, context_bends, device_tables, step_knots, with_host
+from capplan.replica.tables import DeviceTables, context_limits, device_tables, step_knots, with_host
 from capplan.serving.step_table import StepTable
 
 
@@ -149,7 +149,7 @@ def plans_tables(plans: Plans) -> PlansTables:
         float(plans.max_num_seqs.max()),
         float(plans.max_num_batched_tokens.max()),
         float(served_context_tokens(first)),
-        context_bends(first.network),
+        context_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(first.network, plans.launch, rates, knots, offline=first.offline)

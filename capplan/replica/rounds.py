@@ -12,7 +12,7 @@ from capplan.phases.speculation import expected_tokens_per_round
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import DraftModel, memory_of_both, step_time_s
+from capplan.replica.speculation import DraftModel, step_time_s, target_and_draft_memory
 from capplan.serving.step_table import StepTable, piecewise_linear
 
 
@@ -27,7 +27,7 @@ class Rounds:
     """That are verified for each sequence: the drafts and one more."""
 
 
-def replica_in_rounds(
+def speculating_replica(
     replica: Replica,
     draft: DraftModel | float,
     acceptance_fraction: float,
@@ -64,7 +64,7 @@ def replica_in_rounds(
     query = draft_tokens + 1
     blocks = replica.kv_blocks
     if isinstance(draft, DraftModel):
-        both = memory_of_both(replica, draft, context_tokens)
+        both = target_and_draft_memory(replica, draft, context_tokens)
         blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
     own = replica.scheduling
     seats = min(own.max_num_seqs, max(own.max_num_batched_tokens // query, 1))

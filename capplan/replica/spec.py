@@ -37,7 +37,7 @@ class ReplicaSpec:
         return int(self.sharding.devices)
 
 
-def network_as_run(network: Network, profile: EngineProfile) -> Network:
+def network_as_served(network: Network, profile: EngineProfile) -> Network:
     """Return the model as an engine runs it: without windows where its kernels read all tokens by default."""
     if profile.window_kernels:
         return network

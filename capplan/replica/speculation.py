@@ -62,7 +62,7 @@ class SpeculationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BothInMemory:
+class TargetAndDraftMemory:
     """One device with the target and its draft."""
 
     target_weight_bytes: float
@@ -92,7 +92,7 @@ class Speculation:
     """Smallest batch from which on no draft length is faster than none; None where the largest one still gains."""
     largest_batch: int
     """That was looked at and fits in memory."""
-    memory: BothInMemory | None = None
+    memory: TargetAndDraftMemory | None = None
     label: Label = "assumed"
     assumptions: tuple[Assumption, ...] = ()
     """Behind the step times of the models."""
@@ -174,7 +174,7 @@ def speculation(
     a row for every batch and draft length, the best length, and the batch where it stops paying
     """
     spec = target if isinstance(target, float) else target.spec
-    both = memory_of_both(target, draft, context_tokens) if isinstance(target, Replica) else None
+    both = target_and_draft_memory(target, draft, context_tokens) if isinstance(target, Replica) else None
     lengths = np.array(sorted(set(draft_tokens)), dtype=np.float64)
     asked = sorted(set(batches))
     every = _looked_at(asked, target, both)
@@ -214,7 +214,7 @@ def speculation(
     )
 
 
-def _looked_at(asked: Sequence[int], target: Replica | float, both: BothInMemory | None) -> Array:
+def _looked_at(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
     """Return the batches that are worked out: the asked ones, and all that scheduler and memory admit."""
     if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
@@ -250,7 +250,9 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
     return int(batches[first]) if first < batches.size else None
 
 
-def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: float) -> BothInMemory:
+def target_and_draft_memory(
+    target: Replica, draft: DraftModel | float, context_tokens: float
+) -> TargetAndDraftMemory:
     """Return what one device holds with the draft, and how many sequences the rest is for.
 
     Raises
@@ -274,7 +276,7 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
             "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
-    return BothInMemory(
+    return TargetAndDraftMemory(
         target_weight_bytes=float(plan.weight_bytes),
         draft_weight_bytes=held,
         kv_bytes_alone=alone,

@@ -47,7 +47,7 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
     return knots
 
 
-def context_bends(network: Network) -> tuple[float, ...]:
+def context_limits(network: Network) -> tuple[float, ...]:
     """Return the contexts from which attention of some layer reads no more: windows and chosen tokens."""
     mixers = (mixer for layer in set(network.layers) for mixer in layer.mixers)
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))

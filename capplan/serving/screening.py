@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.numbers import Array, Number
 from capplan.serving.steady_state import NORMAL_QUANTILES, LatencySpread, SteadyState, most_sequences
-from capplan.serving.steady_steps import Lengths, Limits, StepFunction, decode_rounds, steps_of
+from capplan.serving.steady_steps import Lengths, Limits, StepFunction, decode_rounds, phase_steps
 
 
 def _lognormal(mean: Array, variance: Array) -> LatencySpread:
@@ -50,7 +50,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     asked = np.asarray(sequences, dtype=np.float64) + 0.0 * most
     held = np.maximum(np.minimum(asked, most), 1e-6)
     rounds = decode_rounds(lengths)
-    steps = steps_of(step_s, held, held / rounds, lengths, limits)
+    steps = phase_steps(step_s, held, held / rounds, lengths, limits)
     token = steps.mean_s
     rate = held / (rounds * token)
     first = limits.request_s + steps.residual_s + steps.backlog_s + steps.own_s

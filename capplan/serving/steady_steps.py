@@ -98,7 +98,7 @@ class Steps:
     """Behind the prompts of others that do not fit into the same step."""
 
 
-def steps_of(
+def phase_steps(
     step_s: StepFunction, sequences: Array, prompts_per_step: Array, lengths: Lengths, limits: Limits
 ) -> Steps:
     """Return the steps of an engine that holds so many decoding sequences while so many prompts come per step.

@@ -68,7 +68,7 @@ class RequestClass:
     priority: int | None = None
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None
-    """A simulated request that waited so long is shed."""
+    """In a simulation, requests that waited longer than this are shed."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
         """Return the requests per second, given how long an answer takes."""

@@ -182,7 +182,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
     markdown = " ".join(review_markdown(review).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown
-    assert "kernels on h100-sxm reach what they reach on a related device" in markdown
+    assert "kernel efficiencies of h100-sxm are borrowed from a related device" in markdown
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):

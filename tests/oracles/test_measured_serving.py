@@ -14,7 +14,7 @@ import pytest
 
 from calibrate.choose_traces import log_records, stage_records
 from capplan.fleet.engine_use import Drafting, EngineUse
-from capplan.fleet.simulation import BY_ITSELF, Stream, simulated_fleet
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
 from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
@@ -95,7 +95,7 @@ def saturated_rate(stages, name):
     return float(np.mean(rates)), middle_rate(found.parts[0])
 
 
-def closed_loop(sequences, version, cached, clients, use=BY_ITSELF):
+def closed_loop(sequences, version, cached, clients, use=ENGINE_DEFAULTS):
     """Return what the H100 does with so many of the benchmark's requests in flight."""
     spec = asked_replica(
         "llama-3.1-8b-instruct",

@@ -21,7 +21,7 @@ ONE = np.array([1.0])
 MANY = np.array([0.0, 10_000.0])
 
 
-def steps_of(fixed_s: float, each_s: float = 0.0) -> StepTable:
+def phase_steps(fixed_s: float, each_s: float = 0.0) -> StepTable:
     """A step takes a fixed time and so much for each token in it, whatever the contexts."""
     zero, seconds = np.zeros((2, 1)), fixed_s + each_s * MANY
     return StepTable(MANY, seconds, 0.0 * MANY, ONE, zero, MANY, seconds, ONE, ONE, np.zeros((1, 1)))
@@ -49,7 +49,7 @@ def run(outputs: np.ndarray, rate: float, seed: int, table: StepTable, seats: in
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_single_tokens_on_one_seat_are_md1(load: float) -> None:
     """60,000 arrivals leave 3 % of noise."""
-    outcome = run(np.ones(60_000, dtype=np.int64), load, 11, steps_of(1.0), 1)
+    outcome = run(np.ones(60_000, dtype=np.int64), load, 11, phase_steps(1.0), 1)
     assert outcome.queue_s.mean() == pytest.approx(mg1_wait_s(load, 1.0, 0.0), rel=0.03)
     for times in (0.5, 1.0, 3.0):
         assert np.mean(outcome.queue_s <= times) == pytest.approx(
@@ -63,7 +63,7 @@ def test_any_answers_on_one_seat_are_mg1(kind: str) -> None:
     waits, exact = [], []
     for seed in (1, 2, 3):
         outputs = answers(kind, 200, 20_000, seed)
-        waits.append(run(outputs, 0.6, seed, steps_of(1 / 200), 1).queue_s.mean())
+        waits.append(run(outputs, 0.6, seed, phase_steps(1 / 200), 1).queue_s.mean())
         exact.append(mg1_wait_s(0.6, outputs.mean() / 200, outputs.std() / outputs.mean()))
     assert np.mean(waits) == pytest.approx(np.mean(exact), rel=0.08)
 
@@ -73,7 +73,9 @@ def test_geometric_outputs_on_several_seats_are_mmc(seats: int, load: float) -> 
     """Three runs of 50,000 leave 10 % of noise at these loads."""
     waits, beyond = [], []
     for seed in (1, 2, 3):
-        outcome = run(answers("geometric", 500, 50_000, seed), load * seats, seed, steps_of(1 / 500), seats)
+        outcome = run(
+            answers("geometric", 500, 50_000, seed), load * seats, seed, phase_steps(1 / 500), seats
+        )
         waits.append(outcome.queue_s.mean())
         beyond.append(np.mean(outcome.queue_s > 0.5))
         running = (outcome.e2e_s.sum() - outcome.queue_s.sum()) / outcome.seconds
@@ -90,7 +92,7 @@ def test_steps_as_long_as_the_batch_are_a_server_that_all_share(kind: str) -> No
     ratios = []
     for seed in (1, 2, 3):
         outputs = answers(kind, 200, 15_000, seed)
-        outcome = run(outputs, 0.6, seed, steps_of(1e-9, 1 / 200), 4096)
+        outcome = run(outputs, 0.6, seed, phase_steps(1e-9, 1 / 200), 4096)
         ratios.append(outcome.e2e_s.mean() / shared_time_s(0.6, outputs.mean() / 200))
     assert np.mean(ratios) == pytest.approx(1.0, rel=0.05)
 
@@ -104,6 +106,6 @@ def test_steps_that_grow_with_the_batch_hold_as_many_as_they_should(kind: str) -
     number = number_probabilities(rate, numbers / (mean * (fixed_s + each_s * numbers)))
     held = []
     for seed in (1, 2):
-        outcome = run(answers(kind, mean, 20_000, seed), rate, seed, steps_of(fixed_s, each_s), 4096)
+        outcome = run(answers(kind, mean, 20_000, seed), rate, seed, phase_steps(fixed_s, each_s), 4096)
         held.append(outcome.batch_mean * outcome.busy_fraction)
     assert np.mean(held) == pytest.approx(np.arange(number.size) @ number, rel=0.06)

@@ -13,7 +13,7 @@ from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.rounds import speculating_replica
 from capplan.replica.speculation import DraftModel, speculation
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
@@ -111,7 +111,7 @@ def test_rounds_take_as_long_as_the_command_spec_says(replica):
         asked_replica("llama-3.2-1b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
     )
     for length in (1, 4):
-        rounds = replica_in_rounds(replica, draft, 0.7, length, 1000.0)
+        rounds = speculating_replica(replica, draft, 0.7, length, 1000.0)
         for batch in (1, 8, 64):
             row = speculation(
                 replica, draft, 0.7, draft_tokens=[length], batches=[batch], context_tokens=1024.0
@@ -124,7 +124,7 @@ def test_rounds_take_as_long_as_the_command_spec_says(replica):
 
 
 def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
-    rounds = replica_in_rounds(replica, 0.0, 0.7, 0, 1000.0)
+    rounds = speculating_replica(replica, 0.0, 0.7, 0, 1000.0)
     assert rounds.tokens_per_round == 1.0
     for name in ("decode_s", "head_s", "decode_attention_s"):
         assert getattr(rounds.replica.table, name) == pytest.approx(getattr(replica.table, name))

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.accuracy.intervals import LEVEL, Interval
-from capplan.fleet.demand import CACHED_SHARE, FREE_SHARE, Demand, dealt_cv, demand_of, sampled_requests
+from capplan.fleet.demand import (
+    CACHED_SHARE,
+    FREE_SHARE,
+    Demand,
+    demand_of,
+    replica_arrival_cv,
+    sampled_requests,
+)
 from capplan.fleet.engine_use import TierTokens
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.probability import needed_ratio, within_probability
@@ -112,8 +119,8 @@ def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_lo
 @pytest.mark.parametrize(("cv", "replicas"), [(1.0, 3), (3.0, 4), (4.0, 25), (0.5, 4)])
 def test_requests_dealt_out_vary_less_but_not_less_than_by_chance(cv, replicas):
     expected = max(cv / replicas**0.5, min(cv, 1.0))
-    assert float(dealt_cv(cv, replicas)) == near(expected)
-    assert float(dealt_cv(cv, 0.5)) == near(max(cv, min(cv, 1.0)))  # no fewer than one replica
+    assert float(replica_arrival_cv(cv, replicas)) == near(expected)
+    assert float(replica_arrival_cv(cv, 0.5)) == near(max(cv, min(cv, 1.0)))  # no fewer than one replica
 
 
 def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():

@@ -12,11 +12,11 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.fleet.simulation import (
     capacity_per_s,
-    dealt_by_prefix,
-    dealt_round_robin,
     fleet_outcome,
     limits_of,
     middle_rate,
+    split_by_prefix,
+    split_round_robin,
 )
 from capplan.serving.outcome import FINISHED, SHED
 from capplan.serving.requests import Admission, Requests
@@ -59,7 +59,7 @@ def parts_of(seed, replicas=3):
     patient = Admission(deadline_s=(3.0, 1.0))
     return [
         simulate(own, engine, admission=patient, until_s=25.0)
-        for own in dealt_round_robin(drawn(seed), replicas)
+        for own in split_round_robin(drawn(seed), replicas)
     ]
 
 
@@ -152,7 +152,7 @@ def test_targets_are_missed_where_their_own_statistic_is_above_the_limit():
 @given(seeds, st.integers(1, 5))
 def test_every_request_is_dealt_out_once_in_turn(seed, replicas):
     requests = drawn(seed, 23)
-    dealt = dealt_round_robin(requests, replicas)
+    dealt = split_round_robin(requests, replicas)
     assert max(len(own) for own in dealt) - min(len(own) for own in dealt) <= 1
     for place in range(23):
         own, row = dealt[place % replicas], place // replicas
@@ -161,9 +161,9 @@ def test_every_request_is_dealt_out_once_in_turn(seed, replicas):
 
 
 def test_fewer_requests_than_replicas_are_refused():
-    assert len(dealt_round_robin(drawn(1, 3), 3)) == 3
+    assert len(split_round_robin(drawn(1, 3), 3)) == 3
     with pytest.raises(InputError, match="3 requests for 4 replicas"):
-        dealt_round_robin(drawn(1, 3), 4)
+        split_round_robin(drawn(1, 3), 4)
 
 
 def chats(people, turns, apart_s, prompt=100):
@@ -183,7 +183,7 @@ def chats(people, turns, apart_s, prompt=100):
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_chat_stays_where_its_prefix_is_as_long_as_loads_are_even(replicas):
     requests = chats(6, 5, 1.0)
-    dealt = dealt_by_prefix(requests, replicas)
+    dealt = split_by_prefix(requests, replicas)
     homes = [{block // 1000 for block in own.block_ids.tolist()} for own in dealt]
     assert sum(len(home) for home in homes) == 6  # nobody is in two places
     assert sum(len(own) for own in dealt) == 30
@@ -200,14 +200,14 @@ def test_one_prefix_that_all_share_is_spread_when_its_replica_has_too_much_to_do
         block_ids=np.tile(np.arange(4), 40),
         block_counts=np.full(40, 4),
     )
-    sizes = sorted(len(own) for own in dealt_by_prefix(same, 4))
+    sizes = sorted(len(own) for own in split_by_prefix(same, 4))
     assert sum(sizes) == 40
     assert sizes[-1] <= 10 * 1.25 + 2
     # Far apart in time nobody has anything to do, so all stay: but then three replicas have none, and turns are taken.
     apart = replace(same, arrival_s=np.arange(40) * 600.0)
-    assert [len(own) for own in dealt_by_prefix(apart, 4)] == [10] * 4
+    assert [len(own) for own in split_by_prefix(apart, 4)] == [10] * 4
     plain = replace(same, block_ids=None, block_counts=None)
-    assert [len(own) for own in dealt_by_prefix(plain, 4)] == [10] * 4
+    assert [len(own) for own in split_by_prefix(plain, 4)] == [10] * 4
 
 
 def test_what_was_given_is_forgotten_within_minutes():
@@ -216,7 +216,7 @@ def test_what_was_given_is_forgotten_within_minutes():
 
     def homes(gap_s):
         arrival = np.array([0.0, gap_s, gap_s, gap_s])
-        found = dealt_by_prefix(
+        found = split_by_prefix(
             Requests(tokens, np.full(4, 1), arrival, block_ids=blocks, block_counts=np.full(4, 1)), 2
         )
         return [own.block_ids.tolist() for own in found]

@@ -37,7 +37,7 @@ from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.rates import step_rates
-from capplan.replica.tables import context_bends
+from capplan.replica.tables import context_limits
 
 HEAD = Projection("lm_head", "lm_head", 512, 32000, "columns")
 
@@ -164,7 +164,7 @@ def test_a_mixer_that_nobody_has_heard_of_is_counted_cut_and_named():
     assert summary(PAIRED).attention_layers == 8
     assert head_reason(paired, 3).words == "8 pairs neither divide nor replicate over tensor-parallel 3"
     assert head_reason(paired, 16) is None
-    assert context_bends(PAIRED) == (640.0,)
+    assert context_limits(PAIRED) == (640.0,)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.fleet.executor import PointFile, executor, finished_points, runner
-from capplan.fleet.simulation import Stream, dealt_round_robin, fleet_outcome, simulated_fleet
+from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
 from capplan.fleet.sweep import knee, load_of, summaries, swept
 from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.replica import asked_replica
@@ -123,7 +123,7 @@ def requests(count, seed=3):
 
 def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
     whole = requests(301)
-    dealt = dealt_round_robin(whole, 3)
+    dealt = split_round_robin(whole, 3)
     assert [len(part) for part in dealt] == [101, 100, 100]
     together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=slo_of(()))
     alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=slo_of(())) for part in dealt]
@@ -188,14 +188,14 @@ def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
 def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
     from capplan.fleet import executor as place
 
-    real = place.swept_point
+    real = place.point_result
 
     def cut_short(point):
         if point.concurrency == 4:
             raise KeyboardInterrupt
         return real(point)
 
-    monkeypatch.setattr(place, "swept_point", cut_short)
+    monkeypatch.setattr(place, "point_result", cut_short)
     file = PointFile(tmp_path / "points.jsonl")
     rows, interrupted = finished_points(
         asked(concurrency="1, 2, 4, 8").points, None, file, None, refine=False

@@ -30,7 +30,7 @@ from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, context_bends, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, context_limits, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 
 MODELS = (
@@ -67,7 +67,7 @@ def network_of(name, weights):
 
 def own_knots(network):
     """Return knots as replicas have them; the longest context is no power of two, so that windows lie between."""
-    return step_knots(256.0, 8192.0, 11000.0, context_bends(network))
+    return step_knots(256.0, 8192.0, 11000.0, context_limits(network))
 
 
 def legal(network, gpu, sharding, engine):

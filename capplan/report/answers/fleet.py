@@ -108,7 +108,7 @@ def purchase_text(plan: FleetPlan) -> str:
 
 
 def sure(probability: float) -> str:
-    """Return a probability as it is said: no prediction is certain.
+    """Format a probability for people: no prediction is certain.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
     names = dict.fromkeys(plan.layout.device.name for plan in plans if plan.label == "assumed")
     return tuple(
         Assumption(
-            f"kernels on {name} reach what they reach on a related device",
+            f"kernel efficiencies of {name} are borrowed from a related device",
             "calibration, a file of capplan calibrate",
         )
         for name in names

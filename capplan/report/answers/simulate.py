@@ -94,7 +94,7 @@ def overload(asked: AskedStream, utilisation: float) -> str:
     )
 
 
-def say_overload(asked: AskedStream, utilisation: float) -> None:
+def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
     """Say on stderr, before a run that may take a while, that the rate cannot be served."""
     if utilisation > 1.0:
         sys.stderr.write(
