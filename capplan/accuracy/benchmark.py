@@ -209,10 +209,14 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
     elif "sharegpt" in benchmark.lengths:
         prompt, longest_prompt, answer, longest_answer = CHAT_LENGTHS
         usual = Dataset(prompt, longest_prompt * means[0], answer, longest_answer * means[1])
-        own = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
+        lengths_of_set = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
         draws = [
-            _chat_lengths(random, requests, means[0], own.prompt_spread, own.longest_prompt),
-            _chat_lengths(random, requests, means[1], own.answer_spread, own.longest_answer),
+            _chat_lengths(
+                random, requests, means[0], lengths_of_set.prompt_spread, lengths_of_set.longest_prompt
+            ),
+            _chat_lengths(
+                random, requests, means[1], lengths_of_set.answer_spread, lengths_of_set.longest_answer
+            ),
         ]
     else:
         draws = [np.full(requests, mean) for mean in means]

@@ -80,18 +80,18 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     return simulate(requests, replace(replica.engine, scheduling=limits), concurrency=closed)
 
 
-def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -> Scheduling:
+def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt: int) -> Scheduling:
     """Return the scheduler limits of the run.
 
     A static batch starts together, whatever the engine's default limit; an engine that does not cut
     prompts was given a token budget that takes the longest one beside all decoding sequences.
     """
-    sequences, tokens = own.max_num_seqs, own.max_num_batched_tokens
+    sequences, tokens = scheduling.max_num_seqs, scheduling.max_num_batched_tokens
     if benchmark.kind == "static_batch":
         sequences = max(sequences, requests_of(benchmark))
-    if not own.chunked:
+    if not scheduling.chunked:
         tokens = max(tokens, longest_prompt + min(sequences, benchmark.concurrency or sequences))
-    return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
+    return replace(scheduling, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 
 def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:

@@ -70,12 +70,12 @@ def collective_times(
     try:
         for operator in OPERATORS:
             for size in sizes:
-                found = _measured(operator, size, group, target)
-                if isinstance(found, str):
+                timings = _measured(operator, size, group, target)
+                if isinstance(timings, str):
                     if group.is_first:
-                        tell(f"{operator} is skipped: {found}")
+                        tell(f"{operator} is skipped: {timings}")
                     break
-                measured.append(found)
+                measured.append(timings)
     finally:
         distributed.destroy_process_group()
     return measured

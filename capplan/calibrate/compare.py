@@ -64,16 +64,16 @@ def _reached(
     key: str, numbers: Mapping[str, float], flop_per_s: float | None, bytes_per_s: float
 ) -> dict[str, float]:
     """Return a kernel's numbers with fractions as the rates that they stand for."""
-    found = {}
+    sides = {}
     for name, value in numbers.items():
         if not name.endswith("_fraction") or name in RELATIVE_FRACTIONS or key.startswith("link/"):
-            found[f"{key} {name}"] = value
+            sides[f"{key} {name}"] = value
         elif name in COMPUTE_FRACTIONS:
             if flop_per_s:
-                found[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
+                sides[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
         else:
-            found[f"{key} {name.removesuffix('fraction')}bytes_per_s"] = value * bytes_per_s
-    return found
+            sides[f"{key} {name.removesuffix('fraction')}bytes_per_s"] = value * bytes_per_s
+    return sides
 
 
 def calibration_side(calibration: Calibration, title: str) -> Side:

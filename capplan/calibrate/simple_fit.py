@@ -35,12 +35,12 @@ def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[Kernel
 
     By least absolute relative errors (iteratively reweighted least squares).
     """
-    own = [m for m in measurements if m.operator == operator]
-    seen = np.array([not m.held_out for m in own])
+    chosen = [m for m in measurements if m.operator == operator]
+    seen = np.array([not m.held_out for m in chosen])
     if seen.sum() < 3:
         return None
-    sizes = np.array([m.shape["moved_bytes"] for m in own])
-    times = np.array([m.median_s for m in own])
+    sizes = np.array([m.shape["moved_bytes"] for m in chosen])
+    times = np.array([m.median_s for m in chosen])
     design = np.stack([1.0 / times, sizes / times], axis=1)[seen]
     weights = np.ones(len(design))
     solution, errors = np.zeros(2), np.zeros(len(design))
@@ -57,4 +57,4 @@ def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[Kernel
         "bytes_per_s": FittedNumber(1.0 / per_byte_s, 1.0 / slowest, 1.0 / fastest),
     }
     final = floor_s + sizes * per_byte_s
-    return KernelFit(numbers, {operator: score(operator, own, final)}), final
+    return KernelFit(numbers, {operator: score(operator, chosen, final)}), final

@@ -235,10 +235,10 @@ def _refitted(
     from capplan.report.show import write_whole
 
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
-    found = refitted(results_with_replicas(paths, stated, serving))
+    refit = refitted(results_with_replicas(paths, stated, serving))
     if output:
-        write_whole(output, calibration_text(kernels, found))
-    return refit_answer(found, output)
+        write_whole(output, calibration_text(kernels, refit))
+    return refit_answer(refit, output)
 
 
 def _is_calibration(name: str) -> bool:

@@ -16,5 +16,5 @@ def command(model: o.Model, hardware: o.Hardware, load: o.Load, serving: o.Servi
 
     asked = asked_replica(model, hardware, serving)
     replica = replica_of(asked.spec)
-    found = bounded_estimate(replica, load, shipped_intervals())
-    return show(estimate_answer(replica, load, found, asked.assumptions, asked.warnings), to)
+    bounded = bounded_estimate(replica, load, shipped_intervals())
+    return show(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings), to)

@@ -19,5 +19,5 @@ def command(model: o.Model, hardware: o.Hardware, serving: Serving, to: o.Output
     from capplan.report.show import show
 
     asked = asked_replica(model, hardware, serving)
-    found = fit(asked.spec, [device(name) for name in device_names()])
-    return show(fit_answer(found, asked.assumptions, asked.warnings), to)
+    memory = fit(asked.spec, [device(name) for name in device_names()])
+    return show(fit_answer(memory, asked.assumptions, asked.warnings), to)

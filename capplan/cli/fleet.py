@@ -17,12 +17,12 @@ def command(*, scenario: o.Scenario, offline: o.Offline = False, to: o.Output) -
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     limits = asked.scenario.fleet
     with row_progress("plans") as progress:
-        found = fleet_for(asked, progress)
-    line = rate_line(asked.scenario) if found.chosen else None
+        answer = fleet_for(asked, progress)
+    line = rate_line(asked.scenario) if answer.chosen else None
     over_time = None
-    if found.chosen and line:
+    if answer.chosen and line:
         over_time = fleet_over_time(
-            found.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
+            answer.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
             burst_ratio=limits.burst_ratio,
         )  # fmt: skip
-    return show(fleet_answer(asked, found, over_time), to)
+    return show(fleet_answer(asked, answer, over_time), to)

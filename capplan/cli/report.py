@@ -33,8 +33,8 @@ def command(*, scenario: o.Scenario, offline: o.Offline = False, to: Page) -> in
     page = review_output(to)
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     with row_progress("plans") as progress:
-        found = fleet_for(asked, progress)
+        answer = fleet_for(asked, progress)
     words = ["capplan", "report", str(scenario), *(["--offline"] if offline else [])]
     words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
     source = model_source(asked.scenario.model, asked.scenario.revision)
-    return show_review(review_of(findings(asked, found, shlex.join(words), source)), page)
+    return show_review(review_of(findings(asked, answer, shlex.join(words), source)), page)

@@ -96,7 +96,7 @@ def command(
     _refuse_unread(context, draft)
     asked = asked_speculation(model, hardware, draft, serving)
     target = _built(asked.target, lengths)
-    found = speculation(
+    speculated = speculation(
         target,
         asked.draft,
         acceptance,
@@ -104,7 +104,7 @@ def command(
         batches=batch or ((1,) if isinstance(target, float) else BATCHES),
         context_tokens=lengths.mean_context_tokens,
     )
-    return show(spec_answer(found, asked.target, asked.draft, asked.assumptions, asked.warnings), to)
+    return show(spec_answer(speculated, asked.target, asked.draft, asked.assumptions, asked.warnings), to)
 
 
 def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:

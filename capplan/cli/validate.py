@@ -44,7 +44,7 @@ def command(
     from capplan.report.show import row_progress, show, write_whole
 
     with row_progress("rows") as progress:
-        found = validation(
+        checked = validation(
             files or [BUILT_IN_POINTS],
             kind=kind,
             calibration=calibration,
@@ -52,5 +52,5 @@ def command(
             progress=progress,
         )
     if predictions:
-        write_whole(predictions, predictions_csv(found.predictions))
-    return show(validate_answer(found), to)
+        write_whole(predictions, predictions_csv(checked.predictions))
+    return show(validate_answer(checked), to)

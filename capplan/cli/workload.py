@@ -45,14 +45,14 @@ def command(
     from capplan.report.picture import workload_picture
     from capplan.report.show import show, write_whole
 
-    found = workload_of(files, interval_s=interval)
+    summary = workload_of(files, interval_s=interval)
     written = to.file if to.file and is_workload(to.file.name) else None
     if not written:
         why = "belongs to a workload that is written, such as -o workload.yaml"
         o.refuse_unread(context, ("lognormal",), why)
     if written:
-        write_whole(written, workload_text(found, lognormal=lognormal))
+        write_whole(written, workload_text(summary, lognormal=lognormal))
     if picture:
-        workload_picture(picture, found)
-    answer = workload_answer(found, str(written) if written else None)
+        workload_picture(picture, summary)
+    answer = workload_answer(summary, str(written) if written else None)
     return show(answer, OutputFlags(to.form) if written else to)

@@ -65,10 +65,10 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     name = _ALIASES.get(name, name)
     if name not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    found = _versioned(name, version)
+    versioned = _versioned(name, version)
     asked = version_key(version) if version else None
-    host = host_of(name, asked or version_key(found.version) or (0, 0, 0))
-    return replace(found, host=replace(host, stream_s=0.0))
+    host = host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
+    return replace(versioned, host=replace(host, stream_s=0.0))
 
 
 def embedded(engine: EngineProfile) -> EngineProfile:
@@ -129,12 +129,12 @@ def _versioned(name: str, version: str | None) -> EngineProfile:
     if not older:
         what = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
         return replace(_assuming(known[0], what), asked_version=version)
-    found = replace(older[-1], asked_version=version)
+    nearest = replace(older[-1], asked_version=version)
     if key > (version_key(newest.version) or key):
         return _assuming(
-            found, f"{name} {version} is newer than the newest version known: taken as {newest.version}"
+            nearest, f"{name} {version} is newer than the newest version known: taken as {newest.version}"
         )
-    return found
+    return nearest
 
 
 def _assuming(engine: EngineProfile, what: str) -> EngineProfile:

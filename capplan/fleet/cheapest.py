@@ -22,25 +22,27 @@ _SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the
 
 
 def expected_cost(
-    found: SizedLayout,
+    candidate: SizedLayout,
     question: Question,
     headroom_fraction: float,
     spare_replicas: int,
     price: ChosenPrice | None,
 ) -> float:
     """Return dollars per hour of a layout before it is simulated; devices count where there is no price."""
-    total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
-    replicas = replicas_needed(total, found.request_rate_limit, headroom_fraction) + spare_replicas
-    devices = replicas * found.layout.devices
+    total = float(question.demand.request_rate_per_s(np.asarray(candidate.response_s)))
+    replicas = replicas_needed(total, candidate.request_rate_limit, headroom_fraction) + spare_replicas
+    devices = replicas * candidate.layout.devices
     return devices * price.total_usd_per_hour if price else 1e6 + devices
 
 
 def round_robin_by_device(result: SearchResult, cost: Callable[[SizedLayout], float]) -> list[SizedLayout]:
     """Return the layouts in the order in which they are simulated: each device's cheapest, then its next, and so on."""
     by_device: dict[str, list[SizedLayout]] = {}
-    for found in sorted(result.found, key=cost):
-        by_device.setdefault(found.layout.device.name, []).append(found)
-    return [found for turn in zip_longest(*by_device.values()) for found in turn if found is not None]
+    for candidate in sorted(result.found, key=cost):
+        by_device.setdefault(candidate.layout.device.name, []).append(candidate)
+    return [
+        candidate for turn in zip_longest(*by_device.values()) for candidate in turn if candidate is not None
+    ]
 
 
 def cheapest_fleet(
@@ -55,9 +57,9 @@ def cheapest_fleet(
     """Return the plans that serve the scenario, cheapest first, and what was rejected and why."""
     result = search(question)
 
-    def cost(found: SizedLayout) -> float:
-        price = prices.get(found.layout.device.name)
-        return expected_cost(found, question, headroom_fraction, spare_replicas, price)
+    def cost(candidate: SizedLayout) -> float:
+        price = prices.get(candidate.layout.device.name)
+        return expected_cost(candidate, question, headroom_fraction, spare_replicas, price)
 
     plans: list[FleetPlan] = []
     rejected = dict(result.rejected)

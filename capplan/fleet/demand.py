@@ -147,17 +147,17 @@ def sampled_requests(
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
     for index, item in enumerate(demand.classes):
-        own = np.flatnonzero(chosen == index)
-        inputs[own] = np.minimum(item.input_tokens.sample(own.size, random), longest - 2)
-        outputs[own] = np.minimum(item.output_tokens.sample(own.size, random), longest - 1 - inputs[own])
+        rows = np.flatnonzero(chosen == index)
+        inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
+        outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
         if item.reuse is not None:
             share = demand.hit_fractions[index] / CACHED_SHARE if demand.hit_fractions else 0.0
-            hit = random.random(own.size) < share
-            shared = np.minimum((CACHED_SHARE * inputs[own]).astype(np.int64), inputs[own] - 1)
+            hit = random.random(rows.size) < share
+            shared = np.minimum((CACHED_SHARE * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
-            hit = random.random(own.size) < item.prefix_hit_fraction
-            shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
-        cached[own] = np.where(hit, shared, 0)
+            hit = random.random(rows.size) < item.prefix_hit_fraction
+            shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
+        cached[rows] = np.where(hit, shared, 0)
     replicas = float(shares.sum()) / rate_per_s if dealt else 1.0
     shape = 1.0 / float(replica_arrival_cv(demand.classes[int(shares.argmax())].arrival_cv, replicas)) ** 2
     gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)

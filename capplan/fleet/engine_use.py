@@ -171,7 +171,7 @@ def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
 
 def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
     """Return another scheduler with the engine's limits; where prompts are not cut, the longest one must go into a step."""
-    own = replica.scheduling
+    scheduling = replica.scheduling
     policies: dict[Scheduler, Policy] = {
         "static": "static",
         "dynamic": "static",
@@ -179,7 +179,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
     }
     policy = policies.get(scheduler, "mixed")
     chunked = scheduler == "chunked"
-    budget = own.max_num_batched_tokens
+    budget = scheduling.max_num_batched_tokens
     longest = served_context_tokens(replica.spec)
     if not chunked and budget < longest:
         budget = longest
@@ -189,7 +189,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
                 "--scheduling",
             )
         )
-    return replace(own, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
+    return replace(scheduling, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
 
 
 def links_of(device: Device) -> dict[str, float | None]:
@@ -223,8 +223,8 @@ def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens
         a tier whose bandwidth nobody knows
     """
     spec = replica.spec
-    found = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
-    return OffloadTier(int(found.tokens / id_tokens), found.load_s_per_token * id_tokens, size.name)
+    tier = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
+    return OffloadTier(int(tier.tokens / id_tokens), tier.load_s_per_token * id_tokens, size.name)
 
 
 def tier_in_tokens(

@@ -133,5 +133,5 @@ def finished_points(
     except KeyboardInterrupt:
         order = {point.contender.name: place for place, point in enumerate(points)}
         names = {row["plan"] for row in file.rows.values()} & order.keys()
-        own = [row for row in file.rows.values() if row["plan"] in names]
-        return sorted(own, key=lambda row: (order[row["plan"]], load_of(row))), True
+        rows = [row for row in file.rows.values() if row["plan"] in names]
+        return sorted(rows, key=lambda row: (order[row["plan"]], load_of(row))), True

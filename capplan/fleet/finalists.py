@@ -138,7 +138,7 @@ def confirmed_rate(replica: Replica, clock: StepClock, question: Question, rate_
 
 
 def confirmed_plan(
-    found: SizedLayout,
+    candidate: SizedLayout,
     question: Question,
     *,
     headroom_fraction: float,
@@ -146,15 +146,15 @@ def confirmed_plan(
     prices: Mapping[str, ChosenPrice | None],
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
-    question = replace(question, demand=found.demand)
+    question = replace(question, demand=candidate.demand)
     replica = with_load_time(
-        replica_of(spec_of_layout(found.layout, found.weight_dtype, question)), question.demand
+        replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question)), question.demand
     )
     clock = StepClock(replica.table)
-    limit = confirmed_rate(replica, clock, question, found.request_rate_limit)
+    limit = confirmed_rate(replica, clock, question, candidate.request_rate_limit)
     if limit <= 0:
         return None
-    response = found.response_s
+    response = candidate.response_s
     for _ in range(3):
         total = float(question.demand.request_rate_per_s(np.asarray(response)))
         busy = replicas_needed(total, limit, headroom_fraction)
@@ -165,11 +165,11 @@ def confirmed_plan(
         if isfinite(latencies.e2e_s.mean) and abs(latencies.e2e_s.mean - response) < 0.02 * response:
             break
         response = latencies.e2e_s.mean
-    return _priced(found, question, replica, limit, busy, spare_replicas, rate, latencies, prices)
+    return _priced(candidate, question, replica, limit, busy, spare_replicas, rate, latencies, prices)
 
 
 def _priced(
-    found: SizedLayout,
+    candidate: SizedLayout,
     question: Question,
     replica: Replica,
     limit: float,
@@ -182,13 +182,13 @@ def _priced(
     lengths = question.demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=rate)
     rows = breakdown_of(replica, load, latencies.in_replica)
-    price = prices.get(found.layout.device.name)
+    price = prices.get(candidate.layout.device.name)
     replicas = busy + spares
-    devices = replicas * found.layout.devices
+    devices = replicas * candidate.layout.devices
     hourly = price.total_usd_per_hour * devices if price else None
     output_rate = rate * busy * float(lengths.output_tokens)
     total_rate = output_rate + rate * busy * float(lengths.input_tokens)
-    tdp = found.layout.device.tdp_w
+    tdp = candidate.layout.device.tdp_w
     chances = [
         within_probability(
             target_value(latencies, target),
@@ -198,8 +198,8 @@ def _priced(
         for target in question.slo.targets
     ]
     return FleetPlan(
-        layout=found.layout,
-        weight_dtype=found.weight_dtype,
+        layout=candidate.layout,
+        weight_dtype=candidate.weight_dtype,
         replicas=replicas,
         spare_replicas=spares,
         concurrency_per_replica=latencies.in_replica,
@@ -219,8 +219,8 @@ def _priced(
         else None,
         watts=tdp * devices if tdp else None,
         bottleneck=bottleneck_of(rows, load.output_tokens, latencies.in_replica),
-        label=found.label,
-        kv_cache_tokens=found.kv_cache_tokens,
+        label=candidate.label,
+        kv_cache_tokens=candidate.kv_cache_tokens,
         checked="simulated",
         price=price,
     )

@@ -163,10 +163,10 @@ def _largest_dtype(spec: ReplicaSpec) -> str:
 
 
 def _wider(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
-    own = spec.sharding
+    sharding = spec.sharding
     for degree in _DEGREES:
-        if degree > own.tensor:
-            wide = Sharding(float(degree), own.pipeline, own.expert, own.data)
+        if degree > sharding.tensor:
+            wide = Sharding(float(degree), sharding.pipeline, sharding.expert, sharding.data)
             yield f"--tensor-parallel {degree}", replace(spec, sharding=wide)
 
 
@@ -186,11 +186,11 @@ def _lighter_caches(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
 
 
 def _larger(spec: ReplicaSpec, others: Sequence[Device]) -> Iterator[tuple[str, ReplicaSpec]]:
-    own = engine_memory_bytes(spec.device)
+    memory_bytes = engine_memory_bytes(spec.device)
     larger = [
         device
         for device in others
-        if engine_memory_bytes(device) > own and device.vendor == spec.device.vendor
+        if engine_memory_bytes(device) > memory_bytes and device.vendor == spec.device.vendor
     ]
     for device in sorted(larger, key=engine_memory_bytes):
         yield f"--hardware {device.name}", replace(spec, device=device)

@@ -133,11 +133,11 @@ def routed_fleet(
             until_s=until_s,
             admission=admission or Admission(),
         )
-    found = fleet_outcome([run.outcome], stream.class_names, slo)
+    outcome = fleet_outcome([run.outcome], stream.class_names, slo)
     count = most_replicas(operation, replicas)
-    told = simulation_summary(engines, found, [run.outcome], count)
+    told = simulation_summary(engines, outcome, [run.outcome], count)
     told["assumptions"] += assumed(operation)
-    return replace(found, replicas=count, run=run, **told)
+    return replace(outcome, replicas=count, run=run, **told)
 
 
 def run_fleet(
@@ -172,9 +172,9 @@ def most_replicas(operation: Operation | None, replicas: int) -> int:
 
 def assumed(operation: Operation) -> tuple[Assumption, ...]:
     """Return what the operation of a fleet takes for granted."""
-    found = []
+    assumptions = []
     if operation.kv_link is not None:
-        found.append(
+        assumptions.append(
             Assumption(
                 f"the cache of a prompt goes over {operation.kv_link} at the data-sheet rate of all devices of a "
                 "replica, without latency",
@@ -183,7 +183,7 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
         )
     rule = operation.autoscaling
     if rule is not None:
-        found.append(
+        assumptions.append(
             Assumption(
                 f"every {rule.interval_s:g} s replicas are added above {rule.high_fraction:.0%} of the seats in use, and "
                 f"one is taken away below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
@@ -191,8 +191,10 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
             )
         )
     if operation.hedging is not None:
-        found.append(Assumption("of two copies the one that finishes first answers", "Hedging in Python"))
-    return tuple(found)
+        assumptions.append(
+            Assumption("of two copies the one that finishes first answers", "Hedging in Python")
+        )
+    return tuple(assumptions)
 
 
 def _apart(operation: Operation) -> bool:

@@ -104,7 +104,7 @@ class SearchResult:
 
 def search(question: Question) -> SearchResult:
     """Return every layout with the largest load at which it holds the targets."""
-    found: list[SizedLayout] = []
+    sized: list[SizedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
     evaluated = 0
@@ -118,9 +118,9 @@ def search(question: Question) -> SearchResult:
             held, kept_memory = part.that_fit(legal, rejected)
             if held:
                 more, near = part.evaluated(held, kept_memory, rejected)
-                found += more
+                sized += more
                 relaxations += near
-    return SearchResult(tuple(found), rejected, evaluated, tuple(relaxations))
+    return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +158,16 @@ class _Part:
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
         seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
-        found: list[SizedLayout] = []
+        sized: list[SizedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
         for kind in sorted(set(kinds)):
             rows = [row for row, own_kind in enumerate(kinds) if own_kind == kind]
-            own = replace(self, question=replace(self.question, demand=seen[rows[0]]))
-            more, closest = own._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
-            found += more
+            part = replace(self, question=replace(self.question, demand=seen[rows[0]]))
+            more, closest = part._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
+            sized += more
             near += closest
-        return found, near
+        return sized, near
 
     def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
         """Return the demand as a replica of a layout sees it."""
@@ -217,7 +217,7 @@ class _Part:
         rejected: Rejections,
     ) -> tuple[list[SizedLayout], list[Relaxation]]:
         q = self.question
-        found, near = [], []
+        sized, near = [], []
         needed = {}
         holds: Flags = ~state.saturated
         for target in q.slo.targets:
@@ -233,7 +233,7 @@ class _Part:
                 continue
             rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
             at = int(good[np.argmax(state.requests_per_s[row, good])])
-            found.append(
+            sized.append(
                 SizedLayout(
                     layout,
                     self.weight_dtype,
@@ -244,7 +244,7 @@ class _Part:
                     q.demand,
                 )
             )
-        return found, near
+        return sized, near
 
     def bounds(self, target: Target, label: str) -> Interval:
         """Return the interval of the metric that a target limits, under open load."""

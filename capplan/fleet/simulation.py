@@ -159,7 +159,7 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
     given = np.zeros(replicas)
     home: dict[int, int] = {}
-    own: list[list[int]] = [[] for _ in range(replicas)]
+    rows_of: list[list[int]] = [[] for _ in range(replicas)]
     now = 0.0
     for index, (at, ids, tokens) in enumerate(
         zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
@@ -175,10 +175,10 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
                 chosen = home[block]
         home.update(dict.fromkeys(blocks, chosen))
         given[chosen] += tokens
-        own[chosen].append(index)
-    if not all(own):
+        rows_of[chosen].append(index)
+    if not all(rows_of):
         return split_round_robin(requests, replicas)
-    return [selected_requests(requests, np.array(rows)) for rows in own]
+    return [selected_requests(requests, np.array(rows)) for rows in rows_of]
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
@@ -242,8 +242,8 @@ def simulated_fleet(
         )
         for own in dealt(stream.requests, replicas)
     ]
-    found = fleet_outcome(parts, stream.class_names, slo, warm_share)
-    return replace(found, **simulation_summary(engines, found, parts, replicas))
+    outcome = fleet_outcome(parts, stream.class_names, slo, warm_share)
+    return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
 
 
 def fleet_outcome(
@@ -309,7 +309,7 @@ def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> S
 
 
 def simulation_summary(
-    engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int
+    engines: Engines, outcome: FleetOutcome, parts: Sequence[Outcome], replicas: int
 ) -> dict[str, Any]:
     """Return what is to be said of engines that do more than their defaults."""
     counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
@@ -317,7 +317,7 @@ def simulation_summary(
     names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())
     hits = {
-        name: found.prefix_hit_fraction * float(count) / total if total else 0.0
+        name: outcome.prefix_hit_fraction * float(count) / total if total else 0.0
         for name, count in zip(names, counts, strict=False)
     }
     return {
@@ -332,11 +332,11 @@ def _totals(parts: Sequence[Outcome]) -> tuple[ClassTotals, dict[int, ClassTotal
     """Return what all replicas did together, and for each class."""
     cached = sum(part.cached_tokens for part in parts)
     prefilled = sum(part.prefill_tokens for part in parts)
-    found: dict[int, ClassTotals] = {}
+    by_class: dict[int, ClassTotals] = {}
     for part in parts:
         for index, own in part.class_totals.items():
-            found.setdefault(index, ClassTotals()).add(own)
-    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), found
+            by_class.setdefault(index, ClassTotals()).add(own)
+    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), by_class
 
 
 def _figures(

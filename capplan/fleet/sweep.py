@@ -201,8 +201,8 @@ def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[
     rows: dict[str, list[Row]] = {}
     last: dict[str, Point] = {}
 
-    def take(found: Iterable[tuple[Point, Row]]) -> None:
-        for point, row in found:
+    def take(results: Iterable[tuple[Point, Row]]) -> None:
+        for point, row in results:
             rows.setdefault(point.contender.name, []).append(row)
             last[point.contender.name] = point
 
@@ -228,16 +228,19 @@ def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
     """Return per plan the knee, and the largest load at which the targets hold."""
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
-        own = [row for row in rows if row["plan"] == name]
-        best = own[
-            knee(np.array([r["requests_per_s"] for r in own]), np.array([r["e2e_s"]["mean"] for r in own]))
+        plan_rows = [row for row in rows if row["plan"] == name]
+        best = plan_rows[
+            knee(
+                np.array([r["requests_per_s"] for r in plan_rows]),
+                np.array([r["e2e_s"]["mean"] for r in plan_rows]),
+            )
         ]
-        held = [row for row in own if row["holds"]] if slo.targets else []
+        held = [row for row in plan_rows if row["holds"]] if slo.targets else []
         top = max(held, key=lambda row: float(row["requests_per_s"]), default=None)
         result.append(
             {
                 "plan": name,
-                "gpus": own[0]["gpus"],
+                "gpus": plan_rows[0]["gpus"],
                 "knee_requests_per_s": best["requests_per_s"],
                 "knee_e2e_s": best["e2e_s"]["mean"],
                 "knee_load": load_of(best),
@@ -247,7 +250,7 @@ def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
                 if top
                 else best["output_tokens_per_s_per_gpu"],
                 "usd_per_million_output_tokens": (top or best)["usd_per_million_output_tokens"],
-                "most_requests_per_s": max(float(row["requests_per_s"]) for row in own),
+                "most_requests_per_s": max(float(row["requests_per_s"]) for row in plan_rows),
             }
         )
     return result

@@ -155,8 +155,8 @@ def _largest_stage_shares(network: Network, stages: Array) -> Array:
         count: max(end - start for start, end in stage_edges(layers, int(count))) / layers
         for count in set(stages.tolist())
     }
-    found: Array = np.array([shares[count] for count in stages.tolist()])
-    return found
+    by_plan: Array = np.array([shares[count] for count in stages.tolist()])
+    return by_plan
 
 
 def token_capacity(

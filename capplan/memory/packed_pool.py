@@ -182,17 +182,17 @@ def packed_capacity(
     ----------
     vLLM, `SlidingWindowSpec.max_memory_usage_bytes`: https://docs.vllm.ai/en/latest/api/vllm/v1/kv_cache_interface.
     """
-    own: Number = np.ceil(context_tokens / BLOCK_TOKENS)
-    most: Number = own
+    held_blocks: Number = np.ceil(context_tokens / BLOCK_TOKENS)
+    most: Number = held_blocks
     for group in layout.groups:
         near = np.minimum(group.window_tokens, context_tokens)
         reach = np.minimum(group.window_tokens - 1.0 + step_tokens, np.maximum(context_tokens, near))
         held = np.ceil(near / group.page_tokens) + 1.0
-        own = own + group.tables * held
+        held_blocks = held_blocks + group.tables * held
         most = most + group.tables * np.maximum(np.ceil(reach / group.page_tokens) + 1.0, held)
     blocks = np.floor(np.maximum(available_bytes, 0.0) / layout.block_bytes)
-    sequences: Number = np.maximum(blocks - (most - own), 0.0) / own
-    return np.floor(sequences * context_tokens), sequences, own * layout.block_bytes
+    sequences: Number = np.maximum(blocks - (most - held_blocks), 0.0) / held_blocks
+    return np.floor(sequences * context_tokens), sequences, held_blocks * layout.block_bytes
 
 
 def summed_capacity(

@@ -46,7 +46,7 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     """
     if stages == 1:
         return [Stage(network, first=True, last=True, layer_share=1.0)]
-    found: list[Stage] = []
+    cut: list[Stage] = []
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
@@ -61,9 +61,9 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
         else:
             part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
-        if stage not in found:
-            found.append(stage)
-    return found
+        if stage not in cut:
+            cut.append(stage)
+    return cut
 
 
 def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:

@@ -95,16 +95,16 @@ class _Formats(dict[str, WeightFormat]):
     """The named formats; grouped names are read on first use."""
 
     def __missing__(self, name: str) -> WeightFormat:
-        found = grouped_format(name)
-        if found is None:
+        grouped = grouped_format(name)
+        if grouped is None:
             raise unknown(
                 "weight format",
                 name,
                 self,
                 hint="or one with its group size, such as w4a16-g128, w8a16, w4a16-g64-zp",
             )
-        self[name] = found
-        return found
+        self[name] = grouped
+        return grouped
 
 
 FORMATS: dict[str, WeightFormat] = _Formats(
@@ -181,12 +181,12 @@ def named_weight_format(dtype: str) -> WeightFormat:
     >>> named_weight_format("w8a16").bytes_per_element
     1.0
     """
-    found = FORMATS.get(dtype) or grouped_format(dtype)
-    if found is None:
+    weight_format = FORMATS.get(dtype) or grouped_format(dtype)
+    if weight_format is None:
         raise unknown(
             "weight dtype", dtype, WEIGHT_DTYPES, hint="or one with its group size, such as w4a16-g128"
         )
-    return found
+    return weight_format
 
 
 def with_formats(

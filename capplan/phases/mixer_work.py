@@ -51,9 +51,9 @@ def _attended(
     seconds: Number,
     flop: Number,
     moved: Number,
-    own: attention.AttentionRates | latent_attention.LatentAttentionRates,
+    rates: attention.AttentionRates | latent_attention.LatentAttentionRates,
 ) -> OperatorCost:
-    floors = {"compute_s": flop / own.flop_per_s, "memory_s": moved / own.bytes_per_s}
+    floors = {"compute_s": flop / rates.flop_per_s, "memory_s": moved / rates.bytes_per_s}
     return OperatorCost("attention", seconds, flop, moved, **floors)
 
 
@@ -84,7 +84,7 @@ def _choosing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
 
 
 def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
-    own = chunk.rates.attention
+    rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
     window, _ = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
@@ -92,12 +92,12 @@ def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
     flop = attention.decode_attention_flop(*at, query_heads, *dims, chunk.new)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.decode_attention_bytes(*shape, chunk.new)
-    seconds = attention.decode_attention_time_s(*shape, own, chunk.new)
-    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, own)
+    seconds = attention.decode_attention_time_s(*shape, rates, chunk.new)
+    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
-    own = chunk.rates.attention
+    rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
     _, window = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
@@ -105,8 +105,8 @@ def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     flop = attention.prefill_attention_flop(*at, query_heads, *dims)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
-    seconds = attention.prefill_attention_time_s(*shape, own)
-    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, own)
+    seconds = attention.prefill_attention_time_s(*shape, rates)
+    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:
@@ -114,34 +114,34 @@ def _top_tokens(mixer: LatentAttention) -> float:
 
 
 def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
-    own = chunk.rates.latent_attention
+    rates = chunk.rates.latent_attention
     query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
     shape = (chunk.sequences, chunk.past, query_heads, lora, rope)
     flop = latent_attention.mla_decode_flop(*shape, top, chunk.new)
     moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, top, chunk.new)
     seconds = latent_attention.mla_decode_time_s(
-        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, own, top, chunk.new
+        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, top, chunk.new
     )
-    return _attended(seconds + _choosing_s(mixer, chunk, 1.0), flop, moved, own)
+    return _attended(seconds + _choosing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
 def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
-    own, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
+    rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
     query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
     dims = (float(mixer.rope_head_dim), float(mixer.nope_head_dim), float(mixer.value_head_dim))
     shape = (chunk.sequences, chunk.new, chunk.past, query_heads)
     flop = latent_attention.mla_prefill_flop(*shape, *dims, top)
     moved = latent_attention.mla_prefill_bytes(*shape, *dims)
-    seconds = latent_attention.mla_prefill_time_s(*shape, lora, *dims, chunk.kv_bytes, own, top)
+    seconds = latent_attention.mla_prefill_time_s(*shape, lora, *dims, chunk.kv_bytes, rates, top)
     seconds = seconds + _choosing_s(mixer, chunk, 1.0)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
         np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
         named_weight_format(name).bytes_per_element, 2.0, chunk.rates.matmul[name],
     )  # fmt: skip
-    return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, own)
+    return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
 
 
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
@@ -161,80 +161,80 @@ def _choosing_entries_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
 
 
 def _compressed_decode(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost:
-    own, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
+    rates, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
     query_heads = mixer.query_heads / chunk.tensor_parallel
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     shape = (chunk.sequences, vectors, query_heads, width, 0.0)
     flop = latent_attention.mla_decode_flop(*shape, math.inf, chunk.new)
     moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, math.inf, chunk.new)
     seconds = compressed_attention.compressed_decode_time_s(
-        chunk.sequences, chunk.past, query_heads, width, *reach, chunk.kv_bytes, own, chunk.new
+        chunk.sequences, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, chunk.new
     )
-    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, own)
+    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
 
 
 def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost:
-    own, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
+    rates, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
     query_heads, prompts, new = mixer.query_heads / chunk.tensor_parallel, chunk.sequences, chunk.new
     pairs = compressed_attention.visible_pairs(new, chunk.past, *reach)
     flop = 4.0 * prompts * query_heads * width * pairs
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * chunk.kv_bytes)
     seconds = compressed_attention.compressed_prefill_time_s(
-        new, chunk.past, query_heads, width, *reach, chunk.kv_bytes, own, prompts
+        new, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, prompts
     )
-    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, own)
+    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
 
 
 def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
     """Return a convolution alone, in prefill and decode alike."""
-    own = chunk.rates.linear_attention
+    rates = chunk.rates.linear_attention
     shape = (chunk.sequences, chunk.new, mixer.channels / chunk.tensor_parallel, float(mixer.kernel))
     moved = linear_attention.short_convolution_bytes(*shape)
-    seconds = linear_attention.short_convolution_time_s(*shape, own)
-    return OperatorCost("convolution", seconds, 0.0, moved, memory_s=moved / own.bytes_per_s)
+    seconds = linear_attention.short_convolution_time_s(*shape, rates)
+    return OperatorCost("convolution", seconds, 0.0, moved, memory_s=moved / rates.bytes_per_s)
 
 
 def _recurrence(
     mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, held_bytes: Number
 ) -> OperatorCost:
     """Return a scan or step with the convolution before it; the state of `held_bytes` is read and written once."""
-    own = chunk.rates.linear_attention
+    rates = chunk.rates.linear_attention
     moved = 2.0 * chunk.sequences * held_bytes
     if mixer.conv_channels:
         channels, kernel = mixer.conv_channels / chunk.tensor_parallel, float(mixer.conv_kernel)
         shape = (chunk.sequences, chunk.new, channels, kernel)
-        seconds = seconds + linear_attention.short_convolution_time_s(*shape, own)
+        seconds = seconds + linear_attention.short_convolution_time_s(*shape, rates)
         moved = moved + linear_attention.short_convolution_bytes(*shape)
-    return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / own.bytes_per_s)
+    return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / rates.bytes_per_s)
 
 
 def _linear(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
-    own, tp = chunk.rates.linear_attention, chunk.tensor_parallel
+    rates, tp = chunk.rates.linear_attention, chunk.tensor_parallel
     key_dim, value_dim = float(mixer.key_head_dim), float(mixer.value_head_dim)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
     shape = (mixer.key_heads / tp, mixer.value_heads / tp, key_dim, value_dim, state_bytes)
     seconds = (
-        linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, own, chunk.new)
+        linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, rates, chunk.new)
         if chunk.decode
-        else linear_attention.gated_delta_prefill_time_s(chunk.sequences, chunk.new, *shape, own)
+        else linear_attention.gated_delta_prefill_time_s(chunk.sequences, chunk.new, *shape, rates)
     )
     return _recurrence(mixer, chunk, seconds, mixer.value_heads / tp * key_dim * value_dim * state_bytes)
 
 
 def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
-    own, tp, at = chunk.rates.linear_attention, chunk.tensor_parallel, (chunk.sequences, chunk.new)
+    rates, tp, at = chunk.rates.linear_attention, chunk.tensor_parallel, (chunk.sequences, chunk.new)
     inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
     if chunk.decode:
         seconds = state_space.state_space_decode_time_s(
-            chunk.sequences, inner, size, groups, state_bytes, own, chunk.new
+            chunk.sequences, inner, size, groups, state_bytes, rates, chunk.new
         )
     elif mixer.version == 1:
-        seconds = state_space.selective_scan_prefill_time_s(*at, inner, size, state_bytes, own)
+        seconds = state_space.selective_scan_prefill_time_s(*at, inner, size, state_bytes, rates)
     else:
         seconds = state_space.state_space_prefill_time_s(
-            *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, own
+            *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, rates
         )
     return _recurrence(mixer, chunk, seconds, inner * size * state_bytes)
 

@@ -29,9 +29,11 @@ def decode_attention_costs(
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> list[OperatorCost]:  # fmt: skip
     """Return the work of all mixers over the caches of decoding sequences."""
-    own = sequences / sharding.data
+    local_sequences = sequences / sharding.data
     return summed(
-        decode_cost(mixer, own, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens).times(count)
+        decode_cost(
+            mixer, local_sequences, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens
+        ).times(count)
         for layer, count in layer_counts(network)
         for mixer in layer.mixers
     )

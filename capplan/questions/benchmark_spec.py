@@ -68,8 +68,8 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     from capplan.readers.calibration.measured_device import efficiency_from_calibration, same_device
 
     kernels = read_calibration_file(calibration).kernels
-    own = kernels is not None and same_device(kernels.machine, gpu)
-    return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
+    measured_here = kernels is not None and same_device(kernels.machine, gpu)
+    return efficiency_from_calibration(calibration, gpu) if measured_here else efficiency_for(gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
         return _tool_settings(benchmark, network, gpu, engine, kv_format)
     recipe = recipe_settings(benchmark)
-    own = replace(
+    started = replace(
         engine,
         hold_steps=recipe.hold_steps or 0,
         hold_share=recipe.hold_share or 0.0,
@@ -101,11 +101,11 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         poll_steps=recipe.poll_steps or 0,
     )
     if recipe.graph_tokens is not None:
-        own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
+        started = replace(started, host=replace(started.host, graph_tokens=float(recipe.graph_tokens)))
     if recipe.expert_kernel:
-        own = replace(own, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
+        started = replace(started, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
     if recipe.embedded:
-        own = embedded(own)
+        started = embedded(started)
     sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
     if sequences == "clients":
         sequences = benchmark.concurrency
@@ -115,7 +115,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     elif tokens == "two_prompts":
         tokens = 2 * round(benchmark.input_tokens / NOMINAL_SHARE)
     return RunSettings(
-        profile=own,
+        profile=started,
         max_model_len=recipe.max_model_len,
         kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
         max_num_seqs=stated.get("max_num_seqs", sequences),

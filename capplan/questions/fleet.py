@@ -59,9 +59,9 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
 
 
 def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
-    found = [cache_dtype(network, name) for name in scenario.kv_dtypes]
-    stated = [assumption.of_scenario() for _, assumptions in found for assumption in assumptions]
-    return tuple(dict.fromkeys(name for name, _ in found)), stated
+    resolved = [cache_dtype(network, name) for name in scenario.kv_dtypes]
+    stated = [assumption.of_scenario() for _, assumptions in resolved for assumption in assumptions]
+    return tuple(dict.fromkeys(name for name, _ in resolved)), stated
 
 
 def _context(

@@ -61,7 +61,7 @@ def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None 
         raise InputError(
             "--replicas: is not read beside --prefill-replicas and --decode-replicas, which say it for each kind"
         )
-    found = Operation(
+    operation = Operation(
         routing=routing_of(flags.routing),
         failures=tuple(failure_of(text) for text in flags.fail or ()),
         autoscaling=None if flags.autoscale is None else autoscaling_of(flags.autoscale, start_up_s),
@@ -70,4 +70,4 @@ def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None 
         decode_replicas=flags.decode_replicas,
         kv_link=flags.kv_link,
     )
-    return None if found == Operation() else found
+    return None if operation == Operation() else operation

@@ -50,16 +50,16 @@ def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
     if names is None:
         reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
         return tuple(device(name) for name in DEFAULT_HARDWARE)
-    found: list[Device] = []
+    devices: list[Device] = []
     for index, name in enumerate(names):
         beside = reading.folder / name
         try:
             entry = device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
         except InputError as error:
             raise reading.refuse(("fleet", "hardware", index), str(error)) from None
-        if all(entry.name != other.name for other in found):
-            found.append(entry)
-    return tuple(found)
+        if all(entry.name != other.name for other in devices):
+            devices.append(entry)
+    return tuple(devices)
 
 
 def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
@@ -139,8 +139,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
         return ANY_PROVIDER
     offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
     known = {normalised(offer.provider): offer.provider for offer in offers}
-    found = known.get(normalised(prices.provider))
-    if found is None:
+    provider = known.get(normalised(prices.provider))
+    if provider is None:
         place = reading.document.place(("prices", "provider"))
         raise unknown(
             "provider",
@@ -148,7 +148,7 @@ def _provider(reading: Reading, prices: Prices) -> str:
             {ANY_PROVIDER, *(name.lower() for name in known.values())},
             place=place,
         )
-    return found
+    return provider
 
 
 def _prices(reading: Reading, prices: Prices) -> PriceChoice:
@@ -201,29 +201,29 @@ def _model(reading: Reading, name: str) -> str:
 
 
 def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
-    found = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
-    names = [tier.name for tier in found]
+    tiers = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
+    names = [tier.name for tier in tiers]
     twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         at = ("kv_offload", twice, "name")
         raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each its own name")
-    if found:
+    if tiers:
         reading.assume(
             "offload tiers hold what falls out of the cache; every request waits the mean time of its loads",
             "kv_offload",
         )
-    return found
+    return tiers
 
 
-def _speculation(reading: Reading, found: Speculation | None) -> SpeculationPlan | None:
-    if found is None:
+def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
+    if section is None:
         return None
-    if (found.draft is None) == (found.draft_step_time is None):
+    if (section.draft is None) == (section.draft_step_time is None):
         raise reading.refuse(
             ("speculation",), "give either draft or draft_step_time, e.g. draft_step_time: 2 ms"
         )
-    draft = _model(reading, found.draft) if found.draft else None
-    return SpeculationPlan(found.acceptance, found.draft_tokens, draft, found.draft_step_time)
+    draft = _model(reading, section.draft) if section.draft else None
+    return SpeculationPlan(section.acceptance, section.draft_tokens, draft, section.draft_step_time)
 
 
 def scenario_from(document: Document, folder: Path) -> Scenario:

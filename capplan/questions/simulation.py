@@ -62,13 +62,13 @@ def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
 
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
-    found = fleet_for(asked, progress)
-    if not found.plans:
+    answer = fleet_for(asked, progress)
+    if not answer.plans:
         raise TargetError(
             f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
             f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
         )
-    return found.plans
+    return answer.plans
 
 
 def chosen_plan(asked: AskedFleet, flags: PlanFlags, progress: Progress = None) -> Chosen:
@@ -119,8 +119,8 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
     """Return the requests of a trace, or drawn from the scenario's traffic."""
     trace = flags.trace
     classes = chosen.asked.scenario.classes
-    own = classes[0].trace if len(classes) == 1 else None
-    path = trace or (Path(own) if own else None)
+    trace_of_class = classes[0].trace if len(classes) == 1 else None
+    path = trace or (Path(trace_of_class) if trace_of_class else None)
     if path is not None and not is_workload(path.name):
         return _replayed(chosen, read_trace(path, strict=False), flags.until_s)
     if trace is not None:
@@ -183,8 +183,10 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
 
 def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
     """Return the requests that are kept, their answers cut at the context."""
-    own = selected_requests(drawn, np.flatnonzero(kept))
-    return replace(own, output_tokens=np.minimum(own.output_tokens, context - own.input_tokens))
+    selected = selected_requests(drawn, np.flatnonzero(kept))
+    return replace(
+        selected, output_tokens=np.minimum(selected.output_tokens, context - selected.input_tokens)
+    )
 
 
 def admission_of(
@@ -195,9 +197,9 @@ def admission_of(
 ) -> Admission:
     """Return who may wait in a replica's queue: the flags for every class, but for what a class says of itself."""
     said = {item.name: item for item in classes}
-    own = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
-    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in own]
-    ranks = [item.priority if item else None for item in own]
+    by_class = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
+    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in by_class]
+    ranks = [item.priority if item else None for item in by_class]
     return Admission(
         queue_limit=queue_limit,
         deadline_s=tuple(inf if limit is None else limit for limit in limits) if any(limits) else (),

@@ -146,10 +146,10 @@ def _draft_network(
     draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
 ) -> tuple[Network, tuple[Assumption, ...]]:
     network = read_model(draft, offline=offline)
-    own, other = network.vocabulary_size, target.network.vocabulary_size
-    if own != other:
+    draft_vocabulary, other = network.vocabulary_size, target.network.vocabulary_size
+    if draft_vocabulary != other:
         raise InputError(
-            f"--draft: {network.name} has {own:,} tokens, {target.network.name} has {other:,}; a target can only verify "
+            f"--draft: {network.name} has {draft_vocabulary:,} tokens, {target.network.name} has {other:,}; a target can only verify "
             "drafts in its own tokens\n  take a draft of the same family, or state the cost of a head: --draft-step-time '2 ms'"
         )
     if weight_dtype is None:

@@ -61,13 +61,13 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
     for count in counts:
         if not count.isdecimal() or not 1 <= int(count) <= 100_000:
             raise InputError(f"--concurrency: {count!r} is not a whole number of requests; e.g. 1,8,64")
-    found = Loads(
+    loads = Loads(
         tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
         tuple(sorted({int(count) for count in counts})),
     )
-    if any(rate <= 0 for rate in found.request_rates):
+    if any(rate <= 0 for rate in loads.request_rates):
         raise InputError("--request-rate: 0 is not above zero; e.g. '1, 2, 4 req/s'")
-    return found
+    return loads
 
 
 def _list(text: str | None, option: str) -> list[str]:
@@ -144,8 +144,8 @@ def _model_sweep(
             f"sweep {model}: no device is named\n  e.g. --hardware h100-sxm, several times to compare"
         )
     prompt, output = lengths.input_tokens, lengths.output_tokens
-    own = RequestClass("requests", fixed(float(prompt)), fixed(float(output)), 1.0)
-    demand = Demand((own,), Lengths(float(prompt), float(output)), prompt + output)
+    request_class = RequestClass("requests", fixed(float(prompt)), fixed(float(output)), 1.0)
+    demand = Demand((request_class,), Lengths(float(prompt), float(output)), prompt + output)
     contenders = []
     assumptions: dict[Assumption, None] = {}
     warnings: dict[str, None] = {}

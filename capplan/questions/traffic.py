@@ -15,10 +15,10 @@ ROUTED = "requests go to the replica that has their prefix, and half of its cach
 def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
     given = [key for key in ("request_rate", "users", "requests", "trace") if getattr(item, key) is not None]
     if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
+        named = " and ".join(given) if given else "none of them"
         raise reading.refuse(
             at,
-            f"{found} given; give one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
+            f"{named} given; give one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
         )
     for key, owner in (("think_time", "users"), ("within", "requests")):
         if (getattr(item, key) is not None) != (given[0] == owner):
@@ -58,24 +58,24 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass:
         trace_path = reading.resolved(item.trace)
         item = with_workload(item, trace_path)
     cv, rate = item.arrival_cv, item.request_rate
-    found: dict[str, Lengths] = {}
+    length_records: dict[str, Lengths] = {}
     reuse = workload_reuse(trace_path) if trace_path else None
     if item.trace is not None:
         trace_path = reading.resolved(item.trace)
-        rate, trace_cv, found, reuse = _of_trace(reading, item.name, trace_path, index)
+        rate, trace_cv, length_records, reuse = _of_trace(reading, item.name, trace_path, index)
         cv = trace_cv if cv is None else cv
     for key in ("input_tokens", "output_tokens"):
         record = getattr(item, key)
         if record is not None:
             path = (*at, key)
-            found[key] = lengths(record, lambda message, path=path: reading.refuse(path, message))  # type: ignore[misc]
-            if found[key].kind == "lognormal":
+            length_records[key] = lengths(record, lambda message, path=path: reading.refuse(path, message))  # type: ignore[misc]
+            if length_records[key].kind == "lognormal":
                 reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
-            if record.mean is not None and found[key].kind == "fixed":
+            if record.mean is not None and length_records[key].kind == "fixed":
                 reading.assume(
                     f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95"
                 )
-        elif key not in found:
+        elif key not in length_records:
             raise reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}")
     if cv is None:
         cv = 1.0
@@ -83,8 +83,8 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass:
     if item.requests is not None and item.within is not None:
         rate = item.requests / item.within
     prefix = item.shared_prefix
-    if prefix and prefix.tokens > found["input_tokens"].mean_tokens:
-        mean = found["input_tokens"].mean_tokens
+    if prefix and prefix.tokens > length_records["input_tokens"].mean_tokens:
+        mean = length_records["input_tokens"].mean_tokens
         raise reading.refuse(
             (*at, "shared_prefix", "tokens"),
             f"{prefix.tokens:g} tokens are more than the mean prompt of {mean:g}, which contains them",
@@ -92,8 +92,8 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass:
     assert rate is not None or how == "users"
     return RequestClass(
         name=item.name,
-        input_tokens=found["input_tokens"],
-        output_tokens=found["output_tokens"],
+        input_tokens=length_records["input_tokens"],
+        output_tokens=length_records["output_tokens"],
         request_rate_per_s=rate,
         users=item.users,
         think_time_s=item.think_time,

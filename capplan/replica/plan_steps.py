@@ -40,8 +40,8 @@ class _Line:
         lower, upper, weight = bracket(self.knots, x)
         plans = np.arange(self.values.shape[0])[:, None]
         low = self.values[plans, lower]
-        found: Array = low + (self.values[plans, upper] - low) * weight
-        return found
+        values_at: Array = low + (self.values[plans, upper] - low) * weight
+        return values_at
 
 
 def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:

@@ -66,13 +66,13 @@ def speculating_replica(
     if isinstance(draft, DraftModel):
         both = target_and_draft_memory(replica, draft, context_tokens)
         blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
-    own = replica.scheduling
-    seats = min(own.max_num_seqs, max(own.max_num_batched_tokens // query, 1))
+    scheduling = replica.scheduling
+    seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
     return Rounds(
         replica=replace(
             replica,
             table=round_table(replica, draft, draft_tokens),
-            scheduling=replace(own, max_num_seqs=seats),
+            scheduling=replace(scheduling, max_num_seqs=seats),
             kv_blocks=blocks,
         ),
         tokens_per_round=float(expected_tokens_per_round(acceptance_fraction, float(draft_tokens))),

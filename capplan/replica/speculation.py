@@ -220,8 +220,8 @@ def _looked_at(asked: Sequence[int], target: Replica | float, both: TargetAndDra
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
     admitted = np.arange(1, max(1, int(most)) + 1)
-    found: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
-    return found
+    batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
+    return batches
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
@@ -267,7 +267,7 @@ def target_and_draft_memory(
         served = _as_served(draft.spec, spec)
         held = float(memory_of(served).weight_bytes)
         per_draft = _per_sequence_bytes(served, context_tokens)
-    own = _per_sequence_bytes(spec, context_tokens)
+    per_target = _per_sequence_bytes(spec, context_tokens)
     left = alone - held
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
@@ -281,11 +281,11 @@ def target_and_draft_memory(
         draft_weight_bytes=held,
         kv_bytes_alone=alone,
         kv_bytes_left=left,
-        target_bytes_per_sequence=own,
+        target_bytes_per_sequence=per_target,
         draft_bytes_per_sequence=per_draft,
         context_tokens=int(context_tokens),
-        max_sequences_alone=groups * alone / own if own else np.inf,
-        max_sequences=groups * left / (own + per_draft) if own + per_draft else np.inf,
+        max_sequences_alone=groups * alone / per_target if per_target else np.inf,
+        max_sequences=groups * left / (per_target + per_draft) if per_target + per_draft else np.inf,
     )
 
 

@@ -182,8 +182,8 @@ class Ledger:
         ledger = cls()
         for name, column in columns.items():
             kind = "d" if name.endswith("_s") else "l"
-            own = "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index")
-            setattr(ledger, own, array(kind, np.ascontiguousarray(column).tobytes()))
+            attribute = "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index")
+            setattr(ledger, attribute, array(kind, np.ascontiguousarray(column).tobytes()))
         ledger._status = bytearray(status.astype(np.uint8).tobytes())
         ledger.in_flight = int(np.count_nonzero(status == UNFINISHED))
         return ledger

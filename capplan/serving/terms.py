@@ -90,11 +90,11 @@ class EngineTerms:
 
     def blocks_of(self, flight: InFlight) -> tuple[int, int]:
         """Return the blocks that a prompt takes when admitted, and those that it must find free."""
-        own = flight.prompt_tokens - flight.shared_tokens
-        blocks = -(-own // self.block_tokens)
+        private_tokens = flight.prompt_tokens - flight.shared_tokens
+        blocks = -(-private_tokens // self.block_tokens)
         if not self.reserved_output_fraction:
             return blocks, 0
-        reserved = own + self.reserved_output_fraction * (flight.remaining_tokens - 1)
+        reserved = private_tokens + self.reserved_output_fraction * (flight.remaining_tokens - 1)
         return blocks, ceil(reserved / self.block_tokens)
 
     def too_long(self, flight: InFlight) -> bool:

@@ -170,11 +170,11 @@ def _gemma4_feed_forward(
 def _wide_heads(config: Config, layer: int) -> Heads | None:
     """Return the heads of a full layer from `per_layer_config`, where newer files say it layer by layer."""
     overrides = config.section("per_layer_config")
-    own = overrides.section(str(layer), f"{layer:02d}", f"{layer:03d}") if overrides else None
-    if own is None:
+    override = overrides.section(str(layer), f"{layer:02d}", f"{layer:03d}") if overrides else None
+    if override is None:
         return None
-    head_dim = own.optional("head_dim") or config.dimension("head_dim")
-    kv_heads = own.optional("num_key_value_heads") or config.dimension("num_key_value_heads")
+    head_dim = override.optional("head_dim") or config.dimension("head_dim")
+    kv_heads = override.optional("num_key_value_heads") or config.dimension("num_key_value_heads")
     return Heads(
         config.dimension("hidden_size"), config.dimension("num_attention_heads"), kv_heads, head_dim, head_dim
     )

@@ -34,9 +34,9 @@ def read_llava_next(config: Config, name: str) -> Network:
     network = read(text, name)
     vision = config.section("vision_config")
     if vision is None or vision.model_type != "siglip_vision_model":
-        found = vision.model_type if vision else None
+        vision_type = vision.model_type if vision else None
         raise config.error(
-            "vision_config", f"a tower of type {found!r} is not modelled", "known: siglip_vision_model"
+            "vision_config", f"a tower of type {vision_type!r} is not modelled", "known: siglip_vision_model"
         )
     return with_vision(network, config, _tower_parameters(config, vision, network.hidden_size))
 

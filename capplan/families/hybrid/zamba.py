@@ -60,17 +60,17 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
         Projection("gate_up", "ffn", hidden, 2 * intermediate, "columns", bias=bias),
         Projection("down", "ffn", intermediate, hidden, "rows", bias=hidden if bias else 0),
     )
-    own = [
+    adapters = [
         Projection("adapter_in", "ffn", hidden, rank, "none"),
         Projection("adapter_out", "ffn", rank, 2 * intermediate, "columns"),
     ]
     if config.flag("use_shared_attention_adapter", default=False):
-        own += [Projection(f"{one}_adapter_in", "attention", wide, rank, "none") for one in "qkv"]
-        own += [Projection(f"{one}_adapter_out", "attention", rank, wide, "columns") for one in "qkv"]
-    own.append(Projection("linear", "ffn", hidden, hidden, "none"))
+        adapters += [Projection(f"{one}_adapter_in", "attention", wide, rank, "none") for one in "qkv"]
+        adapters += [Projection(f"{one}_adapter_out", "attention", rank, wide, "columns") for one in "qkv"]
+    adapters.append(Projection("linear", "ffn", hidden, hidden, "none"))
     return Layer(
         (attention(shape), *stated.mixers),
-        (*(replace(projection, held=held) for projection in shared), *own, *stated.projections),
+        (*(replace(projection, held=held) for projection in shared), *adapters, *stated.projections),
         None,
         stated.norm_parameters + (wide + hidden if held else 0),
         state_parameters=stated.state_parameters,

@@ -205,10 +205,10 @@ def name_list(entries: Iterable[tuple[str, str]]) -> NameList:
     >>> listed.value(3, ["mlp.down_proj"]), listed.value(4, ["mlp.down_proj"])
     ('left out', None)
     """
-    found = NameList()
+    names = NameList()
     for name, value in entries:
-        found.add(name, value)
-    return found
+        names.add(name, value)
+    return names
 
 
 def _is_or_is_inside(name: str, entry: str) -> bool:

@@ -69,13 +69,13 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
     -------
     the calibration, as it was measured
     """
-    found = read_calibration_file(path)
-    if found.kernels is None:
+    calibration_file = read_calibration_file(path)
+    if calibration_file.kernels is None:
         raise InputError(
             f"{os.fspath(path)}: holds host times that were refitted from results, and no measured kernels\n"
             "  measure those with: capplan calibrate -o FILE.calibration.yaml"
         )
-    return found.kernels
+    return calibration_file.kernels
 
 
 def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:

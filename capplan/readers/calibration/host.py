@@ -39,10 +39,10 @@ def refitted_profile(
     """
     if path is None:
         return rules, (), ()
-    found = read_calibration_file(path)
-    host = found.host
+    calibration_file = read_calibration_file(path)
+    host = calibration_file.host
     if host is None:
-        return rules, (), found.notes
+        return rules, (), calibration_file.notes
     refuse_other_device(path, host, device)
     if host.engine != rules.engine:
         raise InputError(
@@ -60,7 +60,7 @@ def refitted_profile(
         f"{rules.asked_version or rules.version}"
     )
     warnings = () if _same_host(host, rules) else (other,)
-    return replace(rules, host=refitted_overhead(host)), (line,), (*found.notes, *warnings)
+    return replace(rules, host=refitted_overhead(host)), (line,), (*calibration_file.notes, *warnings)
 
 
 def row_profile(path: Path | None, rules: EngineProfile, device: Device) -> EngineProfile:

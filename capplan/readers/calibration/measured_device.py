@@ -172,10 +172,10 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     -------
     the fits: measured where they were measured, those of the device's family (labelled assumed) elsewhere
     """
-    found = read_calibration_file(path)
-    if found.kernels is None:
+    calibration_file = read_calibration_file(path)
+    if calibration_file.kernels is None:
         return efficiency_for(device)  # host times alone: kernels are those that are shipped
-    calibration = found.kernels
+    calibration = calibration_file.kernels
     machine = calibration.machine
     if not same_device(machine, device):
         hint = "--hardware cpu" if machine.device == "cpu" else f"the hardware entry of {machine.name}"
@@ -245,8 +245,8 @@ def _peak_ratio(number: str, kernel: str, dtype: str, calibration: Calibration, 
         return 1.0
     if kernel == "link":
         link = device.link_bytes_per_s or device.pcie_bytes_per_s
-        own = calibration.peaks.link_bytes_per_s
-        return own / link if own and link and number in LINK_FRACTIONS else 1.0
+        link_rate = calibration.peaks.link_bytes_per_s
+        return link_rate / link if link_rate and link and number in LINK_FRACTIONS else 1.0
     if number not in COMPUTE_FRACTIONS:
         return calibration.peaks.memory_bytes_per_s / device.memory_bytes_per_s
     seen = calibration.peaks.flop_per_s

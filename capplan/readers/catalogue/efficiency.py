@@ -70,8 +70,8 @@ def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
 @lru_cache(maxsize=1)
 def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
     """Return all shipped efficiency files by device."""
-    found = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
-    return {efficiency.device: (efficiency, names) for efficiency, names in found}
+    efficiencies = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
+    return {efficiency.device: (efficiency, names) for efficiency, names in efficiencies}
 
 
 def nearest_device(device: Device) -> str:

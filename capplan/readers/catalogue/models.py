@@ -70,8 +70,8 @@ def shipped_id(name: str) -> str | None:
     >>> shipped_id("llama 3.1 70B instruct")
     'meta-llama/Llama-3.1-70B-Instruct'
     """
-    found: str | None = _index()["names"].get(normalised(name))
-    return found
+    model_id: str | None = _index()["names"].get(normalised(name))
+    return model_id
 
 
 def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:

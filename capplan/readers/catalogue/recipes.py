@@ -127,15 +127,15 @@ def recipe_columns(row: Mapping[str, str]) -> dict[str, str]:
     -------
     text by column name, later recipes over earlier ones; empty for any other source
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     source = source_of(row)
     for recipe in recipe_file().runs:
         if recipe.source == source and all(
             _is_one_of(row.get(column) or "", values) for column, values in recipe.where.items()
         ):
             stated = recipe.columns.model_dump(exclude_none=True)
-            found |= {column: f"{value:g}" for column, value in stated.items()}
-    return found
+            columns |= {column: f"{value:g}" for column, value in stated.items()}
+    return columns
 
 
 def _is_one_of(text: str, values: list[float | str]) -> bool:
@@ -174,8 +174,8 @@ def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
     -------
     the settings of all recipes that match, later ones over earlier ones; empty for any other source
     """
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for recipe in recipe_file().recipes:
         if recipe.source == benchmark.source and _matches(recipe.where, benchmark):
-            found.update(recipe.settings.model_dump(exclude_none=True))
-    return RecipeSettings.model_validate(found)
+            settings.update(recipe.settings.model_dump(exclude_none=True))
+    return RecipeSettings.model_validate(settings)

@@ -30,11 +30,11 @@ def noted_columns(notes: str) -> dict[str, str]:
     >>> noted_columns("open loop; n_requests=100, kv_blocks=8253; dur_s=76.59")
     {'requests': '100', 'kv_blocks': '8253'}
     """
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for name, number in _PAIR.findall(notes):
         if name in NOTED:
-            found.setdefault(NOTED[name], number)
-    return found
+            columns.setdefault(NOTED[name], number)
+    return columns
 
 
 def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:

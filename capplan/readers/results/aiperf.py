@@ -113,9 +113,9 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
 def _request(metrics: Document, arrival_s: float) -> RequestRecord:
     def value(*names: str) -> float | None:
         for name in names:
-            found = metrics.at(name).number("value")
-            if found is not None:
-                return found
+            number = metrics.at(name).number("value")
+            if number is not None:
+                return number
         return None
 
     def seconds(name: str) -> float | None:

@@ -98,8 +98,10 @@ class Document:
 
     def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
         """Return mean and percentiles found under `names` (field -> keys), each times `seconds`."""
-        found = {field: self.number(*keys) for field, keys in names.items()}
-        return Spread(**{field: None if value is None else value * seconds for field, value in found.items()})
+        numbers = {field: self.number(*keys) for field, keys in names.items()}
+        return Spread(
+            **{field: None if value is None else value * seconds for field, value in numbers.items()}
+        )
 
 
 def unit_seconds(document: Document, unit: str) -> float:

@@ -86,9 +86,9 @@ def _requests(document: Document, metrics: Document) -> int | None:
         (document.at("run_stats", "requests_made"), "successful"),
         (metrics.at("request_latency", "successful"), "count"),
     ):
-        found = place.count(name)
-        if found is not None:
-            return found
+        count = place.count(name)
+        if count is not None:
+            return count
     return None
 
 
@@ -111,9 +111,9 @@ def _model(document: Document, report: Document) -> str | None:
         document.at("worker"),
         document.at("benchmarker", "backend"),
     ):
-        found = place.text("model", "backend_model")
-        if found:
-            return found
+        model = place.text("model", "backend_model")
+        if model:
+            return model
     return None
 
 

@@ -119,8 +119,8 @@ def _object(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
     told = keys | {f"{key}.*" for key, value in values.items() if isinstance(value, Mapping)}
     for needed, one_of, read in _TOOLS:
         if needed <= told and (not one_of or one_of & told):
-            found = read(values, path)
-            return found if isinstance(found, list) else [found]
+            results = read(values, path)
+            return results if isinstance(results, list) else [results]
     shown = ", ".join(sorted(keys)[:6]) or "none"
     raise InputError(
         f"{path}: not a result of a tool that is known (its keys start with: {shown})\n  known: {KNOWN_TOOLS}"

@@ -44,17 +44,17 @@ def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def sample_of(path: Path) -> list[dict[str, Any]]:
     """Return the first objects of a file of JSON lines, keys in lower case."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for _, line in lines_of(path):
         try:
             value = json.loads(line) if line.strip() else None
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append({str(key).lower(): item for key, item in value.items()})
-        if len(found) >= SAMPLE:
+            records.append({str(key).lower(): item for key, item in value.items()})
+        if len(records) >= SAMPLE:
             break
-    return found
+    return records
 
 
 def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:

@@ -74,7 +74,7 @@ class Scrape:
 
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
     """Return the sums of one exposition; lines that are no samples are counted."""
-    found = Scrape()
+    scrape = Scrape()
     for number, line in lines_of(path):
         if not line.strip() or line.startswith("#"):
             continue
@@ -88,16 +88,16 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
         elif name.endswith("_bucket") and "le" in keyed:
-            found.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
+            scrape.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
         else:
-            found.values[name] += value
-            found.gauges[name].append(value)
+            scrape.values[name] += value
+            scrape.gauges[name].append(value)
         if name == "vllm:cache_config_info" and value == 1.0:
             blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
-            found.cache_tokens += (
+            scrape.cache_tokens += (
                 float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
             )
-    return found
+    return scrape
 
 
 def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:

@@ -116,9 +116,9 @@ def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
     return {name: length_summary(*_sorted(found)) for name, found in columns.items()}
 
 
-def _sorted(found: Mapping[float, float]) -> tuple[Array, Array]:
-    values = np.array(sorted(value for value, share in found.items() if share > 0 and value >= 1))
-    return values, np.array([found[value] for value in values])
+def _sorted(histogram: Mapping[float, float]) -> tuple[Array, Array]:
+    values = np.array(sorted(value for value, share in histogram.items() if share > 0 and value >= 1))
+    return values, np.array([histogram[value] for value in values])
 
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -82,7 +82,7 @@ def calibration_result(
     calibration: Calibration, written: Path | None, proof: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the result of the JSON object."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "device": calibration.machine.name,
         "fitted": {
             key: {name: n.value for name, n in fit.numbers.items()} for key, fit in calibration.fitted.items()
@@ -98,7 +98,7 @@ def calibration_result(
         "file": str(written) if written else None,
         "remarks": list(calibration.remarks),
     }
-    return found | ({"proof": list(proof), "proof_error": proof_errors(proof)} if proof else {})
+    return result | ({"proof": list(proof), "proof_error": proof_errors(proof)} if proof else {})
 
 
 def held_out_errors(calibration: Calibration) -> dict[str, dict[str, float | int]]:
@@ -130,8 +130,8 @@ def proof_rows(proofs: Sequence[Any]) -> list[dict[str, Any]]:
 def proof_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
     """Return number and median error of the rows of a verification by phase."""
     phases = dict.fromkeys(str(row["phase"]) for row in rows)
-    own = {p: [abs(row["error_fraction"]) for row in rows if row["phase"] == p] for p in phases}
-    return {p: {"n": len(e), "median_ape": float(np.median(e))} for p, e in own.items()}
+    errors_by_phase = {p: [abs(row["error_fraction"]) for row in rows if row["phase"] == p] for p in phases}
+    return {p: {"n": len(e), "median_ape": float(np.median(e))} for p, e in errors_by_phase.items()}
 
 
 def proof_answer(

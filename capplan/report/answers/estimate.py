@@ -23,15 +23,15 @@ def estimate_answer(
     warnings: Sequence[str],
 ) -> Answer:
     """Return latency, throughput and the operators that make them."""
-    found, spec = bounded.estimate, replica.spec
+    estimated, spec = bounded.estimate, replica.spec
     spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
     latency = [
         {"quantity": name.removesuffix("_s").upper()}
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = _figures(found)
-    breakdown = [asdict(row) for row in found.breakdown]
+    figures = _figures(estimated)
+    breakdown = [asdict(row) for row in estimated.breakdown]
     place = {
         "model": spec.network.name,
         "hardware": spec.device.name,
@@ -39,8 +39,8 @@ def estimate_answer(
         "label": replica.label,
     }
     bounds = {
-        "output_tokens_per_s_low": found.output_tokens_per_s * bounded.throughput.low_ratio,
-        "output_tokens_per_s_high": found.output_tokens_per_s * bounded.throughput.high_ratio,
+        "output_tokens_per_s_low": estimated.output_tokens_per_s * bounded.throughput.low_ratio,
+        "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
@@ -62,17 +62,17 @@ def estimate_answer(
     )
 
 
-def _figures(found: Estimate) -> dict[str, Any]:
+def _figures(estimated: Estimate) -> dict[str, Any]:
     return {
-        "output_tokens_per_s": found.output_tokens_per_s,
-        "total_tokens_per_s": found.total_tokens_per_s,
-        "requests_per_s": found.requests_per_s,
-        "output_tokens_per_s_per_gpu": found.output_tokens_per_s_per_gpu,
-        "concurrency": found.concurrency,
-        "bottleneck": found.bottleneck,
-        "saturated": found.saturated,
-        "kv_occupancy_fraction": found.kv_occupancy_fraction,
-        "preemptions": found.preemptions,
+        "output_tokens_per_s": estimated.output_tokens_per_s,
+        "total_tokens_per_s": estimated.total_tokens_per_s,
+        "requests_per_s": estimated.requests_per_s,
+        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
+        "concurrency": estimated.concurrency,
+        "bottleneck": estimated.bottleneck,
+        "saturated": estimated.saturated,
+        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
+        "preemptions": estimated.preemptions,
     }
 
 

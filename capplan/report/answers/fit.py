@@ -50,7 +50,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Seque
 
 def _figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
-    own = replica_scheduling(engine_scheduling(spec), spec.sharding)
+    scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
     amounts = {
         name: float(np.asarray(getattr(plan, name)))
         for name in (
@@ -67,8 +67,8 @@ def _figures(fit: Fit) -> dict[str, Any]:
         "engine_version": spec.profile.asked_version or spec.profile.version,
         "kv_dtype": spec.kv_format,
         "max_model_len": served_context_tokens(spec),
-        "max_num_seqs": own.max_num_seqs,
-        "max_num_batched_tokens": own.max_num_batched_tokens,
+        "max_num_seqs": scheduling.max_num_seqs,
+        "max_num_batched_tokens": scheduling.max_num_batched_tokens,
         "device_memory_bytes": fit.device_memory_bytes,
         "usable_bytes_per_gpu": amounts["usable_bytes"],
         "weight_bytes_per_gpu": amounts["weight_bytes"],

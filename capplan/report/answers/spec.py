@@ -32,17 +32,17 @@ _TITLES = {
 
 
 def spec_answer(
-    found: Speculation,
+    speculated: Speculation,
     target: ReplicaSpec | float,
     draft: DraftModel | float,
     assumptions: Sequence[Assumption],
     warnings: Sequence[str],
 ) -> Answer:
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
-    rows = [asdict(row) for row in found.rows]
-    best = [asdict(row) for row in found.best]
-    shown = tuple(name for name in _SHOWN if name != "fits" or found.memory is not None)
-    memory = _memory_rows(found)
+    rows = [asdict(row) for row in speculated.rows]
+    best = [asdict(row) for row in speculated.best]
+    shown = tuple(name for name in _SHOWN if name != "fits" or speculated.memory is not None)
+    memory = _memory_rows(speculated)
     tables = []
     if len(best) > 1 and len(rows) > len(best):
         tables.append(Table(best, title="Best draft length at every batch", shown=shown, titles=_TITLES))
@@ -55,12 +55,12 @@ def spec_answer(
     result: dict[str, Any] = {
         "target": _name(target),
         "draft": _name(draft),
-        "label": found.label,
+        "label": speculated.label,
         "rows": rows,
-        "best_draft_tokens": found.best_draft_tokens,
+        "best_draft_tokens": speculated.best_draft_tokens,
         "best": best,
-        "breakeven_batch": found.breakeven_batch,
-        "largest_batch": found.largest_batch,
+        "breakeven_batch": speculated.breakeven_batch,
+        "largest_batch": speculated.largest_batch,
         "memory": memory,
     }
     return Answer(
@@ -68,9 +68,9 @@ def spec_answer(
         result=result,
         tables=tuple(tables),
         csv_rows=rows,
-        headline=_headline(found, target, draft),
-        closing=(_closing(found, stated=isinstance(target, float)),),
-        assumptions=(_INDEPENDENT, *assumptions, *found.assumptions),
+        headline=_headline(speculated, target, draft),
+        closing=(_closing(speculated, stated=isinstance(target, float)),),
+        assumptions=(_INDEPENDENT, *assumptions, *speculated.assumptions),
         warnings=tuple(warnings),
     )
 
@@ -90,8 +90,8 @@ def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
     return part.spec.network.name if isinstance(part, DraftModel) else part.network.name
 
 
-def _headline(found: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
-    first = found.best[0]
+def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
+    first = speculated.best[0]
     what = f"{_name(draft) or 'a draft of stated cost'} drafting for {_name(target) or 'a target of stated cost'}"
     place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
     at = "" if isinstance(target, float) else f" at batch {first.batch}"
@@ -101,8 +101,8 @@ def _headline(found: Speculation, target: ReplicaSpec | float, draft: DraftModel
     )
 
 
-def _closing(found: Speculation, *, stated: bool) -> str:
-    batch, most = found.breakeven_batch, found.largest_batch
+def _closing(speculated: Speculation, *, stated: bool) -> str:
+    batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
         return (
             "it does not pay"
@@ -127,8 +127,8 @@ _MEMORY_TITLES = {
 }
 
 
-def _memory_rows(found: Speculation) -> dict[str, Any] | None:
-    both = found.memory
+def _memory_rows(speculated: Speculation) -> dict[str, Any] | None:
+    both = speculated.memory
     if both is None:
         return None
     return {

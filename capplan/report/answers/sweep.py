@@ -21,11 +21,11 @@ def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 
 def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interrupted: bool) -> Answer:
     """Return all points and what they say of each plan; exit code 130 where the run was cut short."""
-    found = summaries(rows, asked.slo)
+    by_plan_rows = summaries(rows, asked.slo)
     closed = bool(rows) and rows[0]["request_rate"] is None
     unit = "requests in flight" if closed else "req/s a replica"
     shown = tuple(name for name in _POINTS if name != ("request_rate" if closed else "concurrency"))
-    best = max((s for s in found if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
+    best = max((s for s in by_plan_rows if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
     verdict = (
         f"{best['plan']} does most per GPU within the targets: {best['largest_load_that_holds']:.3g} {unit}"
         if best
@@ -41,7 +41,7 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
     result: dict[str, Any] = {
         "scenario": asked.name,
         "load": "concurrency" if closed else "request_rate",
-        "plans": [{**summary, "points": by_plan(rows)[summary["plan"]]} for summary in found],
+        "plans": [{**summary, "points": by_plan(rows)[summary["plan"]]} for summary in by_plan_rows],
         "interrupted": interrupted,
     }
     return Answer(
@@ -49,7 +49,7 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         result=result,
         tables=(
             Table(rows, title="Points", shown=shown, titles=_TITLES),
-            Table(found, title=f"Plans (loads in {unit})", titles=_TITLES),
+            Table(by_plan_rows, title=f"Plans (loads in {unit})", titles=_TITLES),
         ),
         headline=f"{asked.name}: {verdict}",
         closing=tuple(closing),

@@ -190,15 +190,15 @@ def _device_rows(device: Device) -> list[dict[str, Any]]:
 
 
 def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
-    own = given.asked.question.efficiencies[device.name]
-    note = own.borrowed.what if own.borrowed else own.note
+    efficiency = given.asked.question.efficiencies[device.name]
+    note = efficiency.borrowed.what if efficiency.borrowed else efficiency.note
     where = (
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
     )
     return {
         "what": device.name,
-        "title": f"kernel efficiencies fitted on {own.device}, {own.label}",
+        "title": f"kernel efficiencies fitted on {efficiency.device}, {efficiency.label}",
         "date": None,
         "where": f"{where}{'; ' + note if note else ''}",
     }
