@@ -114,13 +114,15 @@ def numbers():
 def host_file():
     """Return the text of a calibration whose host takes 20 ms a step: vLLM on an H100."""
     from capplan.engine.lookup import profile
-    from capplan.hardware.calibration import HostRefit, ResultPoint
     from capplan.readers.calibration.file import calibration_text
+    from capplan.readers.calibration.record import HostRefit, ResultPoint
 
     own = profile("vllm")
     point = ResultPoint("run.json", "tpot_s", "llama-3.1-8b", 1.0, 0.03, 0.01, 0.03, 0.03)
     slow = asdict(own.host) | {"step_s": 0.02}
     return calibration_text(
         None,
-        HostRefit("vllm", own.version, "h100-sxm", (), (), {}, slow, (point,), 0.1, 0.1, 0.1, "2026-01-01"),
+        HostRefit(
+            "vllm", own.version, "h100-sxm", (), (), {}, slow, 0.1, 0.1, 0.1, "2026-01-01", (), (point,)
+        ),
     )
