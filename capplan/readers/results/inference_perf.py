@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "inference-perf"
 NAMES = {"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
@@ -27,7 +27,7 @@ def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     ``time_per_output_token`` is the mean gap between chunks. Servers that send empty or split chunks make it
     smaller than the time per token; then TPOT is taken from the means of latency, TTFT and length.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     successes = document.at("successes")
     count = successes.needed("count", tool=TOOL)
     if count == 0:
@@ -71,7 +71,7 @@ def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
 
 def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one stage as the server's own metrics saw it."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     successes = document.at("successes")
     if successes.needed("count", tool=TOOL) == 0:
         raise InputError(f"{path}: successes.count is 0, so this run measured nothing")

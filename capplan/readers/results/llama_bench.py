@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "llama-bench"
 
 
 def row_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one row; ``avg_ns`` is the time of the whole test, ``n_depth`` the context already in the cache."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     prompt = document.needed("n_prompt", tool=TOOL)
     generated = document.needed("n_gen", tool=TOOL)
     seconds = document.needed("avg_ns", tool=TOOL) * 1e-9

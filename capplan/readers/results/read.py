@@ -16,8 +16,8 @@ from capplan.readers.results import (
     trtllm,
     vllm,
 )
-from capplan.readers.results.document import result_objects
 from capplan.readers.results.record import BenchmarkResult, RequestRecord
+from capplan.readers.results.values import result_objects
 
 KNOWN_TOOLS = (
     "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "

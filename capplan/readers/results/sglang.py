@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 from capplan.readers.results.vllm import latency_names, measures, request_log
 
 SERVING = "sglang bench_serving"
@@ -14,7 +14,7 @@ ONE_BATCH = "sglang bench_one_batch"
 
 def serving_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `bench_serving`."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     limited = document.number("max_concurrency")
     result = BenchmarkResult(
         **measures(document, SERVING),
@@ -33,7 +33,7 @@ def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkRes
 
     The line of `bench_one_batch_server` has the whole latency instead; it is one static batch.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     batch = document.needed("batch_size", tool=ONE_BATCH)
     tokens_in = document.needed("input_len", tool=ONE_BATCH)
     tokens_out = document.needed("output_len", tool=ONE_BATCH)
@@ -58,7 +58,7 @@ def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkRes
     return results
 
 
-def _server_result(document: Document, shared: BenchmarkResult) -> BenchmarkResult:
+def _server_result(document: ResultValues, shared: BenchmarkResult) -> BenchmarkResult:
     latency = document.needed("latency", tool="sglang bench_one_batch_server")
     ttft = document.number("last_ttft")
     gaps = (shared.output_tokens or 1.0) - 1.0

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "trtllm-bench"
 
 
 def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return the run of one report; latencies there are in milliseconds."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     engine, world = document.at("engine"), document.at("world_info")
     requests, performance = document.at("request_info"), document.at("performance")
     streaming = document.at("streaming_metrics")
@@ -53,7 +53,7 @@ def _positive(value: float | None) -> int | None:
     return round(value) if value and value > 0 else None
 
 
-def _spread(document: Document, mean_name: str, percentiles_name: str) -> Spread:
+def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Spread:
     percentiles = document.at(percentiles_name)
     spread = percentiles.spread(1e-3, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
     mean = document.number(mean_name)

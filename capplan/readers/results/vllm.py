@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, RequestRecord, Spread
+from capplan.readers.results.values import ResultValues
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"
@@ -30,7 +30,7 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
     Version 0.8.5 writes ``request_goodput:`` with a trailing colon; keys are read without it.
     """
-    document = Document(path, {key.rstrip(":"): value for key, value in values.items()})
+    document = ResultValues(path, {key.rstrip(":"): value for key, value in values.items()})
     result = BenchmarkResult(
         **measures(document, SERVE),
         model=document.text("model_id"),
@@ -48,7 +48,7 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     return replace(result, log=request_log(document), notes=_notes(document))
 
 
-def measures(document: Document, tool: str) -> dict[str, Any]:
+def measures(document: ResultValues, tool: str) -> dict[str, Any]:
     """Return what a run of vLLM and one of SGLang state under the same keys."""
     completed = document.needed("completed", tool=tool)
     if completed == 0:
@@ -72,7 +72,7 @@ def measures(document: Document, tool: str) -> dict[str, Any]:
     }
 
 
-def request_log(document: Document) -> tuple[RequestRecord, ...]:
+def request_log(document: ResultValues) -> tuple[RequestRecord, ...]:
     """Return the requests of a detailed result of vLLM or SGLang; empty without the lists.
 
     TTFT and gaps are in seconds in these lists. A request with an error is left out.
@@ -96,12 +96,12 @@ def request_log(document: Document) -> tuple[RequestRecord, ...]:
     )
 
 
-def _totals(document: Document, ttfts: list[float]) -> list[float]:
+def _totals(document: ResultValues, ttfts: list[float]) -> list[float]:
     gaps = document.values.get("itls") or [[] for _ in ttfts]
     return [ttft + sum(gap) for ttft, gap in zip(ttfts, gaps, strict=False)]
 
 
-def _notes(document: Document) -> tuple[str, ...]:
+def _notes(document: ResultValues) -> tuple[str, ...]:
     notes = []
     if document.number("failed"):
         notes.append(f"{document.count('failed')} requests failed")
@@ -115,7 +115,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
     The file holds neither batch size nor lengths: they are to be given beside it.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     percentiles = document.at("percentiles")
     names = {"p50": ("50",), "p90": ("90",), "p99": ("99",)}
     mean = document.needed("avg_latency", tool=LATENCY)
@@ -132,7 +132,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench throughput`: all requests at once, tokens of prompt and output together."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
     requests = document.needed("num_requests", tool=THROUGHPUT)
     if requests == 0 or elapsed == 0:
@@ -152,7 +152,7 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     tensor = document.count("tp")
     pipeline = document.count("pp") or 1
     devices = (tensor or 1) * pipeline * (document.count("pcp_size") or 1)

@@ -23,7 +23,7 @@ SECONDS_PER_UNIT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ResultValues:
     """A mapping of a result file with its place, so that a missing or wrong value can be named."""
 
     path: str
@@ -34,7 +34,7 @@ class Document:
         """Return the place of a key as people write it."""
         return f"{self.path}: {self.place + '.' if self.place else ''}{key}"
 
-    def at(self, *keys: str) -> "Document":
+    def at(self, *keys: str) -> "ResultValues":
         """Return the mapping below `keys`; an absent or null one is empty."""
         values: Any = self.values
         for depth, key in enumerate(keys):
@@ -43,9 +43,9 @@ class Document:
                 values = {}
                 continue
             if not isinstance(values, Mapping):
-                place = Document(self.path, {}, self.place).where(".".join(keys[: depth + 1]))
+                place = ResultValues(self.path, {}, self.place).where(".".join(keys[: depth + 1]))
                 raise InputError(f"{place} is not a mapping but {type(values).__name__}")
-        return Document(self.path, values, ".".join(part for part in (self.place, *keys) if part))
+        return ResultValues(self.path, values, ".".join(part for part in (self.place, *keys) if part))
 
     def number(self, *names: str, minimum: float = 0.0) -> float | None:
         """Return the first of `names` that is there as a finite number; None where none is."""
@@ -94,7 +94,7 @@ class Document:
             return []
         if not isinstance(value, list):
             raise InputError(f"{self.where(name)} is not a list")
-        return [Document(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
+        return [ResultValues(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
 
     def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
         """Return mean and percentiles found under `names` (field -> keys), each times `seconds`."""
@@ -104,12 +104,12 @@ class Document:
         )
 
 
-def unit_seconds(document: Document, unit: str) -> float:
+def unit_seconds(document: ResultValues, unit: str) -> float:
     """Return the seconds of a unit of time as result files write it; `ms/token` counts as ms.
 
     Examples
     --------
-    >>> unit_seconds(Document("f", {}), "ms/token")
+    >>> unit_seconds(ResultValues("f", {}), "ms/token")
     0.001
     """
     factor = SECONDS_PER_UNIT.get(unit.split("/")[0].strip().lower())
