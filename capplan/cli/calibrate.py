@@ -59,23 +59,19 @@ Compare = Annotated[
     typer.Option("--compare", metavar="A B", help="Two calibration files, or one and the name of a device."),
 ]
 _UNSAID = "Of --from, where the files do not say."
-Stated = Annotated[
-    StatedResult,
-    Group(
-        model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
-        hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
-        input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
-        output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=_UNSAID, min=1),
-        concurrency=typer.Option("--concurrency", metavar="N", help=_UNSAID, min=1),
-    ),
-]
-Serving = Annotated[
-    ServingFlags,
-    o.SERVING.only(
-        "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
-        "engine_version", "calibration", "offline",
-    ),
-]  # fmt: skip
+_STATED = Group(
+    model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
+    hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
+    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    concurrency=typer.Option("--concurrency", metavar="N", help=_UNSAID, min=1),
+)
+_SERVING = o.SERVING.only(
+    "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
+    "engine_version", "calibration", "offline",
+)  # fmt: skip
+Stated = Annotated[StatedResult, _STATED]
+Serving = Annotated[ServingFlags, _SERVING]
 _FILE = typer.Option(
     "--output",
     "-o",
@@ -88,14 +84,10 @@ SUFFIXES = (".yaml", ".yml")
 _MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
 _READ = {
     "--compare": ("compare",),
-    "--from": (
-        "results", "files", "model", "hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel",
-        "weight_dtype", "kv_dtype", "engine", "engine_version", "input_tokens", "output_tokens", "concurrency", "calibration",
-        "offline",
-    ),
+    "--from": ("results", "files", *_STATED, *_SERVING),
     "--verify with --calibration": (*_MEASURED, "calibration"),
     "a measurement": (*_MEASURED, "minutes", "files"),
-}  # fmt: skip
+}
 """What is asked -> the parameters that it reads, besides the form of its output."""
 
 
@@ -132,7 +124,7 @@ def command(
 
 
 def _refuse_unread(context: typer.Context, asked: str) -> None:
-    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], ("form", "file"))
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], o.OUTPUT)
     o.refuse_unread(context, unread, f"is not read by {asked}")
 
 
