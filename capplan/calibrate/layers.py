@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
 from capplan.calibrate.experts import routed_experts
-from capplan.calibrate.kernels import attention, random_operand
-from capplan.calibrate.latent import absorbed_attention, expanded_attention
+from capplan.calibrate.kernels import random_operand
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
 from capplan.calibrate.experts import routed_experts
-from capplan.calibrate.kernels import attention
-from capplan.calibrate.latent import absorbed_attention, expanded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, verified
 from capplan.errors import InputError
