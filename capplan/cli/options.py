@@ -131,6 +131,5 @@ Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
-Revision: TypeAlias = Annotated[str | None, SERVING["revision"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
 SEED = whole("--seed", least=0, help="Of what is drawn at random.")

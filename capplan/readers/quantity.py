@@ -96,7 +96,6 @@ TOKENS = Unit(
     "tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True, words="a number of tokens"
 )
 COUNT = Unit("", _frozen({"k": 1e3, "M": 1e6}), "4000", bare=True, words="a number")
-USD = Unit("$", _frozen(_DOLLARS), "30000 $")
 USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
 USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")

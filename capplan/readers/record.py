@@ -70,9 +70,7 @@ _share = _quantity_type(q.FRACTION, above=0, high=1)
 _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
 _tokens = _quantity_type(q.TOKENS, above=0)
-_some_tokens = _quantity_type(q.TOKENS, low=0)
 _count = _quantity_type(q.COUNT, above=0)
-_usd = _quantity_type(q.USD, above=0)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
@@ -88,9 +86,7 @@ Share: TypeAlias = Annotated[float, *_share]
 Headroom: TypeAlias = Annotated[float, *_headroom]
 RequestsPerS: TypeAlias = Annotated[float, *_rate]
 Tokens: TypeAlias = Annotated[float, *_tokens]
-TokensOrZero: TypeAlias = Annotated[float, *_some_tokens]
 Number: TypeAlias = Annotated[float, *_count]
-Usd: TypeAlias = Annotated[float, *_usd]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]

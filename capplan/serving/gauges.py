@@ -89,7 +89,6 @@ class Gauges:
 
     __slots__ = (
         "_bins",
-        "_blocks",
         "_span_s",
         "batch_s",
         "block_seconds",
@@ -107,7 +106,6 @@ class Gauges:
         self.busy_s = 0.0
         self._span_s = 1e-3
         self._bins: list[list[float]] = [[0.0] * TIMELINE_BINS for _ in range(3)]
-        self._blocks = 0
 
     def add(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Count a stretch of time with a constant batch and (mean) blocks in use."""
