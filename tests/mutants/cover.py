@@ -33,7 +33,7 @@ class Cover(_Settled):
     def __init__(self, clone, rooms, targets):
         self.prefixes = tuple(f"{clone}/capplan/{room}/" for room in rooms)
         self.clone, self.targets = clone, targets
-        self.lines, self.steps, self.left_out = None, {}, []
+        self.lines, self.steps, self.shared_s, self.left_out = None, {}, {}, []
         self.of_files, self.of_fixtures, self.tests, self.failed = defaultdict(set), defaultdict(set), {}, []
 
     def _called(self, frame, *_):
@@ -75,8 +75,11 @@ class Cover(_Settled):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
+        start = time.process_time()
         answer, seen = yield from self._traced()
         self.of_fixtures[fixturedef.baseid, fixturedef.argname] |= seen
+        if fixturedef.scope != "function":
+            self.shared_s[fixturedef.baseid, fixturedef.argname] = time.process_time() - start
         self.lines |= seen
         return answer
 
@@ -88,14 +91,15 @@ class Cover(_Settled):
                     cache.cache_clear()
         start = time.process_time()
         answer, seen = yield from self._traced()
-        file = item.nodeid.partition("::")[0]
-        seen |= self.of_files[file] | {
-            line
-            for (base, name), lines in self.of_fixtures.items()
+        given = [
+            (base, name)
+            for base, name in self.of_fixtures
             if name in item.fixturenames and item.nodeid.startswith(base)
-            for line in lines
-        }
-        self.tests[item.nodeid] = [time.process_time() - start, _by_file(seen, self.clone)]
+        ]
+        seen |= self.of_files[item.nodeid.partition("::")[0]].union(*(self.of_fixtures[key] for key in given))
+        prepared_s = sum(self.shared_s.get(key, 0.0) for key in given)
+        seconds = max(time.process_time() - start, prepared_s)
+        self.tests[item.nodeid] = [seconds, _by_file(seen, self.clone)]
         if nextitem is None or nextitem.path != item.path:
             self._write(item.path)
         return answer
