@@ -6,12 +6,15 @@
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
+#   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
+MUTANTS ?= 100
+SEED ?= 7
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs pictures clean
+.PHONY: plan test lint check bench golden docs mutants pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -36,12 +39,15 @@ golden: $(VENV)/.ready-test
 docs: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.commands
 
+mutants: $(VENV)/.ready-test
+	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
+
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --picture docs/pictures/support-chat-frontier.svg
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .mutants
 
 # The stamp files keep set-up from being repeated until pyproject.toml changes.
 $(BIN)/python:

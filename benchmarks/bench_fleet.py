@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Ranges, layouts
 from capplan.fleet.search import LOADS, Question, search
 from capplan.model.weight_format import in_weight_format
@@ -60,7 +61,7 @@ def best_seconds(question: Question, runs: int) -> tuple[float, int, int]:
         result = search(question)
         times.append(time.process_time() - begin)
         points = result.evaluated
-        memory = sum(count for (_, reason), count in result.rejected.items() if reason.startswith("memory: "))
+        memory = sum(n for (_, reason), n in result.rejected.items() if reason.code is Refusal.MEMORY)
         timed = points - memory - refused_points(question)
     return min(times), points, timed
 

@@ -19,6 +19,7 @@ from capplan.serving.fleet_terms import Hedging
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
 
 TARGET_REQUESTS_PER_S = 20_000
 TARGET_BYTES = 500e6
@@ -101,7 +102,7 @@ def policies(quarter: Requests, table: StepTable, mixed: Scheduling) -> None:
         ),
     ):
         begin = time.process_time()
-        outcome = simulate(traffic, table, mixed, 40_000, **options)
+        outcome = simulate(traffic, EngineSetup(table, mixed, 40_000), **options)
         seconds = time.process_time() - begin
         print(
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
@@ -126,7 +127,7 @@ def main() -> None:
         ("closed loop of 256, prefill first", prefill_first, 256),
     ):
         begin = time.process_time()
-        outcome = simulate(requests, table, scheduling, 40_000, concurrency=concurrency)
+        outcome = simulate(requests, EngineSetup(table, scheduling, 40_000), concurrency=concurrency)
         seconds = time.process_time() - begin
         rate = len(requests) / seconds
         print(
@@ -142,7 +143,7 @@ def main() -> None:
         ("four replicas, hedged after 500 ms", {"hedging": Hedging(0.5)}),
     ):
         begin = time.process_time()
-        run = simulate_fleet(quarter, table, mixed, 40_000, 4, **options)
+        run = simulate_fleet(quarter, EngineSetup(table, mixed, 40_000), 4, **options)
         seconds = time.process_time() - begin
         print(
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {run.outcome.batch_mean:6.1f}  "
@@ -152,7 +153,7 @@ def main() -> None:
     if arguments.long:
         begin = time.process_time()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        simulate(long_trace(arguments.long, rate=5.0), table, mixed, 40_000)
+        simulate(long_trace(arguments.long, rate=5.0), EngineSetup(table, mixed, 40_000))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(
             f"{arguments.long} requests in {time.process_time() - begin:.0f} s, peak memory {peak / 1e3:.0f} MB "

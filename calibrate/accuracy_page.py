@@ -36,8 +36,7 @@ from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.report.progress import row_progress
-from capplan.report.show import write_whole
+from capplan.report.show import row_progress, write_whole
 
 MEMORY_NUMBERS = 20
 """Fitted numbers of memory, as docs/memory.md lists them."""

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
-from capplan.accuracy.benchmark import ATTENTION_DATA_PARALLEL, DATASETS, benchmark_of
-from capplan.errors import CapplanError
+from capplan.accuracy.benchmark import DATASETS, LIMITS
 from capplan.questions.validation import BUILT_IN_POINTS, is_core
-from capplan.readers.measured.table import measured_rows
+from capplan.readers.measured.table import measured_table
 
 POINTS = 200
 SEED = 20261121
@@ -29,9 +28,10 @@ KEPT = (
     "id", "source", "source_url", "date", "engine", "engine_version", "model_hf_id", "weights_dtype", "kv_dtype",
     "gpu", "num_gpus", "tp", "pp", "ep", "dp", "isl", "osl", "length_distribution", "concurrency", "request_rate",
     "output_tok_s", "ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "kind",
-    "batch_static", "notes", "core", "weight", "group",
+    "batch_static", "requests", "requests_per_client", "duration_s", "offered_rate_reported", "attention_data_parallel",
+    *LIMITS, "core", "weight", "group",
 )  # fmt: skip
-"""Columns of the file: what names the run, what was measured, and where it was published."""
+"""Columns of the file: what names the run, what was measured, how it was sent, and where it was published."""
 
 Row = Mapping[str, str]
 
@@ -136,7 +136,7 @@ def _alike(row: Row, taken: Sequence[Row], columns: Sequence[str]) -> int:
 
 
 def point_of(row: Row) -> dict[str, str]:
-    """Return a row in the columns of the shipped file, its notes cut down to what a replay reads."""
+    """Return a row in the columns of the shipped file."""
     point = {name: _plain(row.get(name, "")) for name in KEPT}
     known = row["length_distribution"]
     uniform = re.search(r"uniform\[[\d.]+,\s*[\d.]+\]", known)
@@ -144,15 +144,6 @@ def point_of(row: Row) -> dict[str, str]:
     point["length_distribution"] = (
         uniform.group(0) if uniform else next((w for w in words if w in known), known)
     )
-    facts = []
-    try:
-        benchmark = benchmark_of(row)
-        facts = [f"n_requests={benchmark.requests}"] if benchmark.requests else []
-        facts += [f"{name}={value}" for name, value in sorted(benchmark.limits.items())]
-        facts += [words for words in (ATTENTION_DATA_PARALLEL,) if words in row["notes"]]
-    except CapplanError:
-        pass  # a run that is not replayed needs no notes
-    point["notes"] = "; ".join(facts)
     point["weight"] = "1"  # spread over cells already, so no point stands for many
     return point
 
@@ -173,7 +164,8 @@ def points_text(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Choose and write."""
-    rows = [row for row in measured_rows(Path(arguments[0]) / "serving_measured.csv.gz") if is_core(row)]
+    _, every = measured_table(Path(arguments[0]) / "serving_measured.csv.gz", "serving")
+    rows = [row for row in every if is_core(row)]
     chosen = chosen_rows(rows, POINTS, SEED)
     BUILT_IN_POINTS.write_text(points_text(chosen), encoding="utf-8")
     sys.stderr.write(f"{len(chosen)} of {len(rows)} core rows\n")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from calibrate.choose_points import KEPT, Row, Spread, chosen_rows
 from capplan.questions.validation import BUILT_IN_POINTS, is_core
-from capplan.readers.measured.table import measured_rows
+from capplan.readers.measured.table import measured_table
 
 SEED = 20261122
 CHOSEN = Path(__file__).resolve().parents[1] / "tests" / "data"
@@ -111,7 +111,7 @@ def start_record(row: Row) -> dict[str, str]:
 
 def run_record(row: Row) -> dict[str, str]:
     """Return a serving run in the columns of tests/data/runs.csv."""
-    return {name: plain(row[name]) for name in RUN_COLUMNS}
+    return {name: plain(row.get(name, "")) for name in RUN_COLUMNS}
 
 
 def model_record(row: Row, cache: Mapping[str, Row]) -> dict[str, str]:
@@ -185,10 +185,10 @@ def start_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
 
 def run_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
     """Return the serving runs, or those that are drawn."""
-    rows = measured_rows(folder / "serving_measured.csv.gz")
+    rows = measured_table(folder / "serving_measured.csv.gz")[1]
     if every:
         return [run_record(row) for row in rows]
-    built_in = {row["id"] for row in measured_rows(BUILT_IN_POINTS)}
+    built_in = {row["id"] for row in measured_table(BUILT_IN_POINTS)[1]}
     core = [row for row in rows if is_core(row)]
     drawn = [
         *chosen_rows([row for row in core if row["id"] not in built_in], RUNS, SEED),

@@ -6,7 +6,6 @@ Fitted, per era of the engine: bytes of the sampler per logit, hidden-state tens
 memory outside the tensor allocator on one and on several devices. Printed next to the numbers in use.
 """
 
-import csv
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -27,7 +26,7 @@ from capplan.engine.lookup import version_key
 from capplan.engine.memory_rules import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.memory.budget import Launch
+from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes
 from capplan.memory.stages import stages_of
 from capplan.model.network import Network
@@ -35,6 +34,7 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.measured.table import measured_table
 
 GIB = 2.0**30
 ENOUGH_FOR_ALL = 12
@@ -69,7 +69,6 @@ class Fitted:
     sampler_bytes: float
     resident_copies: float
     activation_base_bytes: float
-    starts: int
 
     def applied(self, rules: MemoryRules) -> MemoryRules:
         """Return the rules with these numbers."""
@@ -133,7 +132,7 @@ def fitted(starts: Sequence[Start], era: str) -> Fitted | None:
     solution = np.linalg.lstsq(design / scale, target, rcond=None)[0] / scale
     if len(solution) > 1:
         copies, base = float(solution[1]), float(solution[2]) * GIB
-    return Fitted(float(solution[0]), copies, base, len(columns))
+    return Fitted(float(solution[0]), copies, base)
 
 
 def _arrays(launch: Launch) -> Launch:
@@ -188,8 +187,7 @@ def _report(title: str, records: Sequence[Prediction]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the numbers in use, the refitted ones, and the scores of both, with whole models left out."""
-    with Path(arguments[0]).open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    _, rows = measured_table(Path(arguments[0]), "memory")
     starts, refused = known_starts(rows, Path(arguments[1]) if len(arguments) > 1 else None)
     for name, reason in refused.items():
         sys.stdout.write(f"left out {name}: {reason}\n")

@@ -36,7 +36,7 @@ from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
-from capplan.readers.measured.table import measured_rows
+from capplan.readers.measured.table import measured_table
 
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
-    items = items_of(measured_rows(folder / "serving_measured.csv.gz"))
+    items = items_of(measured_table(folder / "serving_measured.csv.gz", "serving")[1])
     refit, again = "--intervals" not in arguments, "--again" in arguments
     rounds = ROUNDS_AGAIN if again else ROUNDS if refit else 1
     trust = TRUST if refit and not again else TRUST_AGAIN

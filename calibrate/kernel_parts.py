@@ -41,7 +41,7 @@ UNTOLD = {"network_fraction": 0.7, "network_step_s": 5e-6, "router_skew": 0.5, "
           "quantise_passes": 0.0}  # fmt: skip
 """Numbers that no timing here tells: assumptions, see docs/assumptions."""
 SHEET = frozenset(
-    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes", "link_bytes_per_s", "network_bytes_per_s",
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "link_bytes_per_s", "network_bytes_per_s",
      "domain_devices"}
 )  # fmt: skip
 """Fields of the records that the datasheet gives."""

@@ -10,14 +10,9 @@ LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Scores of one column in one group, with numbers that had seen the rows and with numbers that had not."""
+    """Scores of one column in one group, with numbers that had not seen its rows."""
 
-    grouping: str
-    group: str
-    column: str
     values: int
-    median_error: float | None
-    within_20: float | None
     left_out_median_error: float | None
     left_out_within_20: float | None
 
@@ -28,12 +23,8 @@ def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], Le
         return {}
     document = read_yaml(path, kind="a table of scores")
     found = {}
-    for grouping, group, column, count, median, within, _, _, left_median, left_within, _ in document.value[
-        "scores"
-    ]:
-        found[grouping, group, column] = LeftOut(
-            grouping, group, column, count, median, within, left_median, left_within
-        )
+    for grouping, group, column, count, _, _, _, _, left_median, left_within, _ in document.value["scores"]:
+        found[grouping, group, column] = LeftOut(count, left_median, left_within)
     return found
 
 

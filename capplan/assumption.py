@@ -1,6 +1,10 @@
 """A default that nobody confirmed, with the flag or key that replaces it."""
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Label: TypeAlias = Literal["measured", "assumed"]
+"""How far a figure can be trusted: fitted on this device, or taken over from something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,24 +14,16 @@ class Assumption:
     what: str
     """What was assumed, with the value: 'KV cache in bf16, the dtype of the activations'."""
     replace: str
-    """The flag or scenario key that replaces it: '--kv-dtype'."""
+    """The flag, scenario key or command that replaces it, for people: '--kv-dtype'."""
+    key: str = ""
+    """The scenario key of the setting: 'kv_dtype'. Code asks for this and never reads the two sentences."""
 
+    def of_scenario(self) -> "Assumption":
+        """Return the assumption for somebody who writes a scenario: its key in place of the flag.
 
-def assumption_of(sentence: str) -> Assumption:
-    """Return the assumption that a sentence ending in '(replace with ...)' states.
-
-    Parameters
-    ----------
-    sentence : what was assumed, then in brackets what replaces it
-
-    Returns
-    -------
-    the same in two parts
-
-    Examples
-    --------
-    >>> assumption_of("KV cache in bf16 (replace with --kv-dtype)")
-    Assumption(what='KV cache in bf16', replace='--kv-dtype')
-    """
-    what, _, replace = sentence.rstrip(")").partition(" (replace with ")
-    return Assumption(what, replace)
+        Examples
+        --------
+        >>> Assumption("KV cache in bf16", "--kv-dtype", "kv_dtype").of_scenario().replace
+        'kv_dtype'
+        """
+        return Assumption(self.what, self.key or self.replace, self.key)

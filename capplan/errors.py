@@ -1,7 +1,39 @@
 """The errors that people see: what is wrong, where, what is allowed, and the way out."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
+
+
+class Refusal(StrEnum):
+    """Why something that was asked for or tried cannot be; what code counts and decides by."""
+
+    WEIGHT_DTYPE = "weight_dtype"
+    KV_DTYPE = "kv_dtype"
+    HEADS = "heads"
+    EXPERTS = "experts"
+    LAYERS = "layers"
+    LINK_DOMAIN = "link_domain"
+    REPLICA_SIZE = "replica_size"
+    FLEET_SIZE = "fleet_size"
+    MEMORY = "memory"
+    OVERLOAD = "overload"
+    """Not even one request at a time is served."""
+    TARGET = "target"
+    """A target is missed at every load."""
+    LOAD = "load"
+    """A target is missed at this load."""
+    SIMULATION = "simulation"
+    """A target is missed once the requests are simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One refusal, with the words that people read."""
+
+    code: Refusal
+    words: str
 
 
 class CapplanError(Exception):

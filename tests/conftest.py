@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
@@ -123,6 +123,64 @@ def golden(request, same_but_for_rounding):
     return compare
 
 
+@pytest.fixture(scope="session")
+def numbers():
+    """Return the numbers of an answer in order, without what only echoes the question: words, and values of that name."""
+
+    def found(value, asked):
+        if isinstance(value, dict):
+            return [
+                n
+                for key, inner in value.items()
+                if key != asked or isinstance(inner, (dict, list))
+                for n in found(inner, asked)
+            ]
+        if isinstance(value, list):
+            return [len(value), *(number for inner in value for number in found(inner, asked))]
+        return [value] if isinstance(value, (int, float)) else []
+
+    return found
+
+
+@pytest.fixture(scope="session")
+def host_file():
+    """Return the text of a calibration whose host takes 20 ms a step: vLLM on an H100."""
+    from capplan.engine.lookup import profile
+    from capplan.readers.calibration.file import calibration_text
+    from capplan.readers.calibration.record import HostRefit, ResultPoint
+
+    own = profile("vllm")
+    point = ResultPoint("run.json", "tpot_s", "llama-3.1-8b", 1.0, 0.03, 0.01, 0.03, 0.03)
+    slow = asdict(own.host) | {"step_s": 0.02}
+    return calibration_text(
+        None,
+        HostRefit(
+            engine="vllm",
+            engine_version=own.version,
+            hardware="h100-sxm",
+            tools=(),
+            models=(),
+            numbers={},
+            kept=slow,
+            before_median_ape=0.1,
+            after_median_ape=0.1,
+            left_out_median_ape=0.1,
+            date="2026-01-01",
+            remarks=(),
+            points=(point,),
+        ),
+    )
+
+
+def completed(table, row):
+    """Return a row of a table with what its notes say in columns of their own."""
+    from capplan.readers.measured.run_columns import with_run_columns
+    from capplan.readers.measured.start_columns import with_start_columns
+
+    complete = {"runs": with_run_columns, "starts": with_start_columns}.get(table)
+    return complete(row) if complete else row
+
+
 @dataclass(frozen=True)
 class Measured:
     """Measured facts: the rows that were drawn for tests/data, or the whole tables that they were drawn from."""
@@ -140,6 +198,7 @@ class Measured:
             else:
                 with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
                     self.tables[name] = list(csv.DictReader(file))
+            self.tables[name] = [completed(name, row) for row in self.tables[name]]
         return self.tables[name]
 
     def facts(self, trace):
@@ -155,12 +214,12 @@ class Measured:
                 path.stem.replace("--", "/", 1): json.loads(path.read_text(encoding="utf-8"))
                 for path in paths
             }
-        from capplan.readers.catalogue.models import shipped_or_unknown
+        from capplan.readers.catalogue.models import shipped_config
 
         index = json.loads((ROOT / "model_configs" / "index.json").read_text(encoding="utf-8"))["models"]
         folders = {path.name.replace("--", "/", 1) for path in (ROOT / "model_configs").glob("*--*")}
         asked = folders | {row["model"] for row in self.table("models")}
-        return {name: shipped_or_unknown(name)[0] for name in sorted(asked) if name in index}
+        return {name: shipped_config(name)[0] for name in sorted(asked) if name in index}
 
 
 @pytest.fixture

@@ -45,11 +45,8 @@ DATASETS = {
 """AccelMark's, in tokens: quartiles and 99th percentile of prompts and the limit of answers in suites/suite_*/suite.json
 and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
 
-SUITE_REQUESTS = {"A": 300, "B": 200, "C": 300, "D": 100, "F": 300, "G": 300}
-"""Requests of AccelMark's open-loop suites: rate x seconds at their lightest rates, where nothing queues."""
-
-ATTENTION_DATA_PARALLEL = "enable_attention_dp for MoE"
-"""What the notes of a row say where its source ran mixtures of experts with attention data parallelism."""
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
+"""Columns with limits that the run's engine was started with."""
 
 SEED = 20260101
 
@@ -77,11 +74,33 @@ class Benchmark:
     requests: int | None
     static_batch: int | None
     limits: Mapping[str, int]
-    """Scheduler limits that the row states (max_num_seqs, max_num_batched_tokens, kv_blocks)."""
+    """Those of `LIMITS` that the row states."""
     source: str = ""
     """Who published the row; some publish how their servers were started elsewhere."""
     offered_rate_reported: bool = False
     """The row's requests per second are those sent, not those finished."""
+
+
+def is_set(text: str | None) -> bool:
+    """Return whether a cell that is a flag says yes.
+
+    Examples
+    --------
+    >>> [is_set(text) for text in ("1", "True", "0.0", "none", "", None)]
+    [True, True, False, False, False, False]
+    """
+    return (text or "").strip().lower() not in {"", "0", "0.0", "false", "none", "no"}
+
+
+def source_of(row: Mapping[str, str]) -> str:
+    """Return who published a row: its column, else the first part of its group.
+
+    Examples
+    --------
+    >>> source_of({"group": "accelmark|llama3-8b|h20"})
+    'accelmark'
+    """
+    return (row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip()
 
 
 def _number(row: Mapping[str, str], key: str) -> float | None:
@@ -109,8 +128,8 @@ def sharding_of(row: Mapping[str, str]) -> Sharding:
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
     data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
     devices = _number(row, "num_gpus") or tensor * pipeline * data
-    if ATTENTION_DATA_PARALLEL in (row.get("notes") or "") and _number(row, "ep") is None:
-        # The page gives one size for both: attention over that many groups, experts spread over all.
+    if is_set(row.get("attention_data_parallel")):
+        # One size for both: attention over that many groups, experts spread over all.
         return Sharding(1.0, pipeline, tensor, tensor)
     if tensor * pipeline * data > devices:
         tensor = max(1.0, devices / (pipeline * data))
@@ -120,22 +139,14 @@ def sharding_of(row: Mapping[str, str]) -> Sharding:
 
 
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
-    """Return how many requests the row's notes name."""
-    notes = row.get("notes") or ""
-    for pattern in (r"n_requests=(\d+)", r"(\d+) requests submitted", r"(\d+) ShareGPT prompts"):
-        found = re.search(pattern, notes)
-        if found:
-            return int(found.group(1))
-    factor = re.search(r"num_prompts=(\d+)x conc", notes)
-    if factor and concurrency:
-        return int(factor.group(1)) * concurrency
-    suite = re.search(r"Poisson arrivals.*suite (\w)", notes)
-    if suite and suite.group(1) in SUITE_REQUESTS:
-        return SUITE_REQUESTS[suite.group(1)]
-    seconds = re.search(r"short run \(([\d.]+) s\)", notes) or re.search(r"req/s for (\d+) s", notes)
-    if seconds and rate:
-        return max(1, round(float(seconds.group(1)) * rate))
-    return None
+    """Return how many requests the row states: their number, their number for each client, or for how long they came."""
+    stated = _number(row, "requests")
+    each, seconds = _number(row, "requests_per_client"), _number(row, "duration_s")
+    if stated:
+        return int(stated)
+    if each and concurrency:
+        return int(each * concurrency)
+    return max(1, round(seconds * rate)) if seconds and rate else None
 
 
 def benchmark_of(row: Mapping[str, str]) -> Benchmark:
@@ -146,25 +157,20 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         raise unknown("kind", named, kinds)
     kind = kinds[named]
     for key in ("disagg", "spec_decode"):
-        if (row.get(key) or "0").strip() not in {"", "0", "0.0", "False", "none"}:
+        if is_set(row.get(key)):
             raise InputError(
                 f"{key}: {row[key]!r} is not replayed; only aggregated serving without drafts is"
             )
     rate = _number(row, "request_rate")
     concurrency = _number(row, "concurrency")
     static = _number(row, "batch_static")
-    notes = row.get("notes") or ""
-    limits = {
-        key: int(found.group(1))
-        for key in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
-        if (found := re.search(rf"{key}=(\d+)", notes))
-    }
+    limits = {key: int(value) for key in LIMITS if (value := _number(row, key))}
     engine, model = (row.get("engine") or "").strip(), (row.get("model_hf_id") or "").strip()
     if not model:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
     if requests and requests > MOST_REQUESTS:
-        raise InputError(f"notes: {requests} requests are over the {MOST_REQUESTS} that are replayed")
+        raise InputError(f"requests: {requests} are over the {MOST_REQUESTS} that are replayed")
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -182,8 +188,8 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         requests=requests,
         static_batch=int(static) if static else None,
         limits=limits,
-        source=(row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip(),
-        offered_rate_reported="achieved_qps=offered rate" in notes,
+        source=source_of(row),
+        offered_rate_reported=is_set(row.get("offered_rate_reported")),
     )
 
 
@@ -203,10 +209,14 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
     elif "sharegpt" in benchmark.lengths:
         prompt, longest_prompt, answer, longest_answer = CHAT_LENGTHS
         usual = Dataset(prompt, longest_prompt * means[0], answer, longest_answer * means[1])
-        own = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
+        lengths_of_set = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
         draws = [
-            _chat_lengths(random, requests, means[0], own.prompt_spread, own.longest_prompt),
-            _chat_lengths(random, requests, means[1], own.answer_spread, own.longest_answer),
+            _chat_lengths(
+                random, requests, means[0], lengths_of_set.prompt_spread, lengths_of_set.longest_prompt
+            ),
+            _chat_lengths(
+                random, requests, means[1], lengths_of_set.answer_spread, lengths_of_set.longest_answer
+            ),
         ]
     else:
         draws = [np.full(requests, mean) for mean in means]

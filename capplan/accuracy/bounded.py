@@ -45,7 +45,7 @@ def load_interval(intervals: Intervals, quantity: str, load: str, replica: Repli
 
 def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> BoundedEstimate:
     """Return what the replica delivers under the load, with 80 % intervals."""
-    found = estimate(replica, load)
+    predicted = estimate(replica, load)
     kind = "closed" if load.concurrency is not None else "open"
 
     def bounded(quantity: str, spread: Spread) -> BoundedSpread:
@@ -55,10 +55,10 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
 
     throughput = load_interval(intervals, "throughput", kind, replica)
     return BoundedEstimate(
-        found,
-        bounded("ttft", found.ttft_s),
-        bounded("tpot", found.tpot_s),
-        bounded("e2e", found.e2e_s),
+        predicted,
+        bounded("ttft", predicted.ttft_s),
+        bounded("tpot", predicted.tpot_s),
+        bounded("e2e", predicted.e2e_s),
         throughput,
         throughput.n == 0,
     )

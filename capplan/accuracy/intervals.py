@@ -135,9 +135,9 @@ def left_out_coverage(
     held = total = 0.0
     for group in {group for _, group, _ in predictions}:
         intervals = residual_intervals((entry for entry in predictions if entry[1] != group), level)
-        own = [entry for entry in predictions if entry[1] == group]
-        weight = sum(prediction.weight for _, _, prediction in own if prediction.predicted)
-        held += weight * share_inside(own, intervals)
+        members = [entry for entry in predictions if entry[1] == group]
+        weight = sum(prediction.weight for _, _, prediction in members if prediction.predicted)
+        held += weight * share_inside(members, intervals)
         total += weight
     return held / max(total, 1e-12)
 

@@ -293,17 +293,17 @@ def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tu
     ]
     if prefill:
         shapes.append((d["kv_lora"], heads * (d["nope"] + d["value"])))
-    fit, found = fit_of(efficiency, "matmul", (fmt, "bf16"), case.engine)
-    rates = kernel_rates("matmul", device, found, fit)
+    fit, fit_format = fit_of(efficiency, "matmul", (fmt, "bf16"), case.engine)
+    rates = kernel_rates("matmul", device, fit_format, fit)
     total = sum(float(matmul_time_s(tokens, k, n, *BYTES[fmt], rates)) for k, n in shapes)
     inner = "prefill" if prefill else "decode"
     bare = KernelCase(case.device, "latent_attention", case.format, case.engine, case.variant, inner, a)
     attention_s = _bare_time_s(bare, device, efficiency)
     if not prefill:
-        fit, found = fit_of(efficiency, "latent_attention", (case.format, "bf16"), case.engine)
-        own = kernel_rates("latent_attention", device, found, fit)
+        fit, fit_format = fit_of(efficiency, "latent_attention", (case.format, "bf16"), case.engine)
+        latent_rates = kernel_rates("latent_attention", device, fit_format, fit)
         for k, n in ((d["nope"], d["kv_lora"]), (d["kv_lora"], d["value"])):
-            total += float(latent_attention.mla_bmm_time_s(tokens, heads, k, n, 2.0, own))
+            total += float(latent_attention.mla_bmm_time_s(tokens, heads, k, n, 2.0, latent_rates))
     moved = tokens * (4.0 * d["hidden"] + 4.0 * heads * (d["nope"] + d["rope"]))
     return total, attention_s, moved / device.memory_bytes_per_s
 

@@ -1,22 +1,22 @@
 """Measured engine starts, predicted: the settings of a logged row, run through the same budget as `fit`."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.accuracy.benchmark import is_set
 from capplan.accuracy.score import Prediction
-from capplan.engine.lookup import default_memory_fraction, profile, scheduling, version_key
+from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.engine.releases import version_of
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.memory.budget import Launch, first_stage_plan, memory_plan
-from capplan.memory.plan import CONTEXT_TOO_LONG, LIMITS
+from capplan.memory.budget import first_stage_plan, memory_plan
+from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.launch import Launch
+from capplan.memory.plan import CONTEXT_TOO_LONG
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.model.network import Attention, LatentAttention, Network, Projection
-from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 
 GIB = 2.0**30
@@ -27,20 +27,6 @@ METRICS = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrenc
 NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
 """Starts that ended before memory was divided: they say nothing about whether the plan fits."""
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH_YEAR = re.compile(r"\b(" + "|".join(_MONTHS) + r")[a-z]* (20\d\d)", re.IGNORECASE)
-_ISO_MONTH = re.compile(r"\b(20\d\d)(?:-(\d\d))?\b")
-
-_WEIGHTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"float32|fp32", re.IGNORECASE), "fp32"),
-    (re.compile(r"bfloat16|float16|bf16|fp16", re.IGNORECASE), "bf16"),
-    (re.compile(r"fp8 block", re.IGNORECASE), "fp8_block"),
-    (re.compile(r"nvfp4", re.IGNORECASE), "nvfp4"),
-    (re.compile(r"mxfp4", re.IGNORECASE), "mxfp4"),
-    (re.compile(r"fp8", re.IGNORECASE), "fp8"),
-    (re.compile(r"w8a8|int8", re.IGNORECASE), "int8"),
-    (re.compile(r"w4a16|int4|awq|gptq", re.IGNORECASE), "int4"),
-)
 _KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -51,16 +37,14 @@ class MemoryPrediction:
     values: Mapping[str, float]
     """By metric, in the unit of the column."""
     starts: bool
-    limits: tuple[str, ...]
-    """Why it does not start, in words."""
 
 
 def row_profile(row: Mapping[str, str]) -> EngineProfile:
-    """Return the profile of the engine and version that a row names, by number or by the month it was logged.
+    """Return the profile of the engine and release that a row names.
 
     Parameters
     ----------
-    row : columns `engine` and `engine_version`
+    row : columns `engine` and `engine_release`
 
     Returns
     -------
@@ -68,29 +52,10 @@ def row_profile(row: Mapping[str, str]) -> EngineProfile:
 
     Examples
     --------
-    >>> row_profile({"engine": "vllm", "engine_version": "Nov 2025 (V1)"}).version
+    >>> row_profile({"engine": "vllm", "engine_release": "0.11.0"}).version
     '0.10.0'
-    >>> row_profile({"engine": "vllm", "engine_version": "0.8.x (V0)"}).policy
-    'prefill_first'
     """
-    engine = row["engine"] or "vllm"
-    text = row.get("engine_version", "")
-    version: str | None = text or None
-    if version_key(text) is None:
-        month = _month(text)
-        version = version_of(engine, month) if month else None
-    found = profile(engine, version)
-    if engine == "vllm" and "(V0)" in text and found.policy == "mixed":
-        found = profile(engine, "0.7.3")
-    return found
-
-
-def _month(text: str) -> str | None:
-    named = _MONTH_YEAR.search(text)
-    if named:
-        return f"{named[2]}-{_MONTHS.index(named[1].lower()[:3]) + 1:02d}"
-    numbered = _ISO_MONTH.search(text)
-    return f"{numbered[1]}-{numbered[2] or '12'}" if numbered else None
+    return profile(row["engine"] or "vllm", row.get("engine_release") or None)
 
 
 def row_network(row: Mapping[str, str], network: Network) -> Network:
@@ -98,7 +63,7 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
 
     Parameters
     ----------
-    row : column `quantization`; empty leaves the network as its config says
+    row : column `weights_dtype`; empty leaves the network as its config says
     network : the model as its config says
 
     Returns
@@ -110,12 +75,11 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
     >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((), (Projection("up", "ffn", 8, 16, "columns"),)),), head, True, 80)
-    >>> row_network({"quantization": "INT8 W8A8 (compressed-tensors)"}, network).layers[0].projections[0].weight_format
+    >>> row_network({"weights_dtype": "int8"}, network).layers[0].projections[0].weight_format
     'int8'
     """
-    text = row.get("quantization", "")
-    named = next((dtype for pattern, dtype in _WEIGHTS if pattern.search(text)), None)
-    if named is None:
+    named = row.get("weights_dtype") or "auto"
+    if named == "auto":
         return network
     stored = stored_formats(network)
     if named == "bf16":
@@ -150,27 +114,13 @@ def predict_memory_row(
     """
     engine = engine or row_profile(row)
     served = row_network(row, network)
-    if "MTP" in row.get("notes", ""):
+    if is_set(row.get("draft_layer")):
         served = with_draft_layer(served)
     launch = row_launch(row, served, device, engine)
-    eager = "eager" in row.get("notes", "").lower()
-    plan = memory_plan(
-        served,
-        Sharding(launch.tensor, launch.pipeline, launch.expert, launch.data),
-        launch.device_memory_bytes,
-        engine,
-        launch.kv_bytes_per_element,
-        launch.max_model_len,
-        launch.max_num_seqs,
-        launch.max_num_batched_tokens,
-        launch.memory_fraction,
-        fast_links=launch.fast_links,
-        padded_inputs=launch.padded_inputs,
-        block_tokens=launch.block_tokens,
-        eager=eager,
-    )
+    eager = is_set(row.get("enforce_eager"))
+    plan = memory_plan(served, launch, engine, eager=eager)
     first = first_stage_plan(served, launch, engine, eager=eager)
-    context_ranks = _context_parallel(row)
+    context_ranks = _number(row, "dcp") or 1.0
     values = {
         "weights_gib": float(np.asarray(first.weight_bytes)) / GIB,
         "available_kv_gib": max(float(np.asarray(first.kv_bytes_available)), 0.0) / GIB,
@@ -181,7 +131,7 @@ def predict_memory_row(
     if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
         # The launch did set a context that the row does not state: only memory can be judged.
         code = 0
-    return MemoryPrediction(values, starts=code == 0, limits=(LIMITS[code],) if code else ())
+    return MemoryPrediction(values, starts=code == 0)
 
 
 def with_draft_layer(network: Network) -> Network:
@@ -244,10 +194,9 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         engine, memory, device.architecture, max_model_len=int(context), device_name=device.name
     )
     fraction = _number(row, "gpu_memory_utilization")
-    experts = row.get("dp_ep", "").startswith("ep")
     return Launch(
         tensor=tensor,
-        expert=tensor if experts else 1.0,
+        expert=_number(row, "ep") or 1.0,
         data=1.0,
         pipeline=pipeline,
         device_memory_bytes=memory,
@@ -274,17 +223,12 @@ def _number(row: Mapping[str, str], key: str) -> float:
     return float(text) if text else 0.0
 
 
-def _context_parallel(row: Mapping[str, str]) -> float:
-    match = re.search(r"dcp(\d+)", row.get("dp_ep", ""))
-    return float(match[1]) if match else 1.0
-
-
 def _kv_bytes(text: str, network: Network) -> float:
     if text.startswith("int8_per_token_head"):
         heads = [m.head_dim for layer in network.layers for m in layer.mixers if isinstance(m, Attention)]
         return 1.0 + 4.0 / max(heads, default=128)
     dtype = _KV.get(text, text or None)
-    return kv_bytes_per_element(dtype or network.kv_format or network.activation_format)
+    return kv_bytes_per_element(cache_dtype(network, dtype)[0])
 
 
 def started(row: Mapping[str, str]) -> bool | None:

@@ -9,7 +9,6 @@ from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
 from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
@@ -76,28 +75,23 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
         output_tokens=outputs.astype(np.int64),
         arrival_s=arrivals_of(benchmark, count),
     )
-    return simulate(
-        requests,
-        replica.table,
-        scheduling_for(benchmark, replica.scheduling, int(inputs.max())),
-        replica.kv_blocks,
-        concurrency=benchmark.concurrency if benchmark.kind == "online_conc" else None,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-    )
+    limits = scheduling_for(benchmark, replica.scheduling, int(inputs.max()))
+    closed = benchmark.concurrency if benchmark.kind == "online_conc" else None
+    return simulate(requests, replace(replica.engine, scheduling=limits), concurrency=closed)
 
 
-def scheduling_for(benchmark: Benchmark, own: Scheduling, longest_prompt: int) -> Scheduling:
+def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt: int) -> Scheduling:
     """Return the scheduler limits of the run.
 
     A static batch starts together, whatever the engine's default limit; an engine that does not cut
     prompts was given a token budget that takes the longest one beside all decoding sequences.
     """
-    sequences, tokens = own.max_num_seqs, own.max_num_batched_tokens
+    sequences, tokens = scheduling.max_num_seqs, scheduling.max_num_batched_tokens
     if benchmark.kind == "static_batch":
         sequences = max(sequences, requests_of(benchmark))
-    if not own.chunked:
+    if not scheduling.chunked:
         tokens = max(tokens, longest_prompt + min(sequences, benchmark.concurrency or sequences))
-    return replace(own, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
+    return replace(scheduling, max_num_seqs=sequences, max_num_batched_tokens=max(tokens, sequences))
 
 
 def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:

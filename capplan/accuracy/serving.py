@@ -8,7 +8,7 @@ from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, wide
 from capplan.accuracy.replay import overloaded, replayed_columns
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
-from capplan.model.network import LatentAttention, Network
+from capplan.model.network import Network
 from capplan.replica.replica import Replica
 
 COLUMNS = (
@@ -26,7 +26,7 @@ LOADS = {
 
 def network_class(network: Network) -> str:
     """Return dense, moe or mla: what decides which kernels rule."""
-    if any(isinstance(mixer, LatentAttention) for layer in network.layers for mixer in layer.mixers):
+    if any(mixer.description.expansion for layer in network.layers for mixer in layer.mixers):
         return "mla"
     return "moe" if any(layer.experts for layer in network.layers) else "dense"
 

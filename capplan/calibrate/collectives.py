@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from capplan.calibrate.machine import Target
-from capplan.hardware.calibration import Measurement
+from capplan.readers.calibration.record import Measurement
 
 OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 REPEATS = 15
@@ -70,12 +70,12 @@ def collective_times(
     try:
         for operator in OPERATORS:
             for size in sizes:
-                found = _measured(operator, size, group, target)
-                if isinstance(found, str):
+                timings = _measured(operator, size, group, target)
+                if isinstance(timings, str):
                     if group.is_first:
-                        tell(f"{operator} is skipped: {found}")
+                        tell(f"{operator} is skipped: {timings}")
                     break
-                measured.append(found)
+                measured.append(timings)
     finally:
         distributed.destroy_process_group()
     return measured
@@ -140,7 +140,7 @@ def best_link_rate(measurements: list[Measurement]) -> float | None:
     """
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     rates = [
-        passes[m.operator] * (m.shape["ranks"] - 1) / m.shape["ranks"] * m.shape["message_bytes"] / m.seconds
+        passes[m.operator] * (m.shape["ranks"] - 1) / m.shape["ranks"] * m.shape["message_bytes"] / m.median_s
         for m in measurements
         if m.operator in passes
     ]

@@ -7,11 +7,11 @@ import numpy as np
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
-from capplan.hardware.calibration import Calibration, CalibrationFile, HostRefit, Machine, Measurement
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
+from capplan.readers.calibration.record import Calibration, CalibrationFile, HostRefit, Machine, Measurement
 
 REPEATABLE_FRACTION = 0.03
 """Repeat runs on a quiet device agree within this."""
@@ -64,16 +64,16 @@ def _reached(
     key: str, numbers: Mapping[str, float], flop_per_s: float | None, bytes_per_s: float
 ) -> dict[str, float]:
     """Return a kernel's numbers with fractions as the rates that they stand for."""
-    found = {}
+    sides = {}
     for name, value in numbers.items():
         if not name.endswith("_fraction") or name in RELATIVE_FRACTIONS or key.startswith("link/"):
-            found[f"{key} {name}"] = value
+            sides[f"{key} {name}"] = value
         elif name in COMPUTE_FRACTIONS:
             if flop_per_s:
-                found[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
+                sides[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
         else:
-            found[f"{key} {name.removesuffix('fraction')}bytes_per_s"] = value * bytes_per_s
-    return found
+            sides[f"{key} {name.removesuffix('fraction')}bytes_per_s"] = value * bytes_per_s
+    return sides
 
 
 def calibration_side(calibration: Calibration, title: str) -> Side:
@@ -81,10 +81,10 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     peaks = calibration.peaks
     quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
-    for fit in calibration.fits:
-        flop = peaks.flop_per_s.get(fit.dtype) or max(peaks.flop_per_s.values(), default=None)
+    for key, fit in calibration.fitted.items():
+        flop = peaks.flop_per_s.get(key.partition("/")[2]) or max(peaks.flop_per_s.values(), default=None)
         values = {name: number.value for name, number in fit.numbers.items()}
-        quantities |= _reached(fit.key, values, flop, peaks.memory_bytes_per_s)
+        quantities |= _reached(key, values, flop, peaks.memory_bytes_per_s)
     return Side(title, quantities)
 
 
@@ -144,8 +144,8 @@ def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
     """Return how far two runs on one machine agree: in the numbers that both tell, and in the times of the same shapes."""
     pairs = [
         (number, other.numbers[name])
-        for fit in first.fits
-        if (other := second.fit_of(fit.key))
+        for key, fit in first.fitted.items()
+        if (other := second.fitted.get(key))
         for name, number in fit.numbers.items()
         if name in other.numbers and number.constrained and other.numbers[name].constrained and number.value
     ]
@@ -159,7 +159,7 @@ def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
         )
     theirs = {_shape(m): m for m in second.measurements}
     shared = [(m, theirs[_shape(m)]) for m in first.measurements if _shape(m) in theirs]
-    for what, field in (("measured medians", "seconds"), ("fitted times", "fitted_s")):
+    for what, field in (("measured medians", "median_s"), ("fitted times", "fitted_s")):
         ratios = [abs(getattr(b, field) / getattr(a, field) - 1.0) for a, b in shared if getattr(a, field)]
         if ratios:
             middle, most = np.median(ratios), np.quantile(ratios, 0.9)

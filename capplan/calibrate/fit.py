@@ -9,8 +9,8 @@ from scipy.optimize import least_squares
 
 from capplan.calibrate.forms import FORMS, Form, columns_of, sheet
 from capplan.calibrate.prior import Known, known_beforehand
-from capplan.hardware.calibration import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 from capplan.numbers import Array
+from capplan.readers.calibration.record import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 
 Family = Mapping[str, Mapping[str, float]]
 """Numbers of another device of the family by kernel/dtype."""
@@ -28,7 +28,7 @@ REMARKED_SHAPES = 4
 
 def fitted(
     measurements: Sequence[Measurement], machine: Machine, peaks: Peaks, family: Family | None = None
-) -> tuple[list[KernelFit], list[Measurement]]:
+) -> tuple[dict[str, KernelFit], list[Measurement]]:
     """Return the fit of every kernel and dtype that was measured, and the measurements with what it says of them.
 
     Parameters
@@ -40,19 +40,21 @@ def fitted(
 
     Returns
     -------
-    one fit per kernel and dtype (its operators share the numbers), and the measurements
+    one fit by kernel/dtype (its operators share the numbers), and the measurements
     """
-    fits: list[KernelFit] = []
+    fits: dict[str, KernelFit] = {}
     told = list(measurements)
     for form in FORMS:
         for dtype in sorted({m.dtype for m in told if m.operator in form.operators}):
             places = [i for i, m in enumerate(told) if m.operator in form.operators and m.dtype == dtype]
-            own = [told[i] for i in places]
-            near = (family or {}).get(f"{form.kernel}/{dtype}", {})
-            fit, predicted = _Problem(form, dtype, own, sheet(form, dtype, machine, peaks), near).solved()
-            for place, measurement, seconds in zip(places, own, predicted, strict=True):
+            members = [told[i] for i in places]
+            key = f"{form.kernel}/{dtype}"
+            near = (family or {}).get(key, {})
+            fits[key], predicted = _Problem(
+                form, dtype, members, sheet(form, dtype, machine, peaks), near
+            ).solved()
+            for place, measurement, seconds in zip(places, members, predicted, strict=True):
                 told[place] = replace(measurement, fitted_s=float(seconds))
-            fits.append(fit)
     return fits, told
 
 
@@ -87,7 +89,7 @@ class _Problem:
         width = np.array([k.log_width for k in known])
         bounds = np.log([k.low for k in known]), np.log([k.high for k in known])
         seen = np.array([not m.held_out for m in self.own])
-        measured = np.array([m.seconds for m in self.own])
+        measured = np.array([m.median_s for m in self.own])
         weights = _operator_weights(self.own)[seen]
 
         def residuals(logs: Array) -> Array:
@@ -105,18 +107,18 @@ class _Problem:
         }
         final = self.predicted(best.x)
         scores = {operator: score(operator, self.own, final) for operator in _operators(self.own)}
-        return KernelFit(self.form.kernel, self.dtype, numbers, scores), final
+        return KernelFit(numbers, scores), final
 
 
-def _operators(own: Sequence[Measurement]) -> list[str]:
-    return list(dict.fromkeys(m.operator for m in own))
+def _operators(measurements: Sequence[Measurement]) -> list[str]:
+    return list(dict.fromkeys(m.operator for m in measurements))
 
 
-def _operator_weights(own: Sequence[Measurement]) -> Array:
+def _operator_weights(measurements: Sequence[Measurement]) -> Array:
     """Return weights that let each operator of a kernel count the same, however many shapes it has."""
-    counts = {name: sum(m.operator == name for m in own) for name in _operators(own)}
-    mean = len(own) / len(counts)
-    return np.array([np.sqrt(mean / counts[m.operator]) for m in own])
+    counts = {name: sum(m.operator == name for m in measurements) for name in _operators(measurements)}
+    mean = len(measurements) / len(counts)
+    return np.array([np.sqrt(mean / counts[m.operator]) for m in measurements])
 
 
 def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) -> Any:
@@ -156,35 +158,35 @@ def _number(log: float, half: float, prior: float, low: float, high: float) -> F
     return FittedNumber(float(np.exp(log)), float(np.exp(ends[0])), float(np.exp(ends[1])), constrained=told)
 
 
-def score(operator: str, own: Sequence[Measurement], final: Array) -> Score:
+def score(operator: str, measurements: Sequence[Measurement], final: Array) -> Score:
     """Return how well fitted times describe the shapes of one operator, seen and held out.
 
     Parameters
     ----------
     operator : the one to judge
-    own : measurements, of this and other operators
+    measurements : measurements, of this and other operators
     final : fitted time of each of them [s]
 
     Returns
     -------
     median errors, and where they lean to one side
     """
-    places = [i for i, m in enumerate(own) if m.operator == operator]
-    errors = np.array([final[i] / own[i].seconds - 1.0 for i in places])
-    held = np.array([own[i].held_out for i in places])
+    places = [i for i, m in enumerate(measurements) if m.operator == operator]
+    errors = np.array([final[i] / measurements[i].median_s - 1.0 for i in places])
+    held = np.array([measurements[i].held_out for i in places])
     return Score(
         points=int((~held).sum()),
         held_out_points=int(held.sum()),
         median_ape=float(np.median(np.abs(errors[~held]))),
         held_out_median_ape=float(np.median(np.abs(errors[held]))) if held.any() else None,
-        remarks=_remarks([own[i] for i in places], errors),
+        remarks=_remarks([measurements[i] for i in places], errors),
     )
 
 
-def _remarks(own: Sequence[Measurement], errors: Array) -> tuple[str, ...]:
+def _remarks(measurements: Sequence[Measurement], errors: Array) -> tuple[str, ...]:
     """Return the ranges of sizes in which the form is off to one side, worst first."""
-    found: list[tuple[float, str]] = []
-    for name, column in columns_of(own).items():
+    remarks: list[tuple[float, str]] = []
+    for name, column in columns_of(measurements).items():
         values = np.unique(column)
         if len(values) < 3:
             continue
@@ -194,5 +196,5 @@ def _remarks(own: Sequence[Measurement], errors: Array) -> tuple[str, ...]:
             if inside.sum() >= REMARKED_SHAPES and abs(bias) > REMARKED_BIAS:
                 side = "slower" if bias > 0 else "faster"
                 text = f"{name} {part[0]:g} to {part[-1]:g}: the form is {abs(bias):.0%} {side} than measured"
-                found.append((abs(bias), f"{text} (median of {int(inside.sum())} shapes)"))
-    return tuple(text for _, text in sorted(found, reverse=True)[:4])
+                remarks.append((abs(bias), f"{text} (median of {int(inside.sum())} shapes)"))
+    return tuple(text for _, text in sorted(remarks, reverse=True)[:4])

@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 
 from capplan.calibrate.kernels import ELEMENT_BYTES
-from capplan.hardware.calibration import Machine, Measurement, Peaks
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
-from capplan.readers.calibration.measured_device import tile_row_halvings
+from capplan.readers.calibration.measured_device import SHEET, tile_row_halvings
+from capplan.readers.calibration.record import Machine, Measurement, Peaks
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
-SHEET = frozenset(
-    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes", "tile_row_halvings"}
-    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
-)
-"""Fields of a rates record that the datasheet (or the best rate seen) gives."""
 _LOSING = 1e3
 UNFITTED: Mapping[str, float] = {
     "launch_s": 0.0,
@@ -50,12 +45,12 @@ class Form:
     kernel: str
     record: type[Any]
     operators: Mapping[str, Predicted]
-    flop_dtype: str | None = None
-    """Dtype whose peak applies; None takes the measured one."""
 
     def numbers(self) -> tuple[str, ...]:
         """Return the names of the numbers that are fitted."""
-        return tuple(f.name for f in fields(self.record) if f.name not in SHEET | UNFITTED.keys())
+        return tuple(
+            f.name for f in fields(self.record) if f.name not in {*SHEET, "tile_row_halvings", *UNFITTED}
+        )
 
 
 def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
@@ -160,7 +155,6 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
-        "l2_bytes": machine.l2_bytes,
         "tile_row_halvings": tile_row_halvings(machine, dtype),
         "link_bytes_per_s": link,
         "network_bytes_per_s": link,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
+from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
 from capplan.calibrate.timing import Call
 
 Shape = Mapping[str, float]
@@ -172,27 +173,6 @@ def _decode(shape: Shape, dtype: str, device: torch.device) -> Call:
     return lambda: attention(query, key, value, causal=False)
 
 
-def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> torch.Tensor:
-    """Return softmax attention of (sequence, head, token, width) tensors whose KV heads may be fewer.
-
-    Flash kernels where the device has them; a decode step on one query token folds the query heads of one
-    KV head into rows, which is what decode kernels do.
-    """
-    if query.is_cuda:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
-        with sdpa_kernel(backends, set_priority=True):
-            return functional.scaled_dot_product_attention(
-                query, key, value, is_causal=causal, enable_gqa=True
-            )
-    grouped = query.shape[1] != key.shape[1]
-    if grouped and query.shape[2] == 1:
-        folded = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
-        return functional.scaled_dot_product_attention(folded, key, value).reshape(query.shape)
-    return functional.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
-
-
 def _moved_bytes(shape: Shape, _dtype: str) -> float:
     return shape["moved_bytes"]
 
@@ -252,8 +232,6 @@ def _latent_bytes(shape: Shape, dtype: str) -> float:
 
 
 def _latent_decode(shape: Shape, dtype: str, device: torch.device) -> Call:
-    from capplan.calibrate.latent import absorbed_attention
-
     latent, rope, heads = shape["latent"], shape["rope"], shape["query_heads"]
     query = random_operand((shape["sequences"], heads, latent + rope), dtype, device)
     cache = random_operand((shape["sequences"], shape["context_tokens"], latent + rope), dtype, device)
@@ -266,8 +244,6 @@ def _latent_prefill_bytes(shape: Shape, dtype: str) -> float:
 
 
 def _latent_prefill(shape: Shape, dtype: str, device: torch.device) -> Call:
-    from capplan.calibrate.latent import expanded_attention
-
     sizes = (shape["sequences"], shape["query_heads"], shape["new_tokens"])
     query = random_operand((*sizes, shape["nope"] + shape["rope"]), dtype, device)
     key = random_operand((*sizes, shape["nope"] + shape["rope"]), dtype, device)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
 from capplan.calibrate.experts import routed_experts
-from capplan.calibrate.kernels import attention, random_operand
-from capplan.calibrate.latent import absorbed_attention, expanded_attention
+from capplan.calibrate.kernels import random_operand
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
 
@@ -43,11 +43,8 @@ def layer_bytes(layer: Layer) -> float:
 
 def cache_bytes(layer: Layer, sequences: int, context_tokens: int) -> float:
     """Return the memory of the layer's cache in bf16 [B]."""
-    mixer = layer.mixers[0]
-    if isinstance(mixer, LatentAttention):
-        return 2.0 * sequences * context_tokens * (mixer.kv_lora_rank + mixer.rope_head_dim)
-    assert isinstance(mixer, Attention)
-    return 2.0 * sequences * context_tokens * mixer.kv_heads * (mixer.head_dim + mixer.value_head_dim)
+    elements = sum(part.heads * part.elements for part in layer.mixers[0].description.cache_parts)
+    return 2.0 * sequences * context_tokens * elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,6 @@ class RealLayer:
     """Weights of one layer on a device."""
 
     layer: Layer
-    hidden_size: int
     weights: Mapping[str, torch.Tensor]
     """Transposed matrices by the name of the projection."""
     experts: tuple[torch.Tensor, torch.Tensor] | None
@@ -187,13 +183,12 @@ class RealLayer:
         return tuple(random_operand(size, "bf16", device) for size in sizes)
 
 
-def built(layer: Layer, hidden_size: int, device: torch.device) -> RealLayer:
+def built(layer: Layer, device: torch.device) -> RealLayer:
     """Return the layer with random weights on a device.
 
     Parameters
     ----------
     layer : of a model
-    hidden_size : width of the residual [-]
     device : where
 
     Returns
@@ -228,4 +223,4 @@ def built(layer: Layer, hidden_size: int, device: torch.device) -> RealLayer:
             ),
             random_operand((heads, rank, mixer.value_head_dim), "bf16", device).mul_(rank**-0.5),
         )
-    return RealLayer(layer, hidden_size, weights, experts, absorbed)
+    return RealLayer(layer, weights, experts, absorbed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from capplan.errors import InputError
-from capplan.hardware.calibration import Machine
+from capplan.readers.calibration.record import Machine
 
 USABLE_MEMORY_FRACTION = 0.6
 """Share of the free memory that the benchmarks may take."""

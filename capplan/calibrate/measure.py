@@ -17,8 +17,8 @@ from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.simple_fit import copy_fit, launch_fit
 from capplan.calibrate.timing import FULL, QUICK, Effort, Sample, sampled
 from capplan.errors import InputError
-from capplan.hardware.calibration import Calibration, KernelFit, Measurement, Peaks
 from capplan.readers.calibration.measured_device import same_device
+from capplan.readers.calibration.record import Calibration, KernelFit, Measurement, Peaks
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 
@@ -44,7 +44,10 @@ class Run:
     """By place in the plan; the case is smaller than planned where memory did not suffice."""
     remarks: list[str] = field(default_factory=list)
     unsupported: set[tuple[str, str]] = field(default_factory=set)
-    interrupted: str = ""
+    ended_early: str = ""
+    """When it was ended before all shapes were measured, in words."""
+    stopped: bool = False
+    """It was ended by Ctrl-C."""
     room_bytes: float = 0.0
     """Memory that one case may take beside the arenas."""
 
@@ -89,6 +92,7 @@ def calibrated(
     quick: bool,
     minutes: float | None = None,
     planned: Sequence[Case] | None = None,
+    run: Run | None = None,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Calibration | None:
     """Return the calibration of a device: measured, fitted, and judged on held-out shapes.
@@ -99,6 +103,7 @@ def calibrated(
     quick : fewer shapes and fewer repeats
     minutes : time budget, where it is not the usual one [min]
     planned : the cases, where they are not the usual ones
+    run : holds what was measured, and how it ended; None makes one
     tell : takes lines for people (memory, what was skipped)
 
     Returns
@@ -111,7 +116,7 @@ def calibrated(
     if group and not group.is_first:
         return None
     chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
-    run = Run()
+    run = run or Run()
     if planned is None and not quick and not target.is_cuda:
         run.unsupported.add(("matmul", "fp8"))
         _remark(run, f"matmul in fp8 is skipped: {NO_FP8}", tell)
@@ -129,8 +134,9 @@ def calibrated(
     try:
         _measure_all(run, chosen, target, QUICK if quick else FULL, budget_s, tell)
     except KeyboardInterrupt:
-        run.interrupted = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
-        tell(run.interrupted)
+        run.ended_early = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
+        run.stopped = True
+        tell(run.ended_early)
     return _finished(run, linked, group, target, quick=quick, seconds=time.monotonic() - started)
 
 
@@ -162,8 +168,8 @@ def _measure_all(
     finally:
         progress.close()
     if done < len(chosen):
-        run.interrupted = f"out of time after {done} of {len(chosen)} shapes"
-        tell(run.interrupted)
+        run.ended_early = f"out of time after {done} of {len(chosen)} shapes"
+        tell(run.ended_early)
     elif done < len(steps):
         tell(f"out of time in pass {done // len(chosen) + 1} of {passes} over all shapes")
 
@@ -240,18 +246,18 @@ def _finished(
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
     fits, told = fitted(marked, target.machine, peaks, family_numbers(target))
-    fits += _simple_fits(told)
-    remarks = [*run.remarks, *([run.interrupted] if run.interrupted else [])]
+    fits |= _simple_fits(told)
+    remarks = [*run.remarks, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
-        machine=target.machine,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,
         quick=quick,
-        partial=bool(run.interrupted),
+        partial=bool(run.ended_early),
+        machine=target.machine,
         peaks=peaks,
-        fits=tuple(fits),
-        measurements=tuple(told),
+        fitted=fits,
         remarks=tuple(remarks),
+        measurements=tuple(told),
     )
 
 
@@ -279,27 +285,26 @@ def best_rates(measurements: Sequence[Measurement]) -> Peaks:
         copies = [m for m in measurements if "moved_bytes" in m.shape]
     largest = max((m.shape["moved_bytes"] for m in copies), default=0.0)
     memory = max(
-        (m.shape["moved_bytes"] / m.seconds for m in copies if m.shape["moved_bytes"] >= largest / 8),
+        (m.shape["moved_bytes"] / m.median_s for m in copies if m.shape["moved_bytes"] >= largest / 8),
         default=1.0,
     )
     flop: dict[str, float] = {}
     for m in measurements:
         if m.operator in PRODUCTS:
             rows, heads = (m.shape.get(name, 1.0) for name in PRODUCTS[m.operator])
-            rate = 2.0 * rows * heads * m.shape["inputs"] * m.shape["outputs"] / m.seconds
+            rate = 2.0 * rows * heads * m.shape["inputs"] * m.shape["outputs"] / m.median_s
             flop[m.dtype] = max(flop.get(m.dtype, 0.0), rate)
-    return Peaks(memory, flop)
+    return Peaks(memory, dict(sorted(flop.items())))
 
 
-def _simple_fits(told: list[Measurement]) -> list[KernelFit]:
+def _simple_fits(told: list[Measurement]) -> dict[str, KernelFit]:
     """Return what needs no form (launches, copies), and write its fitted times into `told`."""
-    launch = launch_fit(told)
-    fits = [launch] if launch else []
+    fits = launch_fit(told)
     for operator in ("copy", "read", *HOST_COPIES):
         found = copy_fit(told, operator)
         if found:
-            fits.append(found[0])
             places = [place for place, m in enumerate(told) if m.operator == operator]
+            fits[f"{operator}/{told[places[0]].dtype}"] = found[0]
             for place, seconds in zip(places, found[1], strict=True):
                 told[place] = replace(told[place], fitted_s=float(seconds))
     return fits

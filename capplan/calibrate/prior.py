@@ -70,9 +70,9 @@ def known_beforehand(name: str, family: float | None = None) -> Known:
     >>> known_beforehand("prefill_floor_s").start, known_beforehand("sharpness", family=6.0).start
     (3e-06, 6.0)
     """
-    found = BY_NAME.get(name) or next(known for end, known in BY_END.items() if name.endswith(end))
-    if not family or not found.low < family < found.high:
-        return found
+    prior = BY_NAME.get(name) or next(known for end, known in BY_END.items() if name.endswith(end))
+    if not family or not prior.low < family < prior.high:
+        return prior
     return replace(
-        found, start=family, log_width=min(found.log_width, max(FAMILY_LOG_WIDTH, found.log_width / 2))
+        prior, start=family, log_width=min(prior.log_width, max(FAMILY_LOG_WIDTH, prior.log_width / 2))
     )

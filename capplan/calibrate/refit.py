@@ -11,8 +11,8 @@ from scipy.optimize import least_squares
 from capplan.calibrate.replayed import Run, run_of
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
-from capplan.hardware.calibration import FittedNumber, HostRefit, ResultPoint
 from capplan.numbers import Array
+from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
 from capplan.readers.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
@@ -82,12 +82,12 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
         numbers=numbers,
         kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in FREE},
-        points=points,
         before_median_ape=_median_error(points, "before_s"),
         after_median_ape=_median_error(points, "after_s"),
         left_out_median_ape=_median_error(points, "left_out_s"),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         remarks=(*left_out, *remarks),
+        points=points,
     )
 
 
@@ -108,8 +108,8 @@ def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Ru
             left_out.append(f"left out: {result.path}: {found}")
         else:
             runs.append(found)
-            own, engine = (result.engine or "").lower(), spec.profile.engine
-            if own and not any(name in own for name in (engine, "tensorrt", "trt")):
+            engine_name, engine = (result.engine or "").lower(), spec.profile.engine
+            if engine_name and not any(name in engine_name for name in (engine, "tensorrt", "trt")):
                 left_out.append(f"engine {result.engine}: its results are replayed as those of {engine}")
     if len(runs) < LEAST_RESULTS:
         detail = "".join(f"\n  {line}" for line in left_out[:5])
@@ -132,13 +132,17 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
             )
 
 
-def _engine(own: EngineProfile) -> str:
-    return f"{own.engine} {own.asked_version or own.version}"
+def _engine(profile: EngineProfile) -> str:
+    return f"{profile.engine} {profile.asked_version or profile.version}"
 
 
 def _model(spec: ReplicaSpec) -> str:
-    own = spec.sharding
-    sizes = zip(("TP", "PP", "EP", "DP"), (own.tensor, own.pipeline, own.expert, own.data), strict=True)
+    sharding = spec.sharding
+    sizes = zip(
+        ("TP", "PP", "EP", "DP"),
+        (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data),
+        strict=True,
+    )
     return " ".join([spec.network.name, *(f"{name}{float(n):g}" for name, n in sizes if float(n) > 1)])
 
 

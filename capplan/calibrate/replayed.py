@@ -148,11 +148,11 @@ def _requests(result: BenchmarkResult, kind: Kind) -> int | None:
 def _values(result: BenchmarkResult) -> tuple[Value, ...]:
     """Return the latencies, means before medians; where a tool wrote none, the rate of tokens."""
     one_token = (result.output_tokens or 2.0) <= 1.0
-    found = [
+    runs = [
         _value("tpot", result.tpot_s, 1.0) if result.kind != "prefill" and not one_token else None,
         _value("ttft", result.ttft_s, FIRST_TOKEN_WEIGHT) if result.kind != "decode" else None,
     ]
-    known = tuple(value for value in found if value)
+    known = tuple(value for value in runs if value)
     if known:
         return known
     whole = _value("e2e", result.e2e_s, 1.0) if result.kind == "static_batch" else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.calibrate.kernels import Case
 from capplan.calibrate.turns import in_turns
-from capplan.hardware.calibration import Measurement
+from capplan.readers.calibration.record import Measurement
 
 HELD_OUT_FRACTION = 1.0 / 3.0
 SEED = 20

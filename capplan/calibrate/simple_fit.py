@@ -5,29 +5,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from capplan.calibrate.fit import score
-from capplan.hardware.calibration import FittedNumber, KernelFit, Measurement, Score
 from capplan.numbers import Array
+from capplan.readers.calibration.record import FittedNumber, KernelFit, Measurement, Score
 
 
-def launch_fit(measurements: Sequence[Measurement]) -> KernelFit | None:
-    """Return what a launch costs outside a graph beyond what it costs inside one.
+def launch_fit(measurements: Sequence[Measurement]) -> dict[str, KernelFit]:
+    """Return what a launch costs outside a graph beyond what it costs inside one; empty where it was not measured.
 
     On a device without graphs both are the same call, and the cost of the call is already in every time.
     """
     eager = [m for m in measurements if m.operator == "launch_eager"]
     inside = [m for m in measurements if m.operator == "launch"]
     if not eager or not inside:
-        return None
-    further = max(eager[0].seconds - inside[0].seconds, 0.0)
+        return {}
+    further = max(eager[0].median_s - inside[0].median_s, 0.0)
     width = (
-        eager[0].spread_fraction * eager[0].seconds + inside[0].spread_fraction * inside[0].seconds
+        eager[0].spread_fraction * eager[0].median_s + inside[0].spread_fraction * inside[0].median_s
     ) * 2.0
     numbers = {
         "launch_s": FittedNumber(further, max(further - width, 0.0), further + width),
-        "graph_s": FittedNumber(inside[0].seconds, inside[0].seconds, inside[0].seconds),
-        "eager_s": FittedNumber(eager[0].seconds, eager[0].seconds, eager[0].seconds),
+        "graph_s": FittedNumber(inside[0].median_s, inside[0].median_s, inside[0].median_s),
+        "eager_s": FittedNumber(eager[0].median_s, eager[0].median_s, eager[0].median_s),
     }
-    return KernelFit("launch", eager[0].dtype, numbers, {"launch": Score(2, 0, 0.0, None)})
+    return {f"launch/{eager[0].dtype}": KernelFit(numbers, {"launch": Score(2, 0, 0.0, None)})}
 
 
 def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[KernelFit, Array] | None:
@@ -35,12 +35,12 @@ def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[Kernel
 
     By least absolute relative errors (iteratively reweighted least squares).
     """
-    own = [m for m in measurements if m.operator == operator]
-    seen = np.array([not m.held_out for m in own])
+    chosen = [m for m in measurements if m.operator == operator]
+    seen = np.array([not m.held_out for m in chosen])
     if seen.sum() < 3:
         return None
-    sizes = np.array([m.shape["moved_bytes"] for m in own])
-    times = np.array([m.seconds for m in own])
+    sizes = np.array([m.shape["moved_bytes"] for m in chosen])
+    times = np.array([m.median_s for m in chosen])
     design = np.stack([1.0 / times, sizes / times], axis=1)[seen]
     weights = np.ones(len(design))
     solution, errors = np.zeros(2), np.zeros(len(design))
@@ -57,4 +57,4 @@ def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[Kernel
         "bytes_per_s": FittedNumber(1.0 / per_byte_s, 1.0 / slowest, 1.0 / fastest),
     }
     final = floor_s + sizes * per_byte_s
-    return KernelFit(operator, own[0].dtype, numbers, {operator: score(operator, own, final)}), final
+    return KernelFit(numbers, {operator: score(operator, chosen, final)}), final

@@ -100,12 +100,6 @@ def verified(
     return proofs
 
 
-def median_errors(proofs: Sequence[Proof]) -> dict[str, float]:
-    """Return the median of |predicted / measured - 1| by phase."""
-    phases = dict.fromkeys(proof.phase for proof in proofs)
-    return {p: float(np.median([abs(x.error_fraction) for x in proofs if x.phase == p])) for p in phases}
-
-
 def layer_title(number: int, layer: Layer) -> str:
     """Return what kind of layer it is, in a few words."""
     mixer = "mla" if any(type(m).__name__ == "LatentAttention" for m in layer.mixers) else "attention"
@@ -180,7 +174,7 @@ class _Trial:
     ) -> list[Proof]:
         room = self.target.usable_bytes - layer_bytes(self.layer)
         copies = int(np.clip(room // (2 * layer_bytes(self.layer)) + 1, 1, COPIES))
-        real = [built(self.layer, self.network.hidden_size, self.target.device) for _ in range(copies)]
+        real = [built(self.layer, self.target.device) for _ in range(copies)]
         rows = []
         for phase, shapes in (("prefill", prefills), ("decode", decodes)):
             for sequences, tokens in shapes:

@@ -2,50 +2,50 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from capplan.cli.options import (
-    Calibration,
-    DataParallel,
-    Engine,
-    EngineVersion,
-    ExpertParallel,
-    Form,
-    KvDtype,
-    Offline,
-    PipelineParallel,
-    TensorParallel,
-    WeightDtype,
-    whole,
-)
+from capplan.cli import options as o
+from capplan.cli.groups import Group, grouped
+from capplan.cli.kinds import whole
 from capplan.errors import InputError
+from capplan.questions.flags import OutputFlags, ServingFlags, StatedResult
 
 if TYPE_CHECKING:
-    from capplan.hardware.calibration import Calibration as Measured
+    from capplan.readers.calibration.record import Calibration as Measured
     from capplan.report.answer import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What is measured, and for how long."""
+
+    device: str | None = None
+    quick: bool = False
+    minutes: float | None = None
+    threads: int = 1
+    force: bool = False
+
 
 Files = Annotated[
     list[Path] | None, typer.Argument(metavar="FILE", help="More files of --from.", show_default=False)
 ]
-DeviceName = Annotated[
-    str | None,
-    typer.Option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."),
-]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes.")]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for.")
-]
-Threads = Annotated[
-    int,
-    typer.Option(
-        "--threads", parser=whole("--threads", "threads"), metavar="N", help="Of a CPU; one is steadiest."
+Measure = Annotated[
+    Measuring,
+    Group(
+        device=typer.Option(
+            "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."
+        ),
+        quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
+        minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
+        threads=whole("--threads", of="threads", help="Of a CPU; one is steadiest."),
+        force=typer.Option("--force", help="Measure although others use the device."),
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Measure although others use the device.")]
 Verify = Annotated[
     str | None,
     typer.Option("--verify", metavar="MODEL", help="Run real layers of MODEL against their prediction."),
@@ -58,95 +58,74 @@ Compare = Annotated[
     tuple[str, str] | None,
     typer.Option("--compare", metavar="A B", help="Two calibration files, or one and the name of a device."),
 ]
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="Of --from, where the files do not say.")
-]
-Hardware = Annotated[
-    str | None, typer.Option("--hardware", metavar="NAME", help="Of --from, where the files do not say.")
-]
-Tokens = Annotated[
-    float | None,
-    typer.Option("--input-tokens", metavar="TOKENS", help="Of --from, where the files do not say.", min=1),
-]
-OutputTokens = Annotated[
-    float | None,
-    typer.Option("--output-tokens", metavar="TOKENS", help="Of --from, where the files do not say.", min=1),
-]
-Concurrency = Annotated[
-    float | None,
-    typer.Option("--concurrency", metavar="N", help="Of --from, where the files do not say.", min=1),
-]
-Written = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Calibration file to write (also of --from, where it ends in .yaml); with --compare, --verify the answer.",
-    ),
-]
+_UNSAID = "Of --from, where the files do not say."
+_STATED = Group(
+    model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
+    hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
+    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=_UNSAID, min=1),
+    concurrency=typer.Option("--concurrency", metavar="N", help=_UNSAID, min=1),
+)
+_SERVING = o.SERVING.only(
+    "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
+    "engine_version", "calibration", "offline",
+)  # fmt: skip
+Stated = Annotated[StatedResult, _STATED]
+Serving = Annotated[ServingFlags, _SERVING]
+_FILE = typer.Option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="Calibration file to write (also of --from, where it ends in .yaml); with --compare, --verify the answer.",
+)
+Written = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 SUFFIXES = (".yaml", ".yml")
 
+_MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
+_READ = {
+    "--compare": ("compare",),
+    "--from": ("results", "files", *_STATED, *_SERVING),
+    "--verify with --calibration": (*_MEASURED, "calibration"),
+    "a measurement": (*_MEASURED, "minutes", "files"),
+}
+"""What is asked -> the parameters that it reads, besides the form of its output."""
 
+
+@grouped
 def command(
+    context: typer.Context,
+    *,
     files: Files = None,
-    device: DeviceName = None,
-    quick: Quick = False,
-    minutes: Minutes = None,
-    threads: Threads = 1,
-    force: Force = False,
+    measuring: Measure,
     verify: Verify = None,
     results: From = None,
     compare: Compare = None,
-    model: Model = None,
-    hardware: Hardware = None,
-    tensor_parallel: TensorParallel = 1,
-    pipeline_parallel: PipelineParallel = 1,
-    expert_parallel: ExpertParallel = 1,
-    data_parallel: DataParallel = 1,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    engine: Engine = "vllm",
-    engine_version: EngineVersion = None,
-    input_tokens: Tokens = None,
-    output_tokens: OutputTokens = None,
-    concurrency: Concurrency = None,
-    calibration: Calibration = None,
-    offline: Offline = False,
-    form: Form = None,
-    output: Written = None,
+    stated: Stated,
+    serving: Serving,
+    to: Written,
 ) -> int:
     """Measure a device and write what its kernels reach, or prove, refit or compare a calibration."""
     from capplan.report.show import show
 
+    proof = "--verify with --calibration" if verify and serving.calibration else "a measurement"
+    _refuse_unread(context, "--compare" if compare else "--from" if results else proof)
     if compare:
-        return show(_compared(*compare), form, output)
+        return show(_compared(*compare), to)
     if results:
-        stated = {
-            "model": model, "hardware": hardware, "engine": engine, "tensor_parallel": tensor_parallel,
-            "pipeline_parallel": pipeline_parallel, "expert_parallel": expert_parallel, "data_parallel": data_parallel,
-            "input_tokens": input_tokens, "output_tokens": output_tokens, "concurrency": concurrency,
-            "engine_version": engine_version,
-        }  # fmt: skip
-        flags = {
-            "weight_dtype": weight_dtype,
-            "kv_dtype": kv_dtype,
-            "calibration": calibration,
-            "offline": offline,
-        }
-        calibrated = output if output and output.suffix in SUFFIXES else None
-        refit = _refitted([results, *(files or [])], stated, flags, calibrated)
-        return show(refit, form, None if calibrated else output)
+        calibrated = to.file if to.file and to.file.suffix in SUFFIXES else None
+        refit = _refitted([results, *(files or [])], stated, serving, calibrated)
+        return show(refit, OutputFlags(to.form) if calibrated else to)
     if files:
         raise InputError(f"{files[0]}: files are read with --from\n  see: capplan calibrate --help")
-    if verify and calibration:
-        return show(
-            _verified(verify, calibration, device, threads, quick=quick, force=force, offline=offline),
-            form,
-            output,
-        )
-    answer = _calibrated(device, threads, minutes, output, verify, quick=quick, force=force, offline=offline)
-    return 0 if answer is None else show(answer, form)
+    if verify and serving.calibration:
+        return show(_verified(verify, serving.calibration, measuring, offline=serving.offline), to)
+    answer = _calibrated(measuring, to.file, verify, offline=serving.offline)
+    return 0 if answer is None else show(answer, OutputFlags(to.form))
+
+
+def _refuse_unread(context: typer.Context, asked: str) -> None:
+    unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], o.OUTPUT)
+    o.refuse_unread(context, unread, f"is not read by {asked}")
 
 
 def _tell(line: str) -> None:
@@ -162,24 +141,17 @@ def _require(*libraries: str) -> None:
         )
 
 
-def _opened(device: str | None, threads: int, *, force: bool) -> Any:
+def _opened(measuring: Measuring) -> Any:
     _require("torch", "scipy")
     from capplan.calibrate.collectives import own_device
     from capplan.calibrate.machine import default_device, opened
 
-    return opened(own_device(device or default_device()), threads=threads, force=force)
+    device = own_device(measuring.device or default_device())
+    return opened(device, threads=measuring.threads, force=measuring.force)
 
 
 def _calibrated(
-    device: str | None,
-    threads: int,
-    minutes: float | None,
-    output: Path | None,
-    verify: str | None,
-    *,
-    quick: bool,
-    force: bool,
-    offline: bool,
+    measuring: Measuring, output: Path | None, verify: str | None, *, offline: bool
 ) -> "Answer | None":
     """Measure, write the file, and return what to show; None on the other ranks of a group."""
     if output is None:
@@ -188,19 +160,22 @@ def _calibrated(
         raise InputError(f"--output: the folder of {str(output)!r} does not exist; nothing was measured")
     from capplan.readers.calibration.file import calibration_text
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.calibrate_answer import calibration_answer
+    from capplan.report.answers.calibrate import calibration_answer
     from capplan.report.show import write_whole
 
     network = read_model(verify, offline=offline) if verify else None
-    target = _opened(device, threads, force=force)
-    from capplan.calibrate.measure import calibrated
+    target = _opened(measuring)
+    from capplan.calibrate.measure import Run, calibrated
 
-    measured: Measured | None = calibrated(target, quick=quick, minutes=minutes, tell=_tell)
+    run = Run()
+    measured: Measured | None = calibrated(
+        target, quick=measuring.quick, minutes=measuring.minutes, run=run, tell=_tell
+    )
     if measured is None:
         return None
     write_whole(output, calibration_text(measured))
-    proof = _proof(network, target, output, quick=quick) if network else []
-    return calibration_answer(measured, output, proof)
+    proof = _proof(network, target, output, quick=measuring.quick) if network else []
+    return calibration_answer(measured, output, proof, interrupted=run.stopped)
 
 
 def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[str, Any]]:
@@ -209,55 +184,53 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
         device_from_calibration,
         efficiency_from_calibration,
     )
-    from capplan.report.calibrate_answer import proof_rows
+    from capplan.report.answers.calibrate import proof_rows
 
     device = device_from_calibration(path)
     efficiency = efficiency_from_calibration(path, device)
     return proof_rows(verified(network, target, device, efficiency, quick=quick, tell=_tell))
 
 
-def _verified(
-    model: str,
-    calibration: Path,
-    device: str | None,
-    threads: int,
-    *,
-    quick: bool,
-    force: bool,
-    offline: bool,
-) -> "Answer":
+def _verified(model: str, calibration: Path, measuring: Measuring, *, offline: bool) -> "Answer":
     from capplan.readers.calibration.file import read_calibration
     from capplan.readers.calibration.measured_device import refuse_other_machine
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.calibrate_answer import proof_answer
+    from capplan.report.answers.calibrate import proof_answer
 
     network = read_model(model, offline=offline)
     own = read_calibration(calibration)
-    target = _opened(device or own.machine.device, own.machine.threads or threads, force=force)
+    target = _opened(
+        replace(
+            measuring,
+            device=measuring.device or own.machine.device,
+            threads=own.machine.threads or measuring.threads,
+        )
+    )
     refuse_other_machine(calibration, own.machine, target.machine)
     return proof_answer(
-        network.name, own.machine.name, _proof(network, target, calibration, quick=quick), own.remarks
+        network.name,
+        own.machine.name,
+        _proof(network, target, calibration, quick=measuring.quick),
+        own.remarks,
     )
 
 
 def _refitted(
-    paths: Sequence[Path], stated: dict[str, Any], flags: dict[str, Any], output: Path | None
+    paths: Sequence[Path], stated: StatedResult, serving: ServingFlags, output: Path | None
 ) -> "Answer":
     """Refit, write the file where its name is one of a calibration, and return what to show."""
     _require("scipy")
     from capplan.calibrate.refit import refitted
-    from capplan.questions.measured_replica import replica_of_result
+    from capplan.questions.measured_replica import results_with_replicas
     from capplan.readers.calibration.file import calibration_text, read_calibration_file
-    from capplan.readers.results.read import read_results
-    from capplan.report.calibrate_answer import refit_answer
+    from capplan.report.answers.calibrate import refit_answer
     from capplan.report.show import write_whole
 
-    kernels = read_calibration_file(flags["calibration"]).kernels if flags["calibration"] else None
-    results = [result for path in paths for result in read_results(path, **stated)]
-    found = refitted([(result, replica_of_result(result, **flags)) for result in results])
+    kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
+    refit = refitted(results_with_replicas(paths, stated, serving))
     if output:
-        write_whole(output, calibration_text(kernels, found))
-    return refit_answer(found, output)
+        write_whole(output, calibration_text(kernels, refit))
+    return refit_answer(refit, output)
 
 
 def _is_calibration(name: str) -> bool:
@@ -277,7 +250,7 @@ def _compared(first: str, second: str) -> "Answer":
     from capplan.readers.calibration.file import read_calibration_file
     from capplan.readers.catalogue.efficiency import efficiency_for
     from capplan.readers.catalogue.hardware import device
-    from capplan.report.calibrate_answer import comparison_answer
+    from capplan.report.answers.calibrate import comparison_answer
 
     own = read_calibration_file(first)
     if not _is_calibration(second):

@@ -1,34 +1,28 @@
 """`capplan fleet`: which GPUs, how many, at what cost."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from capplan.cli.options import Form, Offline, Output
-
-Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
 
 
-def command(scenario: Scenario, offline: Offline = False, form: Form = None, output: Output = None) -> int:
+@grouped
+def command(*, scenario: o.Scenario, offline: o.Offline = False, to: o.Output) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
     from capplan.fleet.over_time import fleet_over_time
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.rate_line import rate_line
     from capplan.questions.scenario import read_scenario
-    from capplan.report.fleet_answer import fleet_answer
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show
+    from capplan.report.answers.fleet import fleet_answer
+    from capplan.report.show import row_progress, show
 
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     limits = asked.scenario.fleet
     with row_progress("plans") as progress:
-        found = fleet_for(asked, progress)
-    line = rate_line(asked.scenario) if found.chosen else None
+        answer = fleet_for(asked, progress)
+    line = rate_line(asked.scenario) if answer.chosen else None
     over_time = None
-    if found.chosen and line:
+    if answer.chosen and line:
         over_time = fleet_over_time(
-            found.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
+            answer.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
             burst_ratio=limits.burst_ratio,
         )  # fmt: skip
-    return show(fleet_answer(asked, found, over_time), form, output)
+    return show(fleet_answer(asked, answer, over_time), to)

@@ -2,67 +2,56 @@
 
 from typing import Annotated
 
-import typer
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
+from capplan.cli.kinds import whole
+from capplan.questions.flags import ServingFlags
 
-from capplan.cli.options import (
-    Engine,
-    EngineVersion,
-    Form,
-    KvDtype,
-    MaxNumBatchedTokens,
-    Model,
-    Offline,
-    Output,
-    Revision,
-    TensorParallel,
-    whole,
-)
+Contexts = Annotated[
+    list[int] | None,
+    whole(
+        "--context",
+        of="tokens",
+        metavar="TOKENS",
+        help="Prompt and output so far; may be given several times.",
+    ),
+]
+Sequences = Annotated[int, whole("--sequences", of="sequences", help="Held at once.")]
+Serving = Annotated[
+    ServingFlags,
+    o.SERVING.only(
+        "kv_dtype",
+        "tensor_parallel",
+        "engine",
+        "engine_version",
+        "max_num_batched_tokens",
+        "revision",
+        "offline",
+    ),
+]
 
 
+@grouped
 def command(
-    model: Model,
-    context: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--context",
-            parser=whole("--context", "tokens"),
-            metavar="TOKENS",
-            help="Prompt and output so far; may be given several times.",
-        ),
-    ] = None,
-    sequences: Annotated[
-        int,
-        typer.Option(
-            "--sequences", parser=whole("--sequences", "sequences"), metavar="N", help="Held at once."
-        ),
-    ] = 1,
-    kv_dtype: KvDtype = None,
-    tensor_parallel: TensorParallel = 1,
-    engine: Engine = "vllm",
-    engine_version: EngineVersion = None,
-    max_num_batched_tokens: MaxNumBatchedTokens = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    form: Form = None,
-    output: Output = None,
+    *, model: o.Model, context: Contexts = None, sequences: Sequences = 1, serving: Serving, to: o.Output
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
     from capplan.fleet.refusal import refuse_heads
     from capplan.memory.kv_size import kv_sizes
     from capplan.readers.catalogue.model import read_model
-    from capplan.report.kv_answer import kv_answer
+    from capplan.report.answers.kv_size import kv_answer
     from capplan.report.show import show
 
-    network = read_model(model, revision=revision, offline=offline)
-    refuse_heads(network, tensor_parallel)
+    network = read_model(model, revision=serving.revision, offline=serving.offline)
+    refuse_heads(network, serving.tensor_parallel)
     sizes = kv_sizes(
         network,
         context or (),
         sequences=sequences,
-        kv_dtype=kv_dtype,
-        tensor_parallel=tensor_parallel,
-        engine=engine,
-        engine_version=engine_version,
-        max_num_batched_tokens=max_num_batched_tokens,
+        kv_dtype=serving.kv_dtype,
+        tensor_parallel=serving.tensor_parallel,
+        engine=serving.engine,
+        engine_version=serving.engine_version,
+        max_num_batched_tokens=serving.max_num_batched_tokens,
     )
-    return show(kv_answer(sizes), form, output)
+    return show(kv_answer(sizes), to)

@@ -4,30 +4,26 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Offline, Output, Revision, WeightDtype
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
+from capplan.questions.flags import ServingFlags
+
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help=f"{o.MODEL}; without one, the shipped models.", show_default=False),
+]
+Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "offline")]
 
 
-def command(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="Path of a config.json or its folder, a shipped id or alias, or a Hugging Face id; without one, the shipped models.",
-            show_default=False,
-        ),
-    ] = None,
-    weight_dtype: WeightDtype = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    form: Form = None,
-    output: Output = None,
-) -> int:
+@grouped
+def command(context: typer.Context, *, model: Model = None, serving: Serving, to: o.Output) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
     from capplan.readers.catalogue.model import read_model, shipped_networks
-    from capplan.report.model_answer import model_answer, models_answer
+    from capplan.report.answers.model import model_answer, models_answer
     from capplan.report.show import show
 
     if model is None:
-        return show(models_answer(*shipped_networks()), form, output)
-    network = read_model(model, revision=revision, offline=offline)
-    return show(model_answer(network, weight_dtype), form, output)
+        o.refuse_unread(context, ("weight_dtype", "revision"), "belongs to a MODEL, and none is given")
+        return show(models_answer(*shipped_networks()), to)
+    network = read_model(model, revision=serving.revision, offline=serving.offline)
+    return show(model_answer(network, serving.weight_dtype), to)

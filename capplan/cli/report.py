@@ -1,45 +1,40 @@
 """`capplan report`: the page for the planning review."""
 
 import shlex
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from capplan.cli import options as o
+from capplan.cli.groups import Group, grouped
+from capplan.cli.kinds import one_of
+from capplan.questions.flags import OutputFlags
 
-from capplan.cli.options import Offline, Output, one_of
-
-_FORMS = ("table", "json", "csv", "markdown", "html")
-
-Scenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")]
-ReportForm = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        parser=one_of("--format", "format", _FORMS),
-        help="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
-        metavar="FORMAT",
-        autocompletion=lambda: list(_FORMS),
-    ),
-]
+_FORMATS = ("table", "json", "csv", "markdown", "html")
+_FORM = one_of(
+    "--format",
+    _FORMATS,
+    metavar="FORMAT",
+    help="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
+    autocompletion=lambda: list(_FORMATS),
+)
+Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]
 
 
-def command(
-    scenario: Scenario, offline: Offline = False, form: ReportForm = None, output: Output = None
-) -> int:
+@grouped
+def command(*, scenario: o.Scenario, offline: o.Offline = False, to: Page) -> int:
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.scenario import read_scenario
-    from capplan.readers.catalogue.model_source import model_source
-    from capplan.report.progress import row_progress
-    from capplan.report.review import findings
-    from capplan.report.review_page import review_of
-    from capplan.report.show_review import review_form, show_review
+    from capplan.readers.catalogue.model import model_source
+    from capplan.report.review.findings import findings
+    from capplan.report.review.page import review_of
+    from capplan.report.review.show import review_output, show_review
+    from capplan.report.show import row_progress
 
-    chosen = review_form(form, output)
+    page = review_output(to)
     asked = asked_fleet(read_scenario(scenario), offline=offline)
     with row_progress("plans") as progress:
-        found = fleet_for(asked, progress)
+        answer = fleet_for(asked, progress)
     words = ["capplan", "report", str(scenario), *(["--offline"] if offline else [])]
-    words += (["--format", form] if form else []) + (["-o", str(output)] if output else [])
+    words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
     source = model_source(asked.scenario.model, asked.scenario.revision)
-    return show_review(review_of(findings(asked, found, shlex.join(words), source)), chosen, output)
+    return show_review(review_of(findings(asked, answer, shlex.join(words), source)), page)

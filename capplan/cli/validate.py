@@ -5,42 +5,46 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Calibration, Form, Output, one_of
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
+from capplan.cli.kinds import one_of
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[FILE]...", help="CSV files of measured results; default: the built-in points."),
+]
+Kind = Annotated[
+    str | None,
+    one_of(
+        "--kind",
+        ("serving", "memory", "kernel"),
+        metavar="KIND",
+        help="serving, memory or kernel; default: inferred from the columns.",
+    ),
+]
+Predictions = Annotated[
+    Path | None,
+    typer.Option("--predictions", metavar="OUT.csv", help="Write one line per measured value here."),
+]
 
 
+@grouped
 def command(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[FILE]...", help="CSV files of measured results; default: the built-in points."
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            parser=one_of("--kind", "kind", ("serving", "memory", "kernel")),
-            metavar="KIND",
-            help="serving, memory or kernel; default: told by the columns.",
-        ),
-    ] = None,
-    predictions: Annotated[
-        Path | None,
-        typer.Option("--predictions", metavar="OUT.csv", help="Write one line per measured value here."),
-    ] = None,
-    calibration: Calibration = None,
-    form: Form = None,
-    output: Output = None,
+    *,
+    files: Files = None,
+    kind: Kind = None,
+    predictions: Predictions = None,
+    calibration: o.Calibration = None,
+    to: o.Output,
 ) -> int:
     """Predict measured results with the code that every command uses, and score the predictions."""
     from capplan.questions.validation import BUILT_IN_POINTS, validation
     from capplan.readers.catalogue.intervals import shipped_intervals
-    from capplan.report.progress import row_progress
-    from capplan.report.show import show, write_whole
-    from capplan.report.validate_answer import predictions_csv, validate_answer
+    from capplan.report.answers.validate import predictions_csv, validate_answer
+    from capplan.report.show import row_progress, show, write_whole
 
     with row_progress("rows") as progress:
-        found = validation(
+        checked = validation(
             files or [BUILT_IN_POINTS],
             kind=kind,
             calibration=calibration,
@@ -48,5 +52,5 @@ def command(
             progress=progress,
         )
     if predictions:
-        write_whole(predictions, predictions_csv(found.predictions))
-    return show(validate_answer(found), form, output)
+        write_whole(predictions, predictions_csv(checked.predictions))
+    return show(validate_answer(checked), to)

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
-from capplan.cli.options import Form, Picture, measure
+from capplan.cli import options as o
+from capplan.cli.groups import Group, grouped
+from capplan.cli.kinds import measure
+from capplan.questions.flags import OutputFlags
 
 Files = Annotated[
     list[Path],
@@ -14,44 +17,42 @@ Files = Annotated[
         help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios."),
+Interval = Annotated[
+    float | None,
+    measure("--interval", help="Between two scrapes of Prometheus, such as '5 min'."),
 ]
 Lognormal = Annotated[
     bool, typer.Option("--lognormal", help="Write lengths as the fitted lognormal instead of quantiles.")
 ]
-Interval = Annotated[
-    float | None,
-    typer.Option(
-        "--interval",
-        parser=measure("--interval", "SECONDS"),
-        metavar="TIME",
-        help="Between two scrapes of Prometheus, such as '5 min'.",
-    ),
-]
+_FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
+Output = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 
 
+@grouped
 def command(
+    context: typer.Context,
+    *,
     files: Files,
     interval: Interval = None,
     lognormal: Lognormal = False,
-    picture: Picture = None,
-    form: Form = None,
-    output: Output = None,
+    picture: o.Picture = None,
+    to: Output,
 ) -> int:
     """Read a trace, a request log or Prometheus text, and write it as a workload for scenarios."""
     from capplan.questions.workload_file import is_workload, workload_text
     from capplan.readers.traces.read import workload_of
+    from capplan.report.answers.workload import workload_answer
     from capplan.report.picture import workload_picture
     from capplan.report.show import show, write_whole
-    from capplan.report.workload_answer import workload_answer
 
-    found = workload_of(files, interval_s=interval)
-    as_workload = output is not None and is_workload(output.name)
-    if output is not None and as_workload:
-        write_whole(output, workload_text(found, lognormal=lognormal))
+    summary = workload_of(files, interval_s=interval)
+    written = to.file if to.file and is_workload(to.file.name) else None
+    if not written:
+        why = "belongs to a workload that is written, such as -o workload.yaml"
+        o.refuse_unread(context, ("lognormal",), why)
+    if written:
+        write_whole(written, workload_text(summary, lognormal=lognormal))
     if picture:
-        workload_picture(picture, found)
-    answer = workload_answer(found, str(output) if as_workload else None)
-    return show(answer, form, None if as_workload else output)
+        workload_picture(picture, summary)
+    answer = workload_answer(summary, str(written) if written else None)
+    return show(answer, OutputFlags(to.form) if written else to)

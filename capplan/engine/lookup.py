@@ -3,12 +3,13 @@
 import re
 from dataclasses import replace
 
+from capplan.assumption import Assumption
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
 from capplan.engine.trtllm import TRTLLM
 from capplan.engine.vllm import VLLM
-from capplan.errors import InputError, unknown
+from capplan.errors import Reason, Refusal, unknown
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
 """Profiles of each engine, oldest first."""
@@ -64,10 +65,10 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     name = _ALIASES.get(name, name)
     if name not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    found = _versioned(name, version)
+    versioned = _versioned(name, version)
     asked = version_key(version) if version else None
-    host = host_of(name, asked or version_key(found.version) or (0, 0, 0))
-    return replace(found, host=replace(host, stream_s=0.0))
+    host = host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
+    return replace(versioned, host=replace(host, stream_s=0.0))
 
 
 def embedded(engine: EngineProfile) -> EngineProfile:
@@ -119,21 +120,25 @@ def _versioned(name: str, version: str | None) -> EngineProfile:
     known = ENGINES[name]
     newest = known[-1]
     if version is None:
-        sentence = f"{name} {newest.version}, the newest version known (replace with --engine-version)"
-        return replace(newest, assumptions=(sentence,))
+        return _assuming(newest, f"{name} {newest.version}, the newest version known")
     key = version_key(version)
     if key is None:
-        sentence = f"{name} version {version!r} is not known: taken as {newest.version} (replace with --engine-version)"
-        return replace(newest, asked_version=version, assumptions=(sentence,))
+        what = f"{name} version {version!r} is not known: taken as {newest.version}"
+        return replace(_assuming(newest, what), asked_version=version)
     older = [entry for entry in known if (version_key(entry.version) or (0, 0, 0)) <= key]
     if not older:
-        sentence = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
-        return replace(known[0], asked_version=version, assumptions=(sentence,))
-    found = replace(older[-1], asked_version=version)
+        what = f"{name} {version} is older than the oldest known version: taken as {known[0].version}"
+        return replace(_assuming(known[0], what), asked_version=version)
+    nearest = replace(older[-1], asked_version=version)
     if key > (version_key(newest.version) or key):
-        sentence = f"{name} {version} is newer than the newest version known: taken as {newest.version}"
-        return replace(found, assumptions=(sentence,))
-    return found
+        return _assuming(
+            nearest, f"{name} {version} is newer than the newest version known: taken as {newest.version}"
+        )
+    return nearest
+
+
+def _assuming(engine: EngineProfile, what: str) -> EngineProfile:
+    return replace(engine, assumptions=(Assumption(what, "--engine-version", "engine_version"),))
 
 
 def tier(
@@ -217,6 +222,7 @@ def scheduling(
         max_num_batched_tokens=budget,
         chunked=chunked,
         block_tokens=engine.block_tokens,
+        reserved_output_fraction=engine.reserved_output_fraction,
         hold_steps=engine.hold_steps,
         hold_tokens=int(engine.hold_share * budget),
         hold_prompts=engine.hold_prompts,
@@ -294,7 +300,7 @@ def graph_max_sequences(
 
 def unsupported_reason(
     engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
-) -> str | None:
+) -> Reason | None:
     """Return why an engine cannot run dtypes on a device, or None where it can.
 
     Parameters
@@ -306,42 +312,19 @@ def unsupported_reason(
 
     Returns
     -------
-    a sentence, or None
+    the dtype at fault in words, or None
 
     Examples
     --------
-    >>> unsupported_reason(profile("trtllm"), "ampere", weight_dtype="fp8")
+    >>> unsupported_reason(profile("trtllm"), "ampere", weight_dtype="fp8").words
     'trtllm does not run fp8 weights on ampere'
     >>> unsupported_reason(profile("vllm"), "hopper", "fp8", "fp8") is None
     True
     """
-    for what, dtype, table in (
-        ("weights", weight_dtype, engine.weight_dtypes),
-        ("KV cache", kv_dtype, engine.kv_dtypes),
+    for code, what, dtype, table in (
+        (Refusal.WEIGHT_DTYPE, "weights", weight_dtype, engine.weight_dtypes),
+        (Refusal.KV_DTYPE, "KV cache", kv_dtype, engine.kv_dtypes),
     ):
         if dtype is not None and dtype not in table.get(architecture.lower(), table["*"]):
-            return f"{engine.engine} does not run {dtype} {what} on {architecture}"
+            return Reason(code, f"{engine.engine} does not run {dtype} {what} on {architecture}")
     return None
-
-
-def refuse_unsupported(
-    engine: EngineProfile, architecture: str, weight_dtype: str | None = None, kv_dtype: str | None = None
-) -> None:
-    """Raise the error for dtypes that an engine cannot run on a device.
-
-    Parameters
-    ----------
-    engine : the profile
-    architecture : of the device
-    weight_dtype : name of a weight dtype; None is not checked
-    kv_dtype : name of a cache dtype; None is not checked
-
-    Examples
-    --------
-    >>> refuse_unsupported(profile("vllm"), "hopper", "fp8", "fp8")
-    """
-    reason = unsupported_reason(engine, architecture, weight_dtype, kv_dtype)
-    if reason:
-        table = engine.kv_dtypes if "KV" in reason else engine.weight_dtypes
-        allowed = ", ".join(sorted(table.get(architecture.lower(), table["*"]))) or "none"
-        raise InputError(f"{reason}\n  allowed: {allowed}\n  change the dtype, the engine or the hardware")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
@@ -24,6 +25,8 @@ class Scheduling:
     chunked: bool = True
     """A prompt may be cut to fill the budget; otherwise it waits until it fits whole."""
     block_tokens: int = 16
+    reserved_output_fraction: float = 0.0
+    """Share of its output for which a request must find blocks before it is admitted: 0 preempts instead, 1 never evicts."""
     hold_steps: int = 0
     """New prompts wait so many steps of the running batch for company (TensorRT-LLM: batch_wait_timeout_iters) ..."""
     hold_tokens: int = 0
@@ -102,13 +105,13 @@ class EngineProfile:
     """Cache dtypes that run, by device architecture."""
     host: HostOverhead = HostOverhead()
     """From `host_times`, by version; `lookup.profile` fills it in."""
-    prefix_caching: bool = True
-    async_scheduling: bool = False
     """The host prepares a step while the device runs the one before."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
     long_chunked_tokens: int | None = None
     """Prompts are cut after all where the maximum context is above this (vLLM V0)."""
+    reserved_output_fraction: float = 0.0
+    """As in Scheduling."""
     hold_steps: int = 0
     """As in Scheduling."""
     hold_share: float = 0.0
@@ -128,5 +131,5 @@ class EngineProfile:
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
     """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
     asked_version: str | None = None
-    assumptions: tuple[str, ...] = field(default=())
-    """What was assumed to choose this profile, in sentences."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What was assumed to choose this profile."""

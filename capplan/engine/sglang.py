@@ -48,11 +48,11 @@ _BASE = EngineProfile(
     policy="prefill_first",
     chunked=True,
     block_tokens=1,
+    reserved_output_fraction=0.4,  # new_token_ratio falls from 0.7 to 0.1 while requests run
     tiers=_TIERS,
     memory=_MEMORY,
     weight_dtypes=CUDA_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
-    async_scheduling=True,
 )
 
 SGLANG: tuple[EngineProfile, ...] = (

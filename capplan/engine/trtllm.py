@@ -40,11 +40,11 @@ _BASE = EngineProfile(
     policy="mixed",
     chunked=False,
     block_tokens=64,
+    reserved_output_fraction=1.0,  # GUARANTEED_NO_EVICT, the default capacity scheduler policy
     tiers=(Tier(0.0, 2048, 8192, 8192, graph_max_sequences=128, wide_graph_max_sequences=128),),
     memory=_MEMORY,
     weight_dtypes=TRTLLM_WEIGHT_DTYPES,
     kv_dtypes=TRTLLM_KV_DTYPES,
-    prefix_caching=False,
     window_kernels=False,
     fuses_quantise=True,
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
@@ -56,8 +56,6 @@ _V1 = replace(
     version="1.0.0",
     window_kernels=True,
     block_tokens=32,
-    prefix_caching=True,
-    async_scheduling=True,
 )
 
 TRTLLM: tuple[EngineProfile, ...] = (

@@ -71,7 +71,6 @@ _V0 = EngineProfile(
     memory=_V0_MEMORY,
     weight_dtypes=CUDA_WEIGHT_DTYPES,
     kv_dtypes=CUDA_KV_DTYPES,
-    prefix_caching=False,
     long_chunked_tokens=32768,
     expert_kernels={"hopper": "marlin"},
 )
@@ -82,7 +81,6 @@ _V1 = replace(
     chunked=True,
     tiers=(replace(_SMALL, max_num_seqs=1024),),
     memory=_V1_MEMORY,
-    prefix_caching=True,
     doubles_graph_sequences=True,
     long_chunked_tokens=None,
 )
@@ -96,7 +94,7 @@ VLLM: tuple[EngineProfile, ...] = (
     replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),
     replace(_V1, version="0.12.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY, expert_kernels={}),
     *(
-        replace(_V1, version=version, tiers=tiers, memory=memory, async_scheduling=True, expert_kernels={})
+        replace(_V1, version=version, tiers=tiers, memory=memory, expert_kernels={})
         for version, tiers, memory in (
             ("0.14.0", (_LARGE, _SMALL), _GROUPED_MEMORY),
             ("0.17.0", (_LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),

@@ -46,9 +46,13 @@ class Config:
         """Return whether one of the keys is there and not null."""
         return self.found(*keys)[1] is not None
 
+    def where(self, key: str = "") -> str:
+        """Return the place of a key, or of this section, as an error names it."""
+        return f"{self.place}: {self.section_path}{key}".rstrip(".: ")
+
     def error(self, key: str, problem: str, allowed: str = "") -> InputError:
         """Return the error for one key of this file."""
-        first = f"{self.place}: {self.section_path}{key}: {problem}"
+        first = f"{self.where(key)}: {problem}"
         return InputError(f"{first}\n  {allowed}" if allowed else first)
 
     def missing(self, *keys: str) -> InputError:
@@ -63,12 +67,12 @@ class Config:
         allowed = f"allowed: a whole number from {least} to {most}"
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, f"{value!r} is not a number", allowed)
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise self.error(key, f"{value!r} is not a finite number", allowed)
         if value != int(value):
             raise self.error(key, f"{value!r} is not a whole number", allowed)
         if not least <= value <= most:
-            raise self.error(key, f"{value!r} is out of range", allowed)
+            raise self.error(key, f"{_short(value)} is out of range", allowed)
         return int(value)
 
     def optional(self, *keys: str, least: int = 1, most: int = LARGEST_DIMENSION) -> int | None:
@@ -178,6 +182,13 @@ class Config:
             raise self.error(key, f"{_short(value)} is not an object")
         path = f"{self.section_path}{key}."
         return Config(value, self.place, path, self.keys_used, self.notes)
+
+    def needed_section(self, *keys: str) -> "Config":
+        """Return a nested object without which the network is not known."""
+        section = self.section(*keys)
+        if section is None:
+            raise self.missing(*keys)
+        return section
 
     def divisible(self, name: str, number: int, divisor_name: str, divisor: int) -> int:
         """Return number / divisor, which has to be whole."""

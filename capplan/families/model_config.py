@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.families.config import Config
-from capplan.families.registry import families, family, refused
+from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Network
 
 
@@ -78,7 +78,7 @@ def _model_type(config: Config) -> str:
 
 
 def _unknown(config: Config, model_type: str) -> InputError:
-    reason = refused().get(model_type.lower())
+    reason = REFUSED.get(model_type.lower())
     if reason:
         return config.error("model_type", f"{model_type!r} is {reason}", _modelled())
     near = get_close_matches(model_type.lower(), families(), n=3, cutoff=0.6)

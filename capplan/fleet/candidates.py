@@ -7,15 +7,9 @@ from itertools import product
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
-from capplan.model.network import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Network,
-    StateSpace,
-)
+from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 
 
@@ -53,62 +47,70 @@ class Ranges:
     weight_formats: Sequence[str] = ()
     kv_formats: Sequence[str] = ()
     max_devices_per_replica: int | None = None
+    expert_parallel: Sequence[int] | None = None
+    """None: all ranks of a stage as one group, or one group for each rank."""
+    data_parallel: Sequence[int] | None = None
+    """None: one attention group, or in a model with experts one for each rank. With a list every degree is tried
+    with every degree of `tensor_parallel`, which then is the number of ranks of one attention group."""
 
 
-Rejections = Counter[tuple[str, str]]
+Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
-def head_reason(network: Network, tensor_parallel: int) -> str | None:
+def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
 
     Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
     an output matrix must stay whole.
     """
-    for mixer in {mixer for layer in network.layers for mixer in layer.mixers}:
-        if isinstance(mixer, Attention | LatentAttention | CompressedAttention):
-            heads = mixer.query_heads
-        elif isinstance(mixer, LinearAttention):
-            heads = mixer.value_heads
-        elif isinstance(mixer, StateSpace):
-            heads = mixer.heads if mixer.version == 2 else mixer.inner_size
-        else:
-            heads = mixer.channels
-        if heads % tensor_parallel:
-            return f"{heads} heads do not divide over tensor-parallel {tensor_parallel}"
-        if isinstance(mixer, CompressedAttention) and mixer.output_groups % tensor_parallel:
-            return (
-                f"{mixer.output_groups} groups of heads do not divide over tensor-parallel {tensor_parallel}"
-            )
-        if (
-            isinstance(mixer, Attention)
-            and mixer.kv_heads % tensor_parallel
-            and tensor_parallel % mixer.kv_heads
-        ):
-            return f"{mixer.kv_heads} KV heads neither divide nor replicate over tensor-parallel {tensor_parallel}"
+    divided = (
+        part
+        for layer, _ in layer_counts(network)
+        for mixer in layer.mixers
+        for part in mixer.description.heads
+    )
+    for heads in dict.fromkeys(divided):
+        if heads.count % tensor_parallel == 0:
+            continue
+        over = f"over tensor-parallel {tensor_parallel}"
+        if not heads.replicable:
+            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} do not divide {over}")
+        if tensor_parallel % heads.count:
+            return Reason(Refusal.HEADS, f"{heads.count} {heads.name} neither divide nor replicate {over}")
     return None
 
 
-def expert_reason(network: Network, sharding: Sharding) -> str | None:
+def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
     """Return why the experts cannot be spread that way, or None where they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
-    for experts in {layer.experts for layer in network.layers if layer.experts}:
+    routed = {layer.experts for layer in network.layers if layer.experts}
+    if groups > 1 and not routed:
+        return Reason(Refusal.EXPERTS, f"expert-parallel {groups} on a model without experts")
+    if ranks % groups:
+        words = f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
+        return Reason(Refusal.EXPERTS, words)
+    for experts in routed:
         if experts.experts % groups:
-            return f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            words = f"{experts.experts} experts do not divide over expert-parallel {groups}"
+            return Reason(Refusal.EXPERTS, words)
         if experts.intermediate_size % (ranks // groups):
-            return f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            words = f"expert width {experts.intermediate_size} does not divide over {ranks // groups} ranks"
+            return Reason(Refusal.EXPERTS, words)
     return None
 
 
-def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> str | None:
+def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
     """Return why a layout cannot run, or None where it can (memory is judged elsewhere)."""
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
     reach = max(device.link_domain_devices, device.node_devices)
     if tensor * data > reach:
-        return f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        words = f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
-        return f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        words = f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        return Reason(Refusal.LAYERS, words)
     dtype = layout.weight_format
     return (
         head_reason(network, tensor)
@@ -120,13 +122,23 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> s
 
 
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
-    """Return the parallelisms to try: expert and attention data parallelism only where there are experts."""
+    """Return the parallelisms to try.
+
+    Where no list asks for them, expert and attention data parallelism are tried only in models with experts, over all
+    ranks of a stage. Degrees that are asked for are all tried: `layout_reason` says which of them cannot be.
+    """
     has_experts = any(layer.experts for layer in network.layers)
-    for tensor, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
-        yield Sharding(float(tensor), float(pipeline))
-        if has_experts and tensor > 1:
-            yield Sharding(float(tensor), float(pipeline), float(tensor))
-            yield Sharding(1.0, float(pipeline), float(tensor), float(tensor))
+    tried: dict[Sharding, None] = {}
+    for degree, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
+        groups = [(degree, 1), (1, degree)] if has_experts else [(degree, 1)]
+        if ranges.data_parallel is not None:
+            groups = [(degree, data) for data in ranges.data_parallel]
+        for tensor, data in groups:
+            every = tensor * data if has_experts else 1
+            experts = ranges.expert_parallel or ((1, every) if data == 1 else (every,))
+            for expert in experts:
+                tried[Sharding(float(tensor), float(pipeline), float(expert), float(data))] = None
+    return tried
 
 
 def layouts(
@@ -140,7 +152,7 @@ def layouts(
         layout = Layout(device, sharding, weight, kv)
         most = ranges.max_devices_per_replica
         reason = (
-            f"over {most} devices in one replica"
+            Reason(Refusal.REPLICA_SIZE, f"over {most} devices in one replica")
             if most is not None and layout.devices > most
             else layout_reason(network, layout, profile)
         )

@@ -6,10 +6,11 @@ from math import inf
 
 import numpy as np
 
+from capplan.errors import Reason, Refusal
 from capplan.fleet.finalists import confirmed_plan, replicas_needed
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.search import Found, Question, SearchResult, search
+from capplan.fleet.search import Question, SearchResult, SizedLayout, search
 
 FINALISTS = 12
 """Plans that are shown, each confirmed by simulation."""
@@ -17,23 +18,31 @@ FINALISTS = 12
 MOST_SIMULATED = 24
 """Layouts that are simulated at most."""
 
+_SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
+
 
 def expected_cost(
-    found: Found, question: Question, headroom_fraction: float, spare_replicas: int, price: ChosenPrice | None
+    candidate: SizedLayout,
+    question: Question,
+    headroom_fraction: float,
+    spare_replicas: int,
+    price: ChosenPrice | None,
 ) -> float:
     """Return dollars per hour of a layout before it is simulated; devices count where there is no price."""
-    total = float(question.demand.request_rate_per_s(np.asarray(found.response_s)))
-    replicas = replicas_needed(total, found.request_rate_limit, headroom_fraction) + spare_replicas
-    devices = replicas * found.layout.devices
-    return devices * price.usd_per_hour if price else 1e6 + devices
+    total = float(question.demand.request_rate_per_s(np.asarray(candidate.response_s)))
+    replicas = replicas_needed(total, candidate.request_rate_limit, headroom_fraction) + spare_replicas
+    devices = replicas * candidate.layout.devices
+    return devices * price.total_usd_per_hour if price else 1e6 + devices
 
 
-def in_turn(result: SearchResult, cost: Callable[[Found], float]) -> list[Found]:
+def round_robin_by_device(result: SearchResult, cost: Callable[[SizedLayout], float]) -> list[SizedLayout]:
     """Return the layouts in the order in which they are simulated: each device's cheapest, then its next, and so on."""
-    by_device: dict[str, list[Found]] = {}
-    for found in sorted(result.found, key=cost):
-        by_device.setdefault(found.layout.device.name, []).append(found)
-    return [found for turn in zip_longest(*by_device.values()) for found in turn if found is not None]
+    by_device: dict[str, list[SizedLayout]] = {}
+    for candidate in sorted(result.found, key=cost):
+        by_device.setdefault(candidate.layout.device.name, []).append(candidate)
+    return [
+        candidate for turn in zip_longest(*by_device.values()) for candidate in turn if candidate is not None
+    ]
 
 
 def cheapest_fleet(
@@ -48,13 +57,13 @@ def cheapest_fleet(
     """Return the plans that serve the scenario, cheapest first, and what was rejected and why."""
     result = search(question)
 
-    def cost(found: Found) -> float:
-        price = prices.get(found.layout.device.name)
-        return expected_cost(found, question, headroom_fraction, spare_replicas, price)
+    def cost(candidate: SizedLayout) -> float:
+        price = prices.get(candidate.layout.device.name)
+        return expected_cost(candidate, question, headroom_fraction, spare_replicas, price)
 
     plans: list[FleetPlan] = []
     rejected = dict(result.rejected)
-    waiting = in_turn(result, cost)[:MOST_SIMULATED]
+    waiting = round_robin_by_device(result, cost)[:MOST_SIMULATED]
     for done, found in enumerate(waiting):
         if len(plans) >= FINALISTS:
             break
@@ -63,10 +72,10 @@ def cheapest_fleet(
         )
         name = found.layout.device.name
         if plan is None:
-            key = (name, "misses a target when simulated with the scenario's own lengths")
+            key = (name, _SIMULATED)
             rejected[key] = rejected.get(key, 0) + 1
         elif max_devices is not None and plan.gpus > max_devices:
-            key = (name, f"needs more than the {max_devices} devices allowed")
+            key = (name, Reason(Refusal.FLEET_SIZE, f"needs more than the {max_devices} devices allowed"))
             rejected[key] = rejected.get(key, 0) + 1
         else:
             plans.append(plan)
@@ -84,7 +93,7 @@ def cheapest_fleet(
     relaxations = sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)
     return FleetAnswer(
         tuple(plans),
-        tuple(Rejection(hardware, reason, count) for (hardware, reason), count in rows),
+        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows),
         result.evaluated,
         tuple(relaxations[:3]) if not plans else (),
     )

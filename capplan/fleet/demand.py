@@ -101,7 +101,7 @@ def demand_of(scenario: Scenario) -> Demand:
     return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
 
 
-def dealt_cv(arrival_cv: Number, replicas: Number) -> Number:
+def replica_arrival_cv(arrival_cv: Number, replicas: Number) -> Number:
     """Return the variation of the times between arrivals at one of several replicas that requests are dealt out to.
 
         c_n = max(c / sqrt(n), min(c, 1))
@@ -123,7 +123,7 @@ def dealt_cv(arrival_cv: Number, replicas: Number) -> Number:
 
     Examples
     --------
-    >>> dealt_cv(4.0, 4.0), dealt_cv(1.0, 4.0), dealt_cv(0.5, 4.0)
+    >>> replica_arrival_cv(4.0, 4.0), replica_arrival_cv(1.0, 4.0), replica_arrival_cv(0.5, 4.0)
     (np.float64(2.0), np.float64(1.0), np.float64(0.5))
 
     References
@@ -147,18 +147,18 @@ def sampled_requests(
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
     for index, item in enumerate(demand.classes):
-        own = np.flatnonzero(chosen == index)
-        inputs[own] = np.minimum(item.input_tokens.sample(own.size, random), longest - 2)
-        outputs[own] = np.minimum(item.output_tokens.sample(own.size, random), longest - 1 - inputs[own])
+        rows = np.flatnonzero(chosen == index)
+        inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
+        outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
         if item.reuse is not None:
             share = demand.hit_fractions[index] / CACHED_SHARE if demand.hit_fractions else 0.0
-            hit = random.random(own.size) < share
-            shared = np.minimum((CACHED_SHARE * inputs[own]).astype(np.int64), inputs[own] - 1)
+            hit = random.random(rows.size) < share
+            shared = np.minimum((CACHED_SHARE * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
-            hit = random.random(own.size) < item.prefix_hit_fraction
-            shared = np.minimum(int(item.shared_prefix_tokens), inputs[own] - 1)
-        cached[own] = np.where(hit, shared, 0)
+            hit = random.random(rows.size) < item.prefix_hit_fraction
+            shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
+        cached[rows] = np.where(hit, shared, 0)
     replicas = float(shares.sum()) / rate_per_s if dealt else 1.0
-    shape = 1.0 / float(dealt_cv(demand.classes[int(shares.argmax())].arrival_cv, replicas)) ** 2
+    shape = 1.0 / float(replica_arrival_cv(demand.classes[int(shares.argmax())].arrival_cv, replicas)) ** 2
     gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)
     return Requests(inputs, np.maximum(outputs, 1), np.cumsum(gaps), cached, chosen.astype(np.int64))

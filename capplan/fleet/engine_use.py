@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,16 +15,15 @@ from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequen
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION
 from capplan.replica.replica import Replica
-from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.rounds import speculating_replica
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.requests import Requests
+from capplan.serving.terms import EngineSetup
 
 Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first"]
-SCHEDULERS: tuple[Scheduler, ...] = ("static", "dynamic", "continuous", "chunked", "prefill-first")
 
 
 BATCH_TIMEOUT_S = 0.1
@@ -68,22 +67,8 @@ class Engines:
     """Equal engines, ready to be simulated."""
 
     replica: Replica
-    caching: PrefixCaching | None = None
-    tokens_per_step: float = 1.0
-    query_tokens: int = 1
-    batch_timeout_s: float = inf
+    setup: EngineSetup
     assumptions: tuple[Assumption, ...] = ()
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Return what a simulation of any number of them is told."""
-        engine = self.replica.spec.profile.engine
-        return {
-            "tokens_per_step": self.tokens_per_step,
-            "query_tokens": self.query_tokens,
-            "reserved_output_fraction": RESERVED_OUTPUT_FRACTION.get(engine, 0.0),
-            "caching": self.caching,
-        }
 
 
 def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: float) -> Engines:
@@ -136,7 +121,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
     tokens, query = 1.0, 1
     if use.drafting is not None:
         drafting = use.drafting
-        rounds = replica_in_rounds(
+        rounds = speculating_replica(
             replica,
             drafting.draft,
             drafting.acceptance_fraction,
@@ -151,17 +136,17 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
                 "--acceptance, --draft-tokens",
             )
         )
-    return Engines(
-        replica,
-        PrefixCaching(id_tokens, tiers) if whole and not static else None,
-        tokens,
-        query,
-        _timeout_s(use, stated),
-        tuple(stated),
+    setup = replace(
+        replica.engine,
+        caching=PrefixCaching(id_tokens, tiers) if whole and not static else None,
+        tokens_per_step=tokens,
+        query_tokens=query,
+        batch_timeout_s=_timeout_s(use, stated),
     )
+    return Engines(replica, setup, tuple(stated))
 
 
-def with_own_blocks(requests: Requests, block_tokens: int) -> Requests:
+def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:
     """Return requests whose blocks have names, each its own: all that a cache can find is what a request had itself.
 
     Those that are said to find a prefix keep that instead.
@@ -186,7 +171,7 @@ def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
 
 def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
     """Return another scheduler with the engine's limits; where prompts are not cut, the longest one must go into a step."""
-    own = replica.scheduling
+    scheduling = replica.scheduling
     policies: dict[Scheduler, Policy] = {
         "static": "static",
         "dynamic": "static",
@@ -194,7 +179,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
     }
     policy = policies.get(scheduler, "mixed")
     chunked = scheduler == "chunked"
-    budget = own.max_num_batched_tokens
+    budget = scheduling.max_num_batched_tokens
     longest = served_context_tokens(replica.spec)
     if not chunked and budget < longest:
         budget = longest
@@ -204,7 +189,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
                 "--scheduling",
             )
         )
-    return replace(own, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
+    return replace(scheduling, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
 
 
 def links_of(device: Device) -> dict[str, float | None]:
@@ -238,8 +223,8 @@ def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens
         a tier whose bandwidth nobody knows
     """
     spec = replica.spec
-    found = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
-    return OffloadTier(int(found.tokens / id_tokens), found.load_s_per_token * id_tokens, size.name)
+    tier = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
+    return OffloadTier(int(tier.tokens / id_tokens), tier.load_s_per_token * id_tokens, size.name)
 
 
 def tier_in_tokens(

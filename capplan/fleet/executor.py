@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.fleet.sweep import Point, Row, Runner, load_of, swept, swept_point
+from capplan.fleet.sweep import Point, Row, Runner, load_of, point_result, swept
 
 Progress = Callable[[int, int], None] | None
 
@@ -113,9 +113,9 @@ def runner(pool: Executor | None, file: PointFile, progress: Progress = None) ->
 def _worked_out(pool: Executor | None, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
     if pool is None:
         for point in points:
-            yield point, swept_point(point)
+            yield point, point_result(point)
         return
-    futures: dict[Future[Any], Point] = {pool.submit(swept_point, point): point for point in points}
+    futures: dict[Future[Any], Point] = {pool.submit(point_result, point): point for point in points}
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -133,5 +133,5 @@ def finished_points(
     except KeyboardInterrupt:
         order = {point.contender.name: place for place, point in enumerate(points)}
         names = {row["plan"] for row in file.rows.values()} & order.keys()
-        own = [row for row in file.rows.values() if row["plan"] in names]
-        return sorted(own, key=lambda row: (order[row["plan"]], load_of(row))), True
+        rows = [row for row in file.rows.values() if row["plan"] in names]
+        return sorted(rows, key=lambda row: (order[row["plan"]], load_of(row))), True

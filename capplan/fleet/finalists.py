@@ -8,16 +8,14 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.intervals import Interval, Intervals
-from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice, usd_per_million_tokens, usd_per_month
 from capplan.fleet.probability import needed_ratio, within_probability
-from capplan.fleet.search import Found, Question
-from capplan.replica.estimate import RESERVED_OUTPUT_FRACTION, bottleneck_of, breakdown_of
+from capplan.fleet.search import Question, SizedLayout, spec_of_layout
+from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
@@ -77,31 +75,7 @@ def replicas_needed(rate_per_s: float, limit_per_s: float, headroom_fraction: fl
     return max(1, ceil(rate_per_s / (limit_per_s * (1.0 - headroom_fraction)) - 1e-9))
 
 
-def spec_of(found: Found, question: Question) -> ReplicaSpec:
-    """Return the replica of a layout that the search found."""
-    return spec_of_layout(found.layout, found.weight_dtype, question)
-
-
-def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica of a layout with the weights in one of the question's dtypes."""
-    return ReplicaSpec(
-        network=question.networks[weight_dtype],
-        device=layout.device,
-        efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
-        sharding=layout.sharding,
-        kv_format=layout.kv_format,
-        max_model_len=question.max_model_len,
-        max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
-        gpu_memory_utilization=question.gpu_memory_utilization,
-        typical_context_tokens=int(
-            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
-        ),
-    )
-
-
-def after_loads(replica: Replica, demand: Demand) -> Replica:
+def with_load_time(replica: Replica, demand: Demand) -> Replica:
     """Return a replica whose requests wait for their blocks from offload tiers, each for the mean time."""
     table = replica.table
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
@@ -109,13 +83,8 @@ def after_loads(replica: Replica, demand: Demand) -> Replica:
 
 def simulated(replica: Replica, clock: StepClock, demand: Demand, rate_per_s: float, longest: int) -> Outcome:
     """Return what the replica does with the scenario's traffic at a rate."""
-    return simulate(
-        sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest, dealt=True),
-        clock,
-        replica.scheduling,
-        replica.kv_blocks,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-    )
+    requests = sampled_requests(demand, rate_per_s, SIMULATED_REQUESTS, SEED, longest, dealt=True)
+    return simulate(requests, replace(replica.engine, table=clock))
 
 
 def latencies_of(outcome: Outcome, rate_per_s: float) -> Latencies:
@@ -169,7 +138,7 @@ def confirmed_rate(replica: Replica, clock: StepClock, question: Question, rate_
 
 
 def confirmed_plan(
-    found: Found,
+    candidate: SizedLayout,
     question: Question,
     *,
     headroom_fraction: float,
@@ -177,13 +146,15 @@ def confirmed_plan(
     prices: Mapping[str, ChosenPrice | None],
 ) -> FleetPlan | None:
     """Return the plan with its latencies simulated at peak, or None where simulation cannot hold the targets."""
-    question = replace(question, demand=found.demand)
-    replica = after_loads(replica_of(spec_of(found, question)), question.demand)
+    question = replace(question, demand=candidate.demand)
+    replica = with_load_time(
+        replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question)), question.demand
+    )
     clock = StepClock(replica.table)
-    limit = confirmed_rate(replica, clock, question, found.request_rate_limit)
+    limit = confirmed_rate(replica, clock, question, candidate.request_rate_limit)
     if limit <= 0:
         return None
-    response = found.response_s
+    response = candidate.response_s
     for _ in range(3):
         total = float(question.demand.request_rate_per_s(np.asarray(response)))
         busy = replicas_needed(total, limit, headroom_fraction)
@@ -194,11 +165,11 @@ def confirmed_plan(
         if isfinite(latencies.e2e_s.mean) and abs(latencies.e2e_s.mean - response) < 0.02 * response:
             break
         response = latencies.e2e_s.mean
-    return _priced(found, question, replica, limit, busy, spare_replicas, rate, latencies, prices)
+    return _priced(candidate, question, replica, limit, busy, spare_replicas, rate, latencies, prices)
 
 
 def _priced(
-    found: Found,
+    candidate: SizedLayout,
     question: Question,
     replica: Replica,
     limit: float,
@@ -211,13 +182,13 @@ def _priced(
     lengths = question.demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=rate)
     rows = breakdown_of(replica, load, latencies.in_replica)
-    price = prices.get(found.layout.device.name)
+    price = prices.get(candidate.layout.device.name)
     replicas = busy + spares
-    devices = replicas * found.layout.devices
-    hourly = price.usd_per_hour * devices if price else None
+    devices = replicas * candidate.layout.devices
+    hourly = price.total_usd_per_hour * devices if price else None
     output_rate = rate * busy * float(lengths.output_tokens)
     total_rate = output_rate + rate * busy * float(lengths.input_tokens)
-    tdp = found.layout.device.tdp_w
+    tdp = candidate.layout.device.tdp_w
     chances = [
         within_probability(
             target_value(latencies, target),
@@ -227,8 +198,8 @@ def _priced(
         for target in question.slo.targets
     ]
     return FleetPlan(
-        layout=found.layout,
-        weight_dtype=found.weight_dtype,
+        layout=candidate.layout,
+        weight_dtype=candidate.weight_dtype,
         replicas=replicas,
         spare_replicas=spares,
         concurrency_per_replica=latencies.in_replica,
@@ -248,8 +219,8 @@ def _priced(
         else None,
         watts=tdp * devices if tdp else None,
         bottleneck=bottleneck_of(rows, load.output_tokens, latencies.in_replica),
-        label=found.label,
-        kv_cache_tokens=found.kv_cache_tokens,
+        label=candidate.label,
+        kv_cache_tokens=candidate.kv_cache_tokens,
         checked="simulated",
         price=price,
     )

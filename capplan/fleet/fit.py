@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from capplan.fleet.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
 from capplan.memory.plan import MemoryPlan
@@ -143,7 +141,7 @@ def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> Change | No
 
 
 def _change(flags: str, spec: ReplicaSpec) -> Change:
-    return Change(flags, spec.devices, float(np.asarray(memory_of(spec).max_concurrency)))
+    return Change(flags, spec.devices, float(memory_of(spec).max_concurrency))
 
 
 def _is_legal(spec: ReplicaSpec) -> bool:
@@ -165,10 +163,10 @@ def _largest_dtype(spec: ReplicaSpec) -> str:
 
 
 def _wider(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
-    own = spec.sharding
+    sharding = spec.sharding
     for degree in _DEGREES:
-        if degree > own.tensor:
-            wide = Sharding(float(degree), own.pipeline, own.expert, own.data)
+        if degree > sharding.tensor:
+            wide = Sharding(float(degree), sharding.pipeline, sharding.expert, sharding.data)
             yield f"--tensor-parallel {degree}", replace(spec, sharding=wide)
 
 
@@ -188,11 +186,11 @@ def _lighter_caches(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
 
 
 def _larger(spec: ReplicaSpec, others: Sequence[Device]) -> Iterator[tuple[str, ReplicaSpec]]:
-    own = engine_memory_bytes(spec.device)
+    memory_bytes = engine_memory_bytes(spec.device)
     larger = [
         device
         for device in others
-        if engine_memory_bytes(device) > own and device.vendor == spec.device.vendor
+        if engine_memory_bytes(device) > memory_bytes and device.vendor == spec.device.vendor
     ]
     for device in sorted(larger, key=engine_memory_bytes):
         yield f"--hardware {device.name}", replace(spec, device=device)

@@ -144,7 +144,7 @@ def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
     return result
 
 
-def foreseen_replicas(needed: Counts, lag: int) -> Counts:
+def forecast_replicas(needed: Counts, lag: int) -> Counts:
     """Return the replicas that run when each is started so early that it serves when it is needed.
 
         f_j = max(n_i : j <= i <= j + g)
@@ -163,7 +163,7 @@ def foreseen_replicas(needed: Counts, lag: int) -> Counts:
 
     Examples
     --------
-    >>> foreseen_replicas(np.array([1, 1, 3, 1]), lag=1)
+    >>> forecast_replicas(np.array([1, 1, 3, 1]), lag=1)
     array([1, 3, 3, 1])
 
     References
@@ -221,7 +221,7 @@ def fleet_over_time(
         rates_per_s=line.rates_per_s,
         needed=needed,
         autoscaled=auto,
-        foreseen=foreseen_replicas(needed, start),
+        foreseen=forecast_replicas(needed, start),
         short_fraction=late / total if total else 0.0,
         peak_to_mean_ratio=line.peak_to_mean_ratio,
         static_replicas=peak,

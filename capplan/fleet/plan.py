@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.price import ChosenPrice
 
@@ -43,6 +44,13 @@ class FleetPlan:
         """Devices of all replicas."""
         return self.replicas * self.layout.devices
 
+    @property
+    def energy_usd_per_hour(self) -> float | None:
+        """Electricity of all devices, part of `usd_per_hour`; None where it is in their price."""
+        if self.price is None or self.price.energy_usd_per_hour is None:
+            return None
+        return self.gpus * self.price.energy_usd_per_hour
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
@@ -50,7 +58,9 @@ class Rejection:
 
     hardware: str
     reason: str
+    """In words, for people alone."""
     count: int
+    code: Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Money: the only place where it appears. Formulas of numbers, and which price is taken for a device."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from statistics import median_low
 
+from capplan.assumption import Assumption
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
@@ -13,7 +14,6 @@ HOURS_PER_MONTH = 730.0
 MAX_AGE_DAYS = 365
 """An offer older than the newest one of its device by more than this is left out of 'any'."""
 
-COMMITMENTS = ("on-demand", "community", "spot", "reserved", "capacity-block", "owned")
 """community: hosts that the provider does not vouch for; owned: cost of ownership, estimated."""
 
 
@@ -232,7 +232,7 @@ class PriceChoice:
     overrides: Mapping[str, float] = field(default_factory=dict)
     """Device -> $/h per device, agreed with a provider."""
     usd_per_kwh: float | None = None
-    """Electricity on top of the price; None: the price has it."""
+    """Electricity on top of the price, for hardware of one's own; None: the price has it."""
     facility_ratio: float = 1.0
 
 
@@ -240,17 +240,21 @@ class PriceChoice:
 class ChosenPrice:
     """The price taken for one device, and how it came about."""
 
-    device: str
     usd_per_hour: float
     commitment: str
     record: PriceRecord | None
     """None for a price of the scenario."""
     low_usd_per_hour: float
     high_usd_per_hour: float
-    providers: tuple[str, ...]
-    assumption: str
-    replace: str
+    assumption: Assumption
     warning: str | None = None
+    energy_usd_per_hour: float | None = None
+    """Electricity of the device, on top; None: the price has it."""
+
+    @property
+    def total_usd_per_hour(self) -> float:
+        """Price and electricity of one device."""
+        return self.usd_per_hour + (self.energy_usd_per_hour or 0.0)
 
 
 def _day(written: str | None) -> date | None:
@@ -304,18 +308,10 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     """
     if device in choice.overrides:
         usd = choice.overrides[device]
-        text = f"{device} costs {usd:g} $/h, as the scenario says"
-        return ChosenPrice(
-            device,
-            usd,
-            choice.commitment,
-            None,
-            usd,
-            usd,
-            ("scenario",),
-            text,
-            f"prices.per_gpu_hour.{device}",
+        stated = Assumption(
+            f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
+        return ChosenPrice(usd, choice.commitment, None, usd, usd, stated)
     wanted = _simple(choice.provider)
     matching = [
         record
@@ -345,17 +341,22 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         else None
     )
     return ChosenPrice(
-        device=device,
         usd_per_hour=usd,
         commitment=choice.commitment,
         record=taken,
         low_usd_per_hour=low,
         high_usd_per_hour=high,
-        providers=tuple(offer.provider for offer in offers),
-        assumption=text,
-        replace=f"prices.provider, or prices.per_gpu_hour.{device}",
+        assumption=Assumption(text, f"prices.provider, or prices.per_gpu_hour.{device}"),
         warning=warning,
     )
+
+
+def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> ChosenPrice:
+    """Return a price with the electricity of its device at thermal design power, where the scenario pays for it."""
+    if choice.usd_per_kwh is None:
+        return price
+    usd = float(energy_usd_per_hour(tdp_w, choice.usd_per_kwh, choice.facility_ratio))
+    return replace(price, energy_usd_per_hour=usd)
 
 
 def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> str:

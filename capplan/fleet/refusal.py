@@ -22,17 +22,15 @@ def refuse_illegal(network: Network, layout: Layout, engine: EngineProfile) -> N
         )
     reason = layout_reason(network, layout, engine)
     if reason:
-        raise InputError(f"{network.name} on {layout.device.name}: {reason}")
+        raise InputError(f"{network.name} on {layout.device.name}: {reason.words}")
 
 
-def refuse_heads(network: Network, tensor_parallel: int) -> None:
+def refuse_heads(network: Network, tensor_parallel: int, flag: str = "--tensor-parallel") -> None:
     """Raise the error for a tensor parallelism that the heads cannot be cut into."""
     reason = head_reason(network, tensor_parallel)
     if reason:
         allowed = _listed(lambda n: head_reason(network, n) is None, _MOST_RANKS)
-        raise InputError(
-            f"--tensor-parallel {tensor_parallel}: {network.name}: {reason}\n  allowed: {allowed}"
-        )
+        raise InputError(f"{flag} {tensor_parallel}: {network.name}: {reason.words}\n  allowed: {allowed}")
 
 
 def _listed(legal: Callable[[int], bool], most: int) -> str:

@@ -8,11 +8,10 @@ import numpy as np
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
-from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.probability import within_probability
-from capplan.fleet.search import Question
+from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of

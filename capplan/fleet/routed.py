@@ -9,13 +9,13 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of, links_of
 from capplan.fleet.simulation import (
-    BY_ITSELF,
+    ENGINE_DEFAULTS,
     FleetOutcome,
     Stream,
     fleet_outcome,
-    named_stream,
     simulated_fleet,
-    told_of,
+    simulation_summary,
+    stream_with_block_ids,
 )
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
@@ -23,7 +23,6 @@ from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
 from capplan.serving.requests import Admission
-from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo
 
 
@@ -87,7 +86,7 @@ def routed_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what equal replicas behind one router do with a stream.
 
@@ -113,10 +112,9 @@ def routed_fleet(
     InputError
         names what cannot be combined
     """
-    stream = named_stream(stream, replica, use)
+    stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    replica = engines.replica
-    routing: Routing = operation.routing or ("prefix_aware" if engines.caching else "round_robin")
+    routing: Routing = operation.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     if _apart(operation):
         run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
     else:
@@ -125,9 +123,7 @@ def routed_fleet(
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
         run = simulate_fleet(
             stream.requests,
-            replica.table,
-            replica.scheduling,
-            replica.kv_blocks,
+            engines.setup,
             replicas,
             routing=routing,
             failures=operation.failures,
@@ -136,13 +132,12 @@ def routed_fleet(
             concurrency=stream.concurrency,
             until_s=until_s,
             admission=admission or Admission(),
-            **engines.options,
         )
-    found = fleet_outcome([run.outcome], stream.class_names, slo)
+    outcome = fleet_outcome([run.outcome], stream.class_names, slo)
     count = most_replicas(operation, replicas)
-    told = told_of(engines, found, [run.outcome], count)
+    told = simulation_summary(engines, outcome, [run.outcome], count)
     told["assumptions"] += assumed(operation)
-    return replace(found, replicas=count, run=run, **told)
+    return replace(outcome, replicas=count, run=run, **told)
 
 
 def run_fleet(
@@ -154,7 +149,7 @@ def run_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what a fleet does: dealt out beforehand where nothing is said about its operation, else routed."""
     if operation is None:
@@ -177,9 +172,9 @@ def most_replicas(operation: Operation | None, replicas: int) -> int:
 
 def assumed(operation: Operation) -> tuple[Assumption, ...]:
     """Return what the operation of a fleet takes for granted."""
-    found = []
+    assumptions = []
     if operation.kv_link is not None:
-        found.append(
+        assumptions.append(
             Assumption(
                 f"the cache of a prompt goes over {operation.kv_link} at the data-sheet rate of all devices of a "
                 "replica, without latency",
@@ -188,7 +183,7 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
         )
     rule = operation.autoscaling
     if rule is not None:
-        found.append(
+        assumptions.append(
             Assumption(
                 f"every {rule.interval_s:g} s replicas are added above {rule.high_fraction:.0%} of the seats in use, and "
                 f"one is taken away below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
@@ -196,8 +191,10 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
             )
         )
     if operation.hedging is not None:
-        found.append(Assumption("of two copies the one that finishes first answers", "Hedging in Python"))
-    return tuple(found)
+        assumptions.append(
+            Assumption("of two copies the one that finishes first answers", "Hedging in Python")
+        )
+    return tuple(assumptions)
 
 
 def _apart(operation: Operation) -> bool:
@@ -223,21 +220,15 @@ def _disaggregated(
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
-    replica = engines.replica
-    link = kv_link_of(replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
-    clock = StepClock(replica.table)
-    prefill = EnginePlan(
-        clock, replica.scheduling, replica.kv_blocks, operation.prefill_replicas or 0, routing
-    )
+    link = kv_link_of(engines.replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
+    engine = replace(engines.setup, table=engines.setup.clock)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
-    decode = EnginePlan(clock, replica.scheduling, replica.kv_blocks, operation.decode_replicas or 0, later)
     return simulate_disaggregated(
         stream.requests,
-        prefill,
-        decode,
+        EnginePlan(engine, operation.prefill_replicas or 0, routing),
+        EnginePlan(engine, operation.decode_replicas or 0, later),
         link,
         concurrency=stream.concurrency,
         until_s=until_s,
         admission=admission,
-        **engines.options,
     )

@@ -6,6 +6,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
+from capplan.memory.cache_dtype import AUTO
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
 
@@ -60,7 +61,8 @@ class Scenario:
     revision: str | None = None
     weight_dtypes: tuple[str | None, ...] = (None,)
     """None: what the model's config says."""
-    kv_dtypes: tuple[str, ...] = ("bf16",)
+    kv_dtypes: tuple[str, ...] = (AUTO,)
+    """`auto` is the checkpoint's, else that of the activations."""
     engine: str = "vllm"
     engine_version: str | None = None
     """None: the newest that is modelled."""
@@ -76,8 +78,3 @@ class Scenario:
     """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """Every default that stands in for a key that the file does not have."""
-
-    @property
-    def request_rate_per_s(self) -> float:
-        """Requests per second at peak over all classes; for users the bound with answers in no time."""
-        return sum(item.request_rate_at() for item in self.classes)

@@ -10,18 +10,20 @@ from numpy.typing import NDArray
 from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
 from capplan.engine.profile import EngineProfile
+from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.plan import Relaxation
-from capplan.fleet.probability import needed_ratio, within_probability
+from capplan.fleet.probability import needed_ratio
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
-from capplan.replica.plans import Settings, plan_limits, plans_cache_tokens, plans_memory, plans_tables
+from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
@@ -29,6 +31,8 @@ from capplan.workload.slo import Slo, Target
 
 LOADS = 96
 """Loads per plan: mean decoding sequences from one to as many as the cache holds, evenly in the logarithm."""
+
+_ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
 
 Flags = NDArray[np.bool_]
 
@@ -54,20 +58,36 @@ class Question:
     gpu_memory_utilization: float | None = None
 
 
+def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
+    """Return the replica of a layout with the weights in one of the question's dtypes."""
+    return ReplicaSpec(
+        network=question.networks[weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
+        profile=question.profile,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
+        max_model_len=question.max_model_len,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
+        typical_context_tokens=int(
+            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
+        ),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
+class SizedLayout:
     """A layout, the largest rate at which one replica of it holds the targets, and what it does there."""
 
     layout: Layout
     weight_dtype: str
-    settings: Settings
     request_rate_limit: float
     """Requests per second and replica."""
-    concurrency: float
     response_s: float
     kv_cache_tokens: float
     label: str
-    slo_met_probability: float
     demand: Demand
     """As the replica sees it: what its cache finds is not worked on."""
 
@@ -76,7 +96,7 @@ class Found:
 class SearchResult:
     """All layouts that can hold the targets at some load, and the rest counted."""
 
-    found: tuple[Found, ...]
+    found: tuple[SizedLayout, ...]
     rejected: Rejections
     evaluated: int
     relaxations: tuple[Relaxation, ...]
@@ -84,19 +104,13 @@ class SearchResult:
 
 def search(question: Question) -> SearchResult:
     """Return every layout with the largest load at which it holds the targets."""
-    found: list[Found] = []
+    sized: list[SizedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
     evaluated = 0
     for dtype, network in question.networks.items():
         for kv_format in question.kv_formats:
-            ranges = Ranges(
-                question.ranges.tensor_parallel,
-                question.ranges.pipeline_parallel,
-                (dtype,),
-                (kv_format,),
-                question.ranges.max_devices_per_replica,
-            )
+            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
             legal, illegal = layouts(network, question.devices, ranges, question.profile)
             rejected.update({key: count * LOADS for key, count in illegal.items()})
             evaluated += LOADS * (len(legal) + sum(illegal.values()))
@@ -104,9 +118,9 @@ def search(question: Question) -> SearchResult:
             held, kept_memory = part.that_fit(legal, rejected)
             if held:
                 more, near = part.evaluated(held, kept_memory, rejected)
-                found += more
+                sized += more
                 relaxations += near
-    return SearchResult(tuple(found), rejected, evaluated, tuple(relaxations))
+    return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,52 +132,42 @@ class _Part:
     weight_dtype: str
     kv_format: str
 
-    @property
-    def settings(self) -> Settings:
-        q = self.question
-        return Settings(
-            q.profile,
-            self.kv_format,
-            q.max_model_len,
-            q.max_num_seqs,
-            q.max_num_batched_tokens,
-            q.gpu_memory_utilization,
-        )
+    def plans(self, layouts: Sequence[Layout]) -> Plans:
+        """Return replicas of these layouts side by side."""
+        return plans_of([spec_of_layout(layout, self.weight_dtype, self.question) for layout in layouts])
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts whose memory suffices, and the cache tokens of their replicas."""
         if not legal:
             return [], np.zeros(0)
-        devices, shardings = [item.device for item in legal], [item.sharding for item in legal]
-        memory = plans_memory(self.network, devices, shardings, self.settings)
-        codes = np.broadcast_to(memory.limit_codes, (len(legal),))
+        plans = self.plans(legal)
+        memory = plans_memory(plans)
+        codes = memory.limit_codes
         for item, code in zip(legal, codes, strict=True):
             if code:
-                rejected[item.device.name, f"memory: {LIMITS[code]}"] += LOADS
+                rejected[item.device.name, Reason(Refusal.MEMORY, f"memory: {LIMITS[code]}")] += LOADS
         kept = [item for item, code in zip(legal, codes, strict=True) if not code]
-        context = float(
-            self.question.demand.lengths.input_tokens + self.question.demand.lengths.output_tokens
-        )
-        tokens = plans_cache_tokens(self.network, devices, shardings, self.settings, memory, context)
+        lengths = self.question.demand.lengths
+        tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
         return kept, tokens[codes == 0]
 
     def evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         """Return the layouts that hold the targets at some load, and how far the others are from it."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
         seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
-        found: list[Found] = []
+        sized: list[SizedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
         for kind in sorted(set(kinds)):
             rows = [row for row, own_kind in enumerate(kinds) if own_kind == kind]
-            own = replace(self, question=replace(self.question, demand=seen[rows[0]]))
-            more, closest = own._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
-            found += more
+            part = replace(self, question=replace(self.question, demand=seen[rows[0]]))
+            more, closest = part._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
+            sized += more
             near += closest
-        return found, near
+        return sized, near
 
     def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
         """Return the demand as a replica of a layout sees it."""
@@ -183,21 +187,20 @@ class _Part:
 
     def _evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         q = self.question
-        devices, shardings = [item.device for item in kept], [item.sharding for item in kept]
-        efficiencies = [q.efficiencies[device.name] for device in devices]
-        tables, labels = plans_tables(self.network, devices, efficiencies, shardings, self.settings)
-        limits = plan_limits(devices, shardings, self.settings)
+        plans = self.plans(kept)
+        tables = plans_tables(plans)
+        labels = [rates.label for rates in tables.rates]
         per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
-        most = np.minimum(limits.max_num_seqs, cache_tokens / per_sequence)
+        most = np.minimum(plans.max_num_seqs, cache_tokens / per_sequence)
         grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
         state = screened(
-            plans_step_function(tables, q.demand.lengths),
+            plans_step_function(tables.table, q.demand.lengths),
             q.demand.lengths,
             Limits(
                 np.maximum(most, 1.0)[:, None],
-                limits.max_num_batched_tokens[:, None],
+                plans.max_num_batched_tokens[:, None],
                 prefill_first=q.profile.policy == "prefill_first",
                 request_s=q.profile.host.request_s + q.demand.load_s,
             ),
@@ -208,13 +211,13 @@ class _Part:
     def _chosen(
         self,
         kept: list[Layout],
-        labels: list[str],
+        labels: Sequence[str],
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
-    ) -> tuple[list[Found], list[Relaxation]]:
+    ) -> tuple[list[SizedLayout], list[Relaxation]]:
         q = self.question
-        found, near = [], []
+        sized, near = [], []
         needed = {}
         holds: Flags = ~state.saturated
         for target in q.slo.targets:
@@ -228,41 +231,26 @@ class _Part:
                 rejected[layout.device.name, worst] += LOADS
                 near += [relaxation] if relaxation else []
                 continue
-            rejected[layout.device.name, "above the largest load that holds the targets"] += LOADS - int(
-                good.size
-            )
+            rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
             at = int(good[np.argmax(state.requests_per_s[row, good])])
-            found.append(
-                Found(
+            sized.append(
+                SizedLayout(
                     layout,
                     self.weight_dtype,
-                    self.settings,
                     float(state.requests_per_s[row, at]),
-                    float(state.requests_per_s[row, at] * state.e2e_s.mean[row, at]),
                     float(state.e2e_s.mean[row, at]),
                     float(cache_tokens[row]),
                     labels[row],
-                    self.met_probability(state, row, at, labels[row]),
                     q.demand,
                 )
             )
-        return found, near
+        return sized, near
 
     def bounds(self, target: Target, label: str) -> Interval:
         """Return the interval of the metric that a target limits, under open load."""
         q = self.question
         keys = regime_keys(target.metric, "open", network_class(self.network), label)
         return interval_of(q.intervals, keys) or widest(q.intervals)
-
-    def met_probability(self, state: SteadyState, row: int, at: int, label: str) -> float:
-        """Return the probability that all targets hold: that of the least likely one, for they err together."""
-        chances = [
-            within_probability(
-                float(target_values(state, target)[row, at]), target.limit_s, self.bounds(target, label)
-            )
-            for target in self.question.slo.targets
-        ]
-        return min(chances, default=1.0)
 
 
 def target_values(state: SteadyState, target: Target) -> Array:
@@ -276,14 +264,13 @@ def target_values(state: SteadyState, target: Target) -> Array:
 
 def _nearest(
     slo: Slo, needed: Mapping[Target, Array], row: int, layout: Layout, state: SteadyState
-) -> tuple[str, Relaxation | None]:
+) -> tuple[Reason, Relaxation | None]:
     """Return the target that a layout misses by most at its lightest load, and what it would need."""
     served = np.flatnonzero(~state.saturated[row])
     if not served.size:
-        return "one request is more than the replica can serve", None
+        return Reason(Refusal.OVERLOAD, "one request is more than the replica can serve"), None
     at = int(served[0])
     worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
     least = float(needed[worst][row, served].min())
-    return f"{worst.key} over {worst.limit_s:g} s even at the lightest load", Relaxation(
-        worst.key, worst.limit_s, least, layout
-    )
+    words = f"{worst.key} over {worst.limit_s:g} s even at the lightest load"
+    return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.limit_s, least, layout)

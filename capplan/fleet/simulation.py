@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_own_blocks
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.gauges import WeightedHistogram
@@ -27,9 +27,10 @@ from capplan.serving.outcome import (
 from capplan.serving.requests import NAMED_BLOCKS, Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
+from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo, Target
 
-BY_ITSELF = EngineUse()
+ENGINE_DEFAULTS = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
 FORGET_S = 60.0
 LARGEST_IMBALANCE_RATIO = 1.25
@@ -107,22 +108,16 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
-def capacity_per_s(replica: Replica, requests: Requests, engines: Engines | None = None) -> float:
-    """Return the requests per second of one replica that is never idle: a closed loop, the middle half of its run.
+def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
+    """Return the requests per second of one engine that is never idle: a closed loop, the middle half of its run.
 
     A quarter of the requests are in flight at once (or as many as the engine admits), so that prompts and
     answers are mixed as in a steady state; all at once would prefill first and finish in a rush.
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
     offered = replace(offered, answer_ids=None, answer_counts=None)
-    clients = max(1, min(replica.scheduling.max_num_seqs, len(offered) // 4))
-    more: dict[str, Any] = {}
-    if engines is not None:
-        more = engines.options | {"caching": None, "batch_timeout_s": engines.batch_timeout_s}
-    outcome = simulate(
-        offered, replica.table, replica.scheduling, replica.kv_blocks, concurrency=clients, **more
-    )
-    return middle_rate(outcome)
+    clients = max(1, min(engine.scheduling.max_num_seqs, len(offered) // 4))
+    return middle_rate(simulate(offered, replace(engine, caching=None), concurrency=clients))
 
 
 def middle_rate(outcome: Outcome) -> float:
@@ -142,7 +137,7 @@ def limits_of(slo: Slo) -> dict[str, float]:
     }
 
 
-def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
+def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
     if replicas == 1:
         return [requests]
@@ -152,19 +147,19 @@ def dealt_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     return [selected_requests(requests, rows) for rows in chosen]
 
 
-def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
+def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
 
     What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
     replica would get nothing, requests are dealt out in turn.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
-        return dealt_round_robin(requests, replicas)
+        return split_round_robin(requests, replicas)
     arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
     pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
     given = np.zeros(replicas)
     home: dict[int, int] = {}
-    own: list[list[int]] = [[] for _ in range(replicas)]
+    rows_of: list[list[int]] = [[] for _ in range(replicas)]
     now = 0.0
     for index, (at, ids, tokens) in enumerate(
         zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
@@ -180,10 +175,10 @@ def dealt_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
                 chosen = home[block]
         home.update(dict.fromkeys(blocks, chosen))
         given[chosen] += tokens
-        own[chosen].append(index)
-    if not all(own):
-        return dealt_round_robin(requests, replicas)
-    return [selected_requests(requests, np.array(rows)) for rows in own]
+        rows_of[chosen].append(index)
+    if not all(rows_of):
+        return split_round_robin(requests, replicas)
+    return [selected_requests(requests, np.array(rows)) for rows in rows_of]
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
@@ -210,7 +205,7 @@ def simulated_fleet(
     admission: Admission | None = None,
     clock: StepClock | None = None,
     warm_share: float = 0.0,
-    use: EngineUse = BY_ITSELF,
+    use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Return what equal replicas do with a stream: dealt out in turn, or by prefix where the prompts have block ids.
 
@@ -232,27 +227,23 @@ def simulated_fleet(
     -------
     latencies [s], rates [1/s], by class and together
     """
-    stream = named_stream(stream, replica, use)
+    stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    dealt = dealt_by_prefix if engines.caching and not use.reuse_preempted else dealt_round_robin
-    shared_clock = clock or StepClock(engines.replica.table)
+    dealt = split_by_prefix if engines.setup.caching and not use.reuse_preempted else split_round_robin
+    setup = replace(engines.setup, table=clock or engines.setup.clock)
     concurrency = stream.concurrency
     parts = [
         simulate(
             own,
-            shared_clock,
-            engines.replica.scheduling,
-            engines.replica.kv_blocks,
+            setup,
             until_s=until_s,
             concurrency=None if concurrency is None else max(round(concurrency / replicas), 1),
             admission=admission or Admission(),
-            batch_timeout_s=engines.batch_timeout_s,
-            **engines.options,
         )
         for own in dealt(stream.requests, replicas)
     ]
-    found = fleet_outcome(parts, stream.class_names, slo, warm_share)
-    return replace(found, **told_of(engines, found, parts, replicas))
+    outcome = fleet_outcome(parts, stream.class_names, slo, warm_share)
+    return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
 
 
 def fleet_outcome(
@@ -309,27 +300,30 @@ def fleet_outcome(
     )
 
 
-def named_stream(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
+def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
     """Return the stream, its blocks named where preempted requests are to find their own again."""
     block = replica.scheduling.block_tokens
     if not use.reuse_preempted or stream.block_tokens or replica.scheduling.policy == "static":
         return stream
-    return replace(stream, requests=with_own_blocks(stream.requests, block), block_tokens=block)
+    return replace(stream, requests=with_named_blocks(stream.requests, block), block_tokens=block)
 
 
-def told_of(engines: Engines, found: FleetOutcome, parts: Sequence[Outcome], replicas: int) -> dict[str, Any]:
+def simulation_summary(
+    engines: Engines, outcome: FleetOutcome, parts: Sequence[Outcome], replicas: int
+) -> dict[str, Any]:
     """Return what is to be said of engines that do more than their defaults."""
     counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
-    names = ["device", *(tier.name for tier in engines.caching.tiers)] if engines.caching else []
+    caching = engines.setup.caching
+    names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())
     hits = {
-        name: found.prefix_hit_fraction * float(count) / total if total else 0.0
+        name: outcome.prefix_hit_fraction * float(count) / total if total else 0.0
         for name, count in zip(names, counts, strict=False)
     }
     return {
         "hit_fractions": hits,
-        "kv_blocks": engines.replica.kv_blocks * replicas,
-        "tokens_per_step": engines.tokens_per_step,
+        "kv_blocks": engines.setup.kv_blocks * replicas,
+        "tokens_per_step": engines.setup.tokens_per_step,
         "assumptions": engines.assumptions,
     }
 
@@ -338,11 +332,11 @@ def _totals(parts: Sequence[Outcome]) -> tuple[ClassTotals, dict[int, ClassTotal
     """Return what all replicas did together, and for each class."""
     cached = sum(part.cached_tokens for part in parts)
     prefilled = sum(part.prefill_tokens for part in parts)
-    found: dict[int, ClassTotals] = {}
+    by_class: dict[int, ClassTotals] = {}
     for part in parts:
         for index, own in part.class_totals.items():
-            found.setdefault(index, ClassTotals()).add(own)
-    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), found
+            by_class.setdefault(index, ClassTotals()).add(own)
+    return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), by_class
 
 
 def _figures(

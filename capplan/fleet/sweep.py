@@ -12,7 +12,7 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.demand import Demand, sampled_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.finalists import after_loads
+from capplan.fleet.finalists import with_load_time
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
@@ -109,7 +109,7 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
     return place[0]
 
 
-def seen_demand(demand: Demand, replica: Replica) -> Demand:
+def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
     """Return the demand as a replica sees it: what its cache finds depends on the size of the cache."""
     if not demand.reuses:
         return demand
@@ -126,26 +126,26 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
     """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
     replica = replica_of(contender.spec)
     sample = sampled_requests(
-        seen_demand(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
+        demand_at_replica(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
     )
-    most = capacity_per_s(replica, sample)
+    most = capacity_per_s(replica.engine, sample)
     return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
 
 
-def swept_point(point: Point) -> Row:
+def point_result(point: Point) -> Row:
     """Return what one replica of a plan does at one load; runs in any process."""
     replica, clock = _replica(point)
     longest = served_context_tokens(point.contender.spec)
     count = SAMPLED_REQUESTS
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
-    demand = seen_demand(point.demand, replica)
+    demand = demand_at_replica(point.demand, replica)
     rate = point.request_rate or 1.0
     requests = sampled_requests(
         demand, rate, count, point.seed, longest, dealt=point.request_rate is not None
     )
     if demand.load_s:
-        replica = after_loads(replica, demand)
+        replica = with_load_time(replica, demand)
         clock = StepClock(replica.table)
     stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
     outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
@@ -201,8 +201,8 @@ def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[
     rows: dict[str, list[Row]] = {}
     last: dict[str, Point] = {}
 
-    def take(found: Iterable[tuple[Point, Row]]) -> None:
-        for point, row in found:
+    def take(results: Iterable[tuple[Point, Row]]) -> None:
+        for point, row in results:
             rows.setdefault(point.contender.name, []).append(row)
             last[point.contender.name] = point
 
@@ -228,16 +228,19 @@ def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
     """Return per plan the knee, and the largest load at which the targets hold."""
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
-        own = [row for row in rows if row["plan"] == name]
-        best = own[
-            knee(np.array([r["requests_per_s"] for r in own]), np.array([r["e2e_s"]["mean"] for r in own]))
+        plan_rows = [row for row in rows if row["plan"] == name]
+        best = plan_rows[
+            knee(
+                np.array([r["requests_per_s"] for r in plan_rows]),
+                np.array([r["e2e_s"]["mean"] for r in plan_rows]),
+            )
         ]
-        held = [row for row in own if row["holds"]] if slo.targets else []
+        held = [row for row in plan_rows if row["holds"]] if slo.targets else []
         top = max(held, key=lambda row: float(row["requests_per_s"]), default=None)
         result.append(
             {
                 "plan": name,
-                "gpus": own[0]["gpus"],
+                "gpus": plan_rows[0]["gpus"],
                 "knee_requests_per_s": best["requests_per_s"],
                 "knee_e2e_s": best["e2e_s"]["mean"],
                 "knee_load": load_of(best),
@@ -247,7 +250,7 @@ def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
                 if top
                 else best["output_tokens_per_s_per_gpu"],
                 "usd_per_million_output_tokens": (top or best)["usd_per_million_output_tokens"],
-                "most_requests_per_s": max(float(row["requests_per_s"]) for row in own),
+                "most_requests_per_s": max(float(row["requests_per_s"]) for row in plan_rows),
             }
         )
     return result

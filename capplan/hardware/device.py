@@ -60,25 +60,3 @@ class Device:
     """Field name -> keys of `sources`, or 'assumed'."""
     traps: tuple[str, ...] = ()
     """Figures in circulation that are something else."""
-
-    def link_within(self, devices: int) -> "Link | None":
-        """Return what joins a group of devices, the slowest hop of it; None where that is unknown.
-
-        Up to `link_domain_devices` this is `link`; up to a server the host link; beyond it the network.
-        """
-        if devices <= max(self.link_domain_devices, 1):
-            kind, rate = self.link or "pcie", self.link_bytes_per_s
-        elif devices <= self.node_devices:
-            kind, rate = "pcie", self.pcie_bytes_per_s
-        else:
-            kind, rate = "network", self.network_bytes_per_s
-        return None if rate is None else Link(kind, rate)
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What joins the devices of a group."""
-
-    kind: str
-    bytes_per_s: float
-    """Per device and direction."""

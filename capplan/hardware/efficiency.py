@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
 
 
@@ -11,8 +12,8 @@ class Fit:
     """The fitted numbers of one kernel, and how well they describe what was measured."""
 
     numbers: Mapping[str, float]
-    label: str = "measured"
-    """measured, or assumed where they were taken over from something else."""
+    label: Label = "measured"
+    """assumed where they were taken over from something else."""
     rows: int = 0
     median_error_fraction: float | None = None
     mean_error_fraction: float | None = None
@@ -35,10 +36,29 @@ class Efficiency:
     device: str
     """Device the numbers were fitted on."""
     fits: Mapping[str, Fit]
-    label: str = "measured"
-    """assumed where the device inherits from another one."""
+    borrowed: Assumption | None = None
+    """Stated where the device takes over the numbers of another one."""
     note: str = ""
-    """Why, in words for the footer of a table."""
+    """What else to know of the fits, in words for people."""
+
+    @property
+    def label(self) -> Label:
+        """Whether the numbers were fitted on this device."""
+        return "assumed" if self.borrowed else "measured"
+
+
+def not_measured(what: str) -> Assumption:
+    """Return the assumption that stands for numbers which nobody fitted on the device at hand.
+
+    Parameters
+    ----------
+    what : whose numbers are taken instead
+
+    Returns
+    -------
+    the assumption; a calibration of the device replaces it
+    """
+    return Assumption(what, "capplan calibrate, then --calibration FILE", "calibration")
 
 
 def fit_of(

@@ -28,8 +28,6 @@ class WeightKernel:
     """Bytes per element of the activations as the kernel reads them."""
     formats: tuple[str, ...]
     """Names of the fits to look for, nearest first."""
-    quantises: bool
-    """Activations are quantised before the matmul, by a kernel of its own or a fused one."""
 
 
 def _wide(device: Device) -> str:
@@ -68,20 +66,20 @@ def matmul_kernel(device: Device, weight_format: str) -> WeightKernel:
     peaks = device.peak_flop_per_s
     wide = _wide(device)
     if name == "fp32":
-        return WeightKernel("fp32" if "fp32" in peaks else wide, 4.0, ("fp32", "bf16"), quantises=False)
+        return WeightKernel("fp32" if "fp32" in peaks else wide, 4.0, ("fp32", "bf16"))
     if name == "bf16":
-        return WeightKernel(wide, 2.0, ("bf16",), quantises=False)
+        return WeightKernel(wide, 2.0, ("bf16",))
     if name in {"w8a16", "w4a16"}:
         narrow = ("w8a16", "w4a16") if name == "w8a16" else ("w4a16", "w8a16")
-        return WeightKernel(wide, 2.0, (*narrow, "bf16"), quantises=False)
+        return WeightKernel(wide, 2.0, (*narrow, "bf16"))
     if name in {"fp8", "fp8_block"} and "fp8" in peaks:
-        return WeightKernel("fp8", 1.0, (name, "fp8", "fp8_block", "bf16"), quantises=True)
+        return WeightKernel("fp8", 1.0, (name, "fp8", "fp8_block", "bf16"))
     if name == "int8" and "int8" in peaks:
-        return WeightKernel("int8", 1.0, ("int8", "fp8", "bf16"), quantises=True)
+        return WeightKernel("int8", 1.0, ("int8", "fp8", "bf16"))
     if name in {"nvfp4", "mxfp4"} and "fp4" in peaks:
-        return WeightKernel("fp4", 0.5625, (name, "nvfp4", "fp8_block", "fp8", "bf16"), quantises=True)
+        return WeightKernel("fp4", 0.5625, (name, "nvfp4", "fp8_block", "fp8", "bf16"))
     narrow = ("w8a16", "w4a16") if name in {"fp8", "fp8_block", "int8"} else ("w4a16", "w8a16")
-    return WeightKernel(wide, 2.0, (*narrow, "bf16"), quantises=False)
+    return WeightKernel(wide, 2.0, (*narrow, "bf16"))
 
 
 def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
@@ -102,7 +100,7 @@ def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
     name = _kernel_format(weight_format)
     if name == "mxfp4" and "fp4" in device.peak_flop_per_s:
         formats = ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4", "fp8_block", "fp8", "bf16")
-        return WeightKernel("fp8", 1.03125, formats, quantises=True)
+        return WeightKernel("fp8", 1.03125, formats)
     if name == "mxfp4":
-        return WeightKernel(_wide(device), 2.0, ("w4a16_mxfp4", "w4a16", "bf16"), quantises=False)
+        return WeightKernel(_wide(device), 2.0, ("w4a16_mxfp4", "w4a16", "bf16"))
     return matmul_kernel(device, weight_format)

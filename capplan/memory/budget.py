@@ -1,72 +1,22 @@
 """How an engine divides the memory of one device, from weights down to the sequences that fit."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.engine.lookup import default_memory_fraction
-from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile
-from capplan.memory.layer_groups import cache_kinds
-from capplan.memory.packed_pool import (
-    BLOCK_TOKENS,
-    compressed_layers,
-    packed_capacity,
-    packed_layout,
-    summed_capacity,
-)
+from capplan.memory.capacity import cache_capacity
+from capplan.memory.launch import Launch
 from capplan.memory.plan import MemoryPlan
-from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.memory.stages import Stage, stages_of
-from capplan.model.network import CompressedAttention, Network
-from capplan.model.sharding import Sharding
-from capplan.model.weight_format import FORMATS
+from capplan.model.network import Network
 from capplan.numbers import Array, Number
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What an engine is started with; every field is a number or an array over plans."""
-
-    tensor: Number
-    expert: Number
-    data: Number
-    pipeline: Number
-    device_memory_bytes: Number
-    kv_bytes_per_element: Number
-    max_model_len: Number
-    max_num_seqs: Number
-    max_num_batched_tokens: Number
-    memory_fraction: Number
-    block_tokens: Number
-    fast_links: Number = 1.0
-    """1 where tensor-parallel ranks talk over links of their own."""
-    padded_inputs: Number = 128.0
-    """Multiple that inputs of mxfp4 experts are padded to."""
-
-    @property
-    def stage_sharding(self) -> Sharding:
-        """Parallelism within one pipeline stage."""
-        return Sharding(tensor=self.tensor, expert=self.expert, data=self.data)
-
-
 def memory_plan(
-    network: Network,
-    sharding: Sharding,
-    device_memory_bytes: Number,
-    profile: EngineProfile,
-    kv_bytes_per_element: Number,
-    max_model_len: Number,
-    max_num_seqs: Number,
-    max_num_batched_tokens: Number,
-    gpu_memory_utilization: Number | None = None,
-    *,
-    fast_links: Number | NDArray[np.bool_] = True,
-    padded_inputs: Number = 128.0,
-    block_tokens: Number | None = None,
-    eager: bool = False,
+    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
 ) -> MemoryPlan:
     """Return what one device holds, of the pipeline stage whose cache holds the fewest sequences.
 
@@ -77,39 +27,24 @@ def memory_plan(
     Parameters
     ----------
     network : the model, in the weight format that is served
-    sharding : [-]
-        parallelism, numbers or arrays over plans
-    device_memory_bytes : [B]
-        M, what a process is given as the total (`usable.engine_memory_bytes`), not the datasheet figure
+    launch : M, f and the rest of what the engine is started with, numbers or arrays over plans
     profile : the engine of a version
-    kv_bytes_per_element : [B]
-        of the cache dtype, scales included
-    max_model_len : [tokens]
-        longest sequence that the engine must be able to hold
-    max_num_seqs : [-]
-        limit of the scheduler
-    max_num_batched_tokens : [tokens]
-        token budget of a step
-    gpu_memory_utilization : [-]
-        f, each engine's own fraction; None takes its default
-    fast_links : tensor-parallel ranks talk over NVLink or the like (`usable.has_fast_links`): larger collective buffers
-    padded_inputs : [elements]
-        multiple that inputs of mxfp4 experts are padded to (`usable.padded_inputs_multiple`)
-    block_tokens : [tokens]
-        cache block; None takes the engine's default
     eager : no CUDA graphs are captured
 
     Returns
     -------
-    the plan; arrays where any input is an array
+    the plan; arrays where any entry of the launch is an array
 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
+    >>> from capplan.memory.launch import engine_launch
     >>> from capplan.model.network import Attention, Layer, Projection
+    >>> from capplan.model.sharding import Sharding
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
-    >>> plan = memory_plan(network, Sharding(), 8e9, profile("vllm", "0.19.0"), 2.0, 4096, 64, 2048)
+    >>> vllm = profile("vllm", "0.19.0")
+    >>> plan = memory_plan(network, engine_launch(vllm, Sharding(), 8e9, 2.0, 4096, 64, 2048), vllm)
     >>> bool(plan.fits), plan.limits
     (True, ())
 
@@ -118,20 +53,11 @@ def memory_plan(
     vLLM, `Worker.determine_available_memory`: https://docs.vllm.ai/en/latest/api/vllm/v1/worker/gpu_worker;
     SGLang, `ModelRunner.profile_max_num_token`; TensorRT-LLM, `KvCacheConfig.free_gpu_memory_fraction`.
     """
-    if gpu_memory_utilization is None:
-        gpu_memory_utilization = _default_fractions(profile, device_memory_bytes, sharding)
-    given = [
-        sharding.tensor, sharding.expert, sharding.data, sharding.pipeline, device_memory_bytes, kv_bytes_per_element,
-        max_model_len, max_num_seqs, max_num_batched_tokens, gpu_memory_utilization,
-        profile.block_tokens if block_tokens is None else block_tokens, fast_links, padded_inputs,
-    ]  # fmt: skip
-    columns = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in given))
-    shape = columns[0].shape
-    launch = Launch(*(column.reshape(-1) for column in columns))
+    shape, columns = launch.shape, launch.as_columns()
     results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
-    for stage_count in sorted(set(np.asarray(launch.pipeline).tolist())):  # np.unique would load numpy.ma
-        here = np.asarray(launch.pipeline == stage_count)
-        part = Launch(*(np.asarray(getattr(launch, field.name))[here] for field in fields(Launch)))
+    for stage_count in sorted(set(np.asarray(columns.pipeline).tolist())):  # np.unique would load numpy.ma
+        here = np.asarray(columns.pipeline == stage_count)
+        part = columns.part(here)
         plans = [
             _stage_plan(stage, network, part, profile, eager=eager)
             for stage in stages_of(network, int(stage_count))
@@ -170,23 +96,6 @@ def first_stage_plan(
     return _stage_plan(stages_of(network, stages)[0], network, launch, profile, eager=eager)
 
 
-def _default_fractions(profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding) -> Number:
-    if profile.memory.default_fraction is not None:
-        return profile.memory.default_fraction
-    memory, ranks = np.broadcast_arrays(
-        np.asarray(device_memory_bytes, dtype=np.float64),
-        np.asarray(sharding.tensor * sharding.pipeline, dtype=np.float64),
-    )
-    pairs = zip(memory.reshape(-1).tolist(), ranks.reshape(-1).tolist(), strict=True)
-    known: dict[tuple[float, float], float] = {}
-    chosen = []
-    for pair in pairs:
-        if pair not in known:
-            known[pair] = default_memory_fraction(profile, *pair)
-        chosen.append(known[pair])
-    return np.asarray(chosen).reshape(memory.shape)
-
-
 def _stage_plan(
     stage: Stage, network: Network, launch: Launch, profile: EngineProfile, *, eager: bool
 ) -> MemoryPlan:
@@ -207,7 +116,7 @@ def _stage_plan(
     else:
         usable = total - runtime
         available = fraction * (usable - weights - activations)
-    tokens, sequences, reserved, block = _capacity(available, stage, network, launch, profile)
+    held = cache_capacity(available, network, launch, profile, stage.layer_share)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
     late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
     left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
@@ -218,60 +127,11 @@ def _stage_plan(
         cuda_graph_bytes=graphs,
         usable_bytes=usable,
         kv_bytes_available=available,
-        kv_cache_tokens=tokens,
-        max_concurrency=sequences,
-        block_tokens=block,
-        reserved_bytes_per_sequence=reserved,
+        kv_cache_tokens=held.tokens,
+        max_concurrency=held.sequences,
+        reserved_bytes_per_sequence=held.bytes_per_sequence,
         headroom_bytes=left - warm,
     )
-
-
-def _capacity(
-    available: Number, stage: Stage, network: Network, launch: Launch, profile: EngineProfile
-) -> tuple[Number, Number, Number, Number]:
-    """Return tokens, sequences, bytes per sequence and block size of a pool."""
-    rules = profile.memory
-    element = FORMATS[network.activation_format].bytes_per_element
-    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element)
-    context = launch.max_model_len
-    compressed = compressed_layers(network)
-    if compressed:
-        return _compressed_capacity(available, stage, compressed, launch, rules)
-    if not kinds:
-        free = np.maximum(available, 0.0)
-        endless = np.where(free > 0, launch.max_num_seqs, 0.0)
-        return endless * context, endless, 0.0 * free, launch.block_tokens
-    if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
-        kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
-    if rules.budget != "utilisation":
-        share = stage.layer_share
-        held = [
-            replace(k, token_bytes=k.token_bytes * share, state_bytes=k.state_bytes * share) for k in kinds
-        ]
-        tokens, sequences, size = split_capacity(
-            available, held, launch.block_tokens, context, launch.max_num_batched_tokens, rules
-        )
-        return tokens, sequences, size, launch.block_tokens
-    layout = grouped_layout(
-        kinds, launch.block_tokens, context, launch.max_num_batched_tokens, stage.layer_share
-    )
-    tokens, sequences = block_capacity(available, layout, context, rules)
-    return tokens, sequences, layout.sequence_blocks * layout.block_bytes, layout.block_tokens
-
-
-def _compressed_capacity(
-    available: Number, stage: Stage, mixers: list[CompressedAttention], launch: Launch, rules: MemoryRules
-) -> tuple[Number, Number, Number, Number]:
-    """Return the same for compressed attention, whose caches have vectors of several widths and rhythms."""
-    share, step, context = stage.layer_share, launch.max_num_batched_tokens, launch.max_model_len
-    element = launch.kv_bytes_per_element
-    # Caches of all stages are laid out alike: a stage holds its share of every block.
-    whole = available / share
-    if rules.budget == "utilisation":
-        tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
-        return tokens, sequences, size * share, BLOCK_TOKENS + 0.0 * launch.block_tokens
-    tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
-    return tokens, sequences, size * share, launch.block_tokens
 
 
 def _fewest(plans: list[MemoryPlan]) -> MemoryPlan:

@@ -4,6 +4,9 @@ from capplan.assumption import Assumption
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element
 
+AUTO = "auto"
+"""What engines, flags and scenarios call a cache dtype that nobody named."""
+
 
 def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[Assumption, ...]]:
     """Return the dtype of the cache, and what was assumed to find it.
@@ -14,7 +17,7 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     Parameters
     ----------
     network : the model; `kv_format` is what its checkpoint asks for
-    asked : dtype on the command line or in the scenario; None asks for nothing
+    asked : dtype on the command line or in the scenario; None and `auto` ask for nothing
 
     Returns
     -------
@@ -29,11 +32,13 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     >>> cache_dtype(network)[0]
     'bf16'
     """
-    if asked is not None:
+    if asked is not None and asked.lower() != AUTO:
         name = asked.lower()
         kv_bytes_per_element(name)
         return name, ()
     if network.kv_format is not None:
         return network.kv_format, ()
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
-    return dtype, (Assumption(f"KV cache in {dtype}, the dtype of the activations", "--kv-dtype"),)
+    return dtype, (
+        Assumption(f"KV cache in {dtype}, the dtype of the activations", "--kv-dtype", "kv_dtype"),
+    )

@@ -1,46 +1,130 @@
-"""What one sequence takes out of the cache of an engine."""
+"""What the cache of one device holds, and what one sequence takes out of it."""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.engine.memory_rules import MemoryRules
 from capplan.engine.profile import EngineProfile
-from capplan.memory.budget import memory_plan
-from capplan.model.network import Network
-from capplan.model.sharding import Sharding
-from capplan.numbers import Number
+from capplan.memory.launch import Launch
+from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.packed_pool import (
+    compressed_layers,
+    packed_capacity,
+    packed_layout,
+    summed_capacity,
+)
+from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
+from capplan.memory.stages import stage_edges
+from capplan.model.network import Mixer, Network
+from capplan.model.weight_format import FORMATS
+from capplan.numbers import Array, Number
 
-_AMPLE_BYTES = 1e15
-"""More memory than any device has: what a sequence takes does not depend on how much there is."""
+
+@dataclass(frozen=True, slots=True)
+class CacheCapacity:
+    """The pool of one device; numbers or arrays over plans."""
+
+    tokens: Number
+    """As the engine prints it."""
+    sequences: Number
+    """Of the maximum context, at once."""
+    bytes_per_sequence: Number
+    """That one of them takes out of the pool."""
 
 
-def engine_reserved_bytes_per_sequence(
-    network: Network,
-    sharding: Sharding,
-    profile: EngineProfile,
-    context_tokens: Number,
-    kv_bytes_per_element: Number,
-    max_num_batched_tokens: Number,
-) -> Number:
-    """Return what an engine takes out of the cache of one device for a sequence of a length.
+def cache_capacity(
+    kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
+) -> CacheCapacity:
+    """Return what the pool of one device holds, in the way its engine lays it out.
+
+    Parameters
+    ----------
+    kv_bytes_available : [B]
+        of the device; below zero holds nothing
+    network : the whole model
+    launch : block size, context and token budget; fields that broadcast
+    profile : the engine of a version
+    layer_share : [-]
+        layers of the device's pipeline stage over all layers
+
+    Returns
+    -------
+    tokens, sequences of the maximum context, bytes [B] of one; the bytes do not depend on what is available
+
+    Examples
+    --------
+    One layer of 2 x 4 heads of 16 in 16 bit: 4,096 bytes for a block of 16 tokens, seven blocks for 100 tokens.
+
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 100.0, 64.0, 2048.0, 0.9, 16.0)
+    >>> held = cache_capacity(81920.0, network, launch, profile("vllm", "0.19.0"), 1.0)
+    >>> float(held.tokens), float(held.bytes_per_sequence)
+    (320.0, 28672.0)
+
+    References
+    ----------
+    vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
+    """
+    rules = profile.memory
+    element = FORMATS[network.activation_format].bytes_per_element
+    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element)
+    context, step = launch.max_model_len, launch.max_num_batched_tokens
+    compressed = compressed_layers(network)
+    if compressed:
+        return _compressed_capacity(kv_bytes_available, compressed, launch, rules, layer_share)
+    if not kinds:
+        free = np.maximum(kv_bytes_available, 0.0)
+        endless = np.where(free > 0, launch.max_num_seqs, 0.0)
+        return CacheCapacity(endless * context, endless, 0.0 * free)
+    if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
+        kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
+    if rules.budget != "utilisation":
+        held = [
+            replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
+            for k in kinds
+        ]
+        tokens, sequences, size = split_capacity(
+            kv_bytes_available, held, launch.block_tokens, context, step, rules
+        )
+        return CacheCapacity(tokens, sequences, size)
+    layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
+    tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
+    return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)
+
+
+def _compressed_capacity(
+    available: Number, mixers: list[Mixer], launch: Launch, rules: MemoryRules, share: Number
+) -> CacheCapacity:
+    """Return the same for compressed attention, whose caches have vectors of several widths and rhythms."""
+    step, context, element = launch.max_num_batched_tokens, launch.max_model_len, launch.kv_bytes_per_element
+    # Caches of all stages are laid out alike: a stage holds its share of every block.
+    whole = available / share
+    if rules.budget == "utilisation":
+        tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
+        return CacheCapacity(tokens, sequences, size * share)
+    tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
+    return CacheCapacity(tokens, sequences, size * share)
+
+
+def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: EngineProfile) -> Number:
+    """Return what an engine takes out of the cache of one device for a sequence of `launch.max_model_len` tokens.
 
         vLLM: blocks of every layer group, padded groups and the chunk in flight of sliding layers included
 
     Parameters
     ----------
     network : the model
-    sharding : [-]
-        parallelism, numbers or arrays over plans
+    launch : context, cache dtype, token budget and parallelism; the memory of the device does not count
     profile : the engine of a version
-    context_tokens : [tokens]
-        length of the sequence
-    kv_bytes_per_element : [B]
-        of the cache dtype
-    max_num_batched_tokens : [tokens]
-        token budget of a step
 
     Returns
     -------
     [B]
-        of the fullest pipeline stage
+        of the pipeline stage with the most layers
 
     Examples
     --------
@@ -50,31 +134,35 @@ def engine_reserved_bytes_per_sequence(
     >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
-    >>> engine_reserved_bytes_per_sequence(network, Sharding(), profile("vllm", "0.19.0"), 100.0, 2.0, 2048.0)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 100.0, 64.0, 2048.0, 0.9, 16.0)
+    >>> float(reserved_bytes_per_sequence(network, launch, profile("vllm", "0.19.0")))
     28672.0
 
     References
     ----------
     vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
     """
-    plan = memory_plan(
-        network,
-        sharding,
-        _AMPLE_BYTES,
-        profile,
-        kv_bytes_per_element,
-        context_tokens,
-        1.0,
-        max_num_batched_tokens,
-        0.9,
-    )
-    return plan.reserved_bytes_per_sequence
+    columns = launch.as_columns()
+    share = _largest_stage_shares(network, np.asarray(columns.pipeline))
+    size = cache_capacity(0.0, network, columns, profile, share).bytes_per_sequence
+    return np.broadcast_to(size, share.shape).reshape(launch.shape)
+
+
+def _largest_stage_shares(network: Network, stages: Array) -> Array:
+    """Return the layers of the fullest stage over all layers, by plan."""
+    layers = len(network.layers)
+    shares = {
+        count: max(end - start for start, end in stage_edges(layers, int(count))) / layers
+        for count in set(stages.tolist())
+    }
+    by_plan: Array = np.array([shares[count] for count in stages.tolist()])
+    return by_plan
 
 
 def token_capacity(
     kv_bytes_available: Number, reserved_bytes_per_sequence: Number, context_tokens: Number
 ) -> Number:
-    """Return how many tokens the cache of a replica holds where all sequences have one length.
+    """Return how many tokens the cache of a device holds where all sequences have one length.
 
         n = A / r l
 
@@ -88,7 +176,7 @@ def token_capacity(
     reserved_bytes_per_sequence : [B]
         r, of a sequence of that length on the same device
     context_tokens : [tokens]
-        l, prompt and output
+        l, input and output
 
     Returns
     -------

@@ -5,23 +5,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.memory.budget import memory_plan
 from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
-from capplan.model.cache_parts import index_bytes_per_element, keeps_own_index_keys
-from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.kv_cache import (
+    index_bytes_per_element,
+    keeps_own_index_keys,
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    state_bytes_per_sequence,
+)
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element
 
 _USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
 _USUAL_DEVICE_BYTES = 80 * 2.0**30
-_AMPLE_BYTES = 1e15
-"""A device that holds any pool: the size of a reservation does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,10 @@ def kv_sizes(
         windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
         if windows and not compressed_layers(network):
             what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
-            assumptions = (*assumptions, Assumption(what, "--max-num-batched-tokens"))
+            assumptions = (
+                *assumptions,
+                Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),
+            )
     rows = _rows(
         network,
         list(contexts) or _usual_contexts(network),
@@ -118,10 +125,9 @@ def kv_sizes(
     )
     if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and keeps_own_index_keys(network):
         what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
-        assumptions = (*assumptions, Assumption(what, "--kv-dtype"))
-    stated = tuple(assumption_of(sentence) for sentence in rules.assumptions)
+        assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = layout_assumptions(network, rules.memory)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *stated))
+    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))
 
 
 def _usual_contexts(network: Network) -> list[int]:
@@ -149,8 +155,8 @@ def _rows(
     state = float(state_bytes_per_sequence(network, 1.0, activation))
     state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
     ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
-    plans = memory_plan(network, ranks, _AMPLE_BYTES, engine, element, context, 1.0, float(step_tokens), 0.9)
-    reserved, reserved_on_rank = np.broadcast_to(plans.reserved_bytes_per_sequence, (2, len(context)))
+    launch = engine_launch(engine, ranks, _USUAL_DEVICE_BYTES, element, context, 1.0, float(step_tokens))
+    reserved, reserved_on_rank = np.asarray(reserved_bytes_per_sequence(network, launch, engine))
     return [
         KvSize(
             context_tokens=int(tokens),

@@ -1,20 +1,14 @@
 """How an engine lays the caches of different layers into one pool of equal blocks."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from capplan.model.kv_cache import cache_elements_per_token, state_bytes
-from capplan.model.network import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Mixer,
-    Network,
-    StateSpace,
-)
+from capplan.model.cache_parts import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
+from capplan.model.network import Network, layer_counts
+from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
 
@@ -53,156 +47,76 @@ def cache_kinds(
 
     Examples
     --------
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layers = (Layer((Attention(8, 8, 64, 64),), ()), Layer((Attention(8, 8, 64, 64, window_tokens=128),), ()))
     >>> kinds = cache_kinds(Network("n", "t", 8, 10, layers * 3, head, True, 80), 1.0, 2.0)
     >>> [(kind.kind, kind.layers, float(kind.token_bytes)) for kind in kinds]
     [('full', 3, 2048.0), ('window', 3, 2048.0)]
     """
-    counts: dict[Mixer, int] = {}
-    for layer in network.layers:
-        for mixer in layer.mixers:
-            shape = _shape(mixer, network)
-            counts[shape] = counts.get(shape, 0) + 1
+    layers: Counter[tuple[tuple[CachePart, ...], tuple[StatePart, ...]]] = Counter()
+    for layer, count in layer_counts(network):
+        for description in (mixer.description for mixer in layer.mixers):
+            layers[description.cache_parts, description.state_parts] += count
+    # An engine keeps recurrent states in the dtype of the model unless the config states another.
+    stated = any("ssm" in key and "dtype" in key for key in network.keys_used)
+    recurrent_format = None if stated else network.activation_format
     kinds = []
-    for mixer, layers in counts.items():
-        if isinstance(mixer, CompressedAttention):
-            kinds.extend(_compressed_kinds(mixer, layers, tensor_parallel, kv_bytes_per_element))
-        elif isinstance(mixer, Attention | LatentAttention):
-            size = _token_bytes(mixer, tensor_parallel, kv_bytes_per_element)
-            window = mixer.window_tokens if isinstance(mixer, Attention) else None
-            if np.any(np.asarray(size) > 0):
-                kind: Literal["full", "window"] = "full" if window is None else "window"
-                chunked = isinstance(mixer, Attention) and mixer.chunked
-                kinds.append(CacheKind(kind, layers, size, 0.0, float(window or np.inf), chunked))
-        else:
-            size = state_bytes_held(mixer, tensor_parallel, activation_bytes)
-            kinds.append(CacheKind("state", layers, 0.0, size))
+    for (cache_parts, state_parts), count in layers.items():
+        growing: dict[tuple[float, bool], Number] = {}
+        for part in cache_parts:
+            window = part.window_tokens, part.chunked
+            vector = held_vector_bytes(part, kv_bytes_per_element, tensor_parallel)
+            growing[window] = growing.get(window, 0.0) + vector / part.entry_tokens
+        for (window_tokens, chunked), size in growing.items():
+            kind: Literal["full", "window"] = "full" if window_tokens == np.inf else "window"
+            kinds.append(CacheKind(kind, count, size, 0.0, window_tokens, chunked))
+        if state_parts:
+            held = state_bytes_held(state_parts, tensor_parallel, activation_bytes, recurrent_format)
+            kinds.append(CacheKind("state", count, 0.0, held))
     return _merged(kinds)
 
 
-def _compressed_kinds(
-    mixer: CompressedAttention, layers: int, tensor_parallel: Number, kv_bytes_per_element: Number
-) -> list[CacheKind]:
-    """Return the window, the entries and the waiting tokens of compressed attention, each whole on every rank."""
-    vector = vector_bytes(mixer, kv_bytes_per_element) + 0.0 * tensor_parallel
-    kinds = [CacheKind("window", layers, vector, 0.0, float(mixer.window_tokens))]
-    if mixer.entry_tokens:
-        entry = (vector + index_key_bytes(mixer.index_head_dim)) / mixer.entry_tokens
-        kinds.append(CacheKind("full", layers, entry, 0.0))
-        kinds.append(CacheKind("state", layers, 0.0, waiting_bytes(mixer) + 0.0 * tensor_parallel))
-    return kinds
+def state_bytes_held(
+    parts: tuple[StatePart, ...],
+    tensor_parallel: Number = 1.0,
+    activation_bytes: Number = 2.0,
+    recurrent_format: str | None = None,
+) -> Number:
+    """Return the fixed state of one sequence in one layer as an engine keeps it.
 
-
-def index_key_bytes(index_head_dim: Number) -> Number:
-    """Return the bytes of one index key of sparse latent or compressed attention: fp8 with a scale per 128.
-
-        k = d (1 + 4 / 128)
+        S = sum over its parts of e_rank b
 
     Parameters
     ----------
-    index_head_dim : [elements]
-        d
+    parts : what the mixer of the layer states
+    tensor_parallel : [-]
+        ranks
+    activation_bytes : [B]
+        of the model dtype
+    recurrent_format : that the engine keeps recurrent states in; None is what the mixer states
 
     Returns
     -------
     [B]
-        k, whatever the cache dtype
+        S of the elements that engines keep: one convolution column fewer than the kernel is long
 
     Examples
     --------
-    >>> index_key_bytes(128.0)
-    132.0
+    >>> from capplan.model.network import ShortConvolution
+    >>> state_bytes_held(ShortConvolution(64, 3).description.state_parts)
+    256.0
 
     References
     ----------
-    vLLM, `DeepseekV32IndexerCache`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/models/deepseek_v2.
+    vLLM, `MambaStateShapeCalculator`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/layers/mamba/mamba_utils.
     """
-    return index_head_dim * (1.0 + 4.0 / 128.0)
-
-
-def vector_bytes(mixer: CompressedAttention, kv_bytes_per_element: Number) -> Number:
-    """Return the bytes of one vector of compressed attention as engines pack it.
-
-        v = (d - r) + 2 r + (d - r) / 64 + 1 in fp8,  d b in wider dtypes
-
-    Parameters
-    ----------
-    mixer : d wide, r of it rotated
-    kv_bytes_per_element : [B]
-        b, of the cache dtype
-
-    Returns
-    -------
-    [B]
-        v; in fp8 the rotated part stays in 16 bit, and every 64 others share a scale of one byte
-
-    Examples
-    --------
-    >>> float(vector_bytes(CompressedAttention(64, 512, 64, 128, 8, 128), 1.0))
-    584.0
-
-    References
-    ----------
-    vLLM, `DeepseekV4SWACache`, fp8_ds_mla: https://github.com/vllm-project/vllm.
-    """
-    plain = mixer.head_dim - mixer.rope_head_dim
-    packed = plain + 2.0 * mixer.rope_head_dim + plain // 64 + 1.0
-    size: Number = np.where(
-        np.asarray(kv_bytes_per_element) <= 1.0, packed, mixer.head_dim * np.asarray(kv_bytes_per_element)
-    )
+    size: Number = 0.0 * tensor_parallel * activation_bytes
+    for part in parts:
+        name = (recurrent_format if part.recurrent else None) or part.state_format
+        each = activation_bytes if name is None else FORMATS[name].bytes_per_element
+        size = size + state_elements_on_rank(part.held_elements, part.pieces, tensor_parallel) * each
     return size
-
-
-def waiting_bytes(mixer: CompressedAttention) -> float:
-    """Return the tokens that wait to become an entry, as engines keep them: value and gate in fp32.
-
-        w = s c x 2 s (d + d_i) x 4, with two series s = 2 of twice the tokens where entries overlap
-
-    Parameters
-    ----------
-    mixer : entries of c tokens, d wide, with index keys of d_i
-
-    Returns
-    -------
-    [B]
-        w, of one sequence and layer
-
-    Examples
-    --------
-    >>> waiting_bytes(CompressedAttention(64, 512, 64, 128, 8, 128))
-    524288.0
-
-    References
-    ----------
-    vLLM, `CompressorStateCache`: https://github.com/vllm-project/vllm.
-    """
-    series = 2 if mixer.overlapping else 1
-    return series * mixer.entry_tokens * 2.0 * series * (mixer.head_dim + mixer.index_head_dim) * 4.0
-
-
-def _shape(mixer: Mixer, network: Network) -> Mixer:
-    """Return the mixer without what does not change its cache, so that equal caches are one kind."""
-    if isinstance(mixer, Attention):
-        return Attention(
-            1,
-            mixer.kv_heads,
-            mixer.head_dim,
-            mixer.value_head_dim,
-            mixer.window_tokens,
-            chunked=mixer.chunked,
-            cached=mixer.cached,
-            index_head_dim=mixer.index_head_dim,
-        )
-    if isinstance(mixer, LinearAttention | StateSpace) and not _states_their_dtype(network):
-        # An engine keeps recurrent states in the dtype of the model unless the config says otherwise.
-        return replace(mixer, state_format=network.activation_format)
-    return mixer
-
-
-def _states_their_dtype(network: Network) -> bool:
-    return any("ssm" in key and "dtype" in key for key in network.keys_used)
 
 
 def _merged(kinds: list[CacheKind]) -> list[CacheKind]:
@@ -211,76 +125,15 @@ def _merged(kinds: list[CacheKind]) -> list[CacheKind]:
     for kind in kinds:
         for index, other in enumerate(merged):
             same = (kind.kind, kind.window_tokens, kind.chunked) == (
-                other.kind,
-                other.window_tokens,
-                other.chunked,
-            )
-            sizes = np.array_equal(kind.token_bytes, other.token_bytes) and np.array_equal(
-                kind.state_bytes, other.state_bytes
-            )
-            if same and sizes:
-                merged[index] = CacheKind(
-                    kind.kind,
-                    kind.layers + other.layers,
-                    kind.token_bytes,
-                    kind.state_bytes,
-                    kind.window_tokens,
-                    kind.chunked,
-                )
+                other.kind, other.window_tokens, other.chunked,
+            )  # fmt: skip
+            grows = np.array_equal(kind.token_bytes, other.token_bytes)
+            if same and grows and np.array_equal(kind.state_bytes, other.state_bytes):
+                merged[index] = replace(other, layers=other.layers + kind.layers)
                 break
         else:
             merged.append(kind)
     return merged
-
-
-def _token_bytes(
-    mixer: Attention | LatentAttention, tensor_parallel: Number, kv_bytes_per_element: Number
-) -> Number:
-    if isinstance(mixer, Attention):
-        return cache_elements_per_token(mixer, tensor_parallel) * kv_bytes_per_element
-    latent = (mixer.kv_lora_rank + mixer.rope_head_dim) * kv_bytes_per_element + 0.0 * tensor_parallel
-    if not mixer.index_head_dim:
-        return latent
-    # Sparse MLA in fp8: latents in fp8 with four fp32 scales, the rotary part in bf16; indexer keys in fp8 with a scale.
-    packed = mixer.kv_lora_rank + 16.0 + 2.0 * mixer.rope_head_dim
-    indexer = index_key_bytes(mixer.index_head_dim) if mixer.index_cached else 0.0
-    held: Number = np.where(np.asarray(kv_bytes_per_element) <= 1.0, packed, latent) + indexer
-    return held
-
-
-def state_bytes_held(mixer: Mixer, tensor_parallel: Number, activation_bytes: Number) -> Number:
-    """Return the fixed state of one sequence in one layer as an engine keeps it: one convolution column fewer.
-
-        S_engine = S (K - 1) / K for the convolution, the recurrent part as it is
-
-    Parameters
-    ----------
-    mixer : the mixer of the layer
-    tensor_parallel : [-]
-        ranks
-    activation_bytes : [B]
-        of the model dtype
-
-    Returns
-    -------
-    [B]
-
-    Examples
-    --------
-    >>> from capplan.model.network import ShortConvolution
-    >>> state_bytes_held(ShortConvolution(64, 3), 1.0, 2.0)
-    256.0
-
-    References
-    ----------
-    vLLM, `MambaStateShapeCalculator`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/layers/mamba/mamba_utils.
-    """
-    whole = state_bytes(mixer, tensor_parallel, activation_bytes)
-    recurrent = state_bytes(mixer, tensor_parallel, 0.0)
-    columns = getattr(mixer, "conv_kernel", 0) or getattr(mixer, "kernel", 0)
-    if not columns:
-        return whole
-    return recurrent + (whole - recurrent) * (columns - 1) / columns
 
 
 def group_layers(kinds: list[CacheKind]) -> int:

@@ -4,14 +4,17 @@ A block covers 256 tokens of every entry cache. Windows and waiting tokens live 
 their own with fewer tokens to a page. After vLLM; other engines' layouts are not known to be the same.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
-from capplan.memory.layer_groups import index_key_bytes, vector_bytes, waiting_bytes
-from capplan.model.network import CompressedAttention, Network
+from capplan.memory.layer_groups import state_bytes_held
+from capplan.model.cache_parts import CachePart, held_vector_bytes
+from capplan.model.network import Mixer, Network, layer_counts
 from capplan.numbers import Number
 
 BLOCK_TOKENS = 256.0
@@ -42,8 +45,8 @@ class PackedLayout:
     groups: tuple[SlidingGroup, ...]
 
 
-def compressed_layers(network: Network) -> list[CompressedAttention]:
-    """Return the compressed attention of each layer that has it, in order.
+def compressed_layers(network: Network) -> list[Mixer]:
+    """Return the mixers whose caches engines lay out in pages of several sizes, layer by layer.
 
     Parameters
     ----------
@@ -51,22 +54,22 @@ def compressed_layers(network: Network) -> list[CompressedAttention]:
 
     Returns
     -------
-    mixers; none for all other models
+    mixers with compressed attention; none for all other models
 
     Examples
     --------
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import CompressedAttention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((CompressedAttention(64, 512, 64, 128, 8, 128),), ())
     >>> len(compressed_layers(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80)))
     3
     """
-    return [
-        mixer for layer in network.layers for mixer in layer.mixers if isinstance(mixer, CompressedAttention)
-    ]
+    distinct = {mixer for layer, _ in layer_counts(network) for mixer in layer.mixers}
+    mixed = {mixer for mixer in distinct if mixer.description.mixed_pages}
+    return [mixer for layer in network.layers for mixer in layer.mixers if mixer in mixed] if mixed else []
 
 
-def packed_layout(mixers: list[CompressedAttention], kv_bytes_per_element: Number) -> PackedLayout:
+def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> PackedLayout:
     """Return how a pool lays out windows, entries and waiting tokens.
 
         b = sum over page sizes of slots x page;  slots are the layers of the largest group with that page
@@ -85,6 +88,7 @@ def packed_layout(mixers: list[CompressedAttention], kv_bytes_per_element: Numbe
     --------
     DeepSeek-V4-Pro in fp8, 30 layers with an entry per 4 tokens and 31 with one per 128:
 
+    >>> from capplan.model.network import CompressedAttention
     >>> sparse = CompressedAttention(128, 512, 64, 128, 16, 4, True, 64, 128, 1024)
     >>> layout = packed_layout([sparse] * 30 + [CompressedAttention(128, 512, 64, 128, 16, 128)] * 31, 1.0)
     >>> float(layout.block_bytes), [group.tables for group in layout.groups]
@@ -103,27 +107,31 @@ def packed_layout(mixers: list[CompressedAttention], kv_bytes_per_element: Numbe
         )
         return aligned
 
-    of: dict[int, list[CompressedAttention]] = {}
-    for mixer in mixers:
-        if mixer.entry_tokens:
-            of.setdefault(mixer.entry_tokens, []).append(mixer)
-    counts = [len(layers) for layers in of.values()]
+    window, *_ = mixers[0].description.cache_parts
+    of: dict[int, list[CachePart]] = {}
+    layers: Counter[int] = Counter()
+    for mixer, count in Counter(mixers).items():
+        entries = [part for part in mixer.description.cache_parts if part.entry_tokens > 1]
+        if entries:
+            ratio = entries[0].entry_tokens
+            of.setdefault(ratio, entries)
+            layers[ratio] += count
+    counts = list(layers.values())
     tables = -(-len(mixers) // _slots([max([1, *counts]), len(mixers), *counts]))
-    wide = page(_WINDOW_PAGE_TOKENS, vector_bytes(mixers[0], kv_bytes_per_element))
+    wide = page(_WINDOW_PAGE_TOKENS, held_vector_bytes(window, kv_bytes_per_element))
     # Windows, entries of the smallest ratio and waiting tokens take turns in the slots of the widest page.
     block = max([-(-len(mixers) // tables), *counts]) * wide
-    groups = [SlidingGroup(float(mixers[0].window_tokens), _WINDOW_PAGE_TOKENS, tables)]
-    for ratio, layers in of.items():
-        first, series = layers[0], 2 if layers[0].overlapping else 1
-        held = _WAITING_PAGE_TOKENS[first.overlapping]
+    groups = [SlidingGroup(window.window_tokens, _WINDOW_PAGE_TOKENS, tables)]
+    for ratio, (entry, *keys) in of.items():
+        series = 2 if entry.overlapping else 1
+        held = _WAITING_PAGE_TOKENS[entry.overlapping]
         groups.append(SlidingGroup(float(series * ratio), held, 1))
         if BLOCK_TOKENS / ratio != _WINDOW_PAGE_TOKENS:
-            block = block + len(layers) * page(
-                BLOCK_TOKENS / ratio, vector_bytes(first, kv_bytes_per_element)
-            )
-        if first.index_head_dim:
-            keys = page(BLOCK_TOKENS / ratio, index_key_bytes(float(first.index_head_dim)))
-            block = block + len(layers) * np.maximum(keys, page(held, 8.0 * series * first.index_head_dim))
+            vector = held_vector_bytes(entry, kv_bytes_per_element)
+            block = block + layers[ratio] * page(BLOCK_TOKENS / ratio, vector)
+        for key in keys:
+            vectors = page(BLOCK_TOKENS / ratio, held_vector_bytes(key, kv_bytes_per_element))
+            block = block + layers[ratio] * np.maximum(vectors, page(held, 8.0 * series * key.elements))
     return PackedLayout(block, tuple(groups))
 
 
@@ -174,22 +182,22 @@ def packed_capacity(
     ----------
     vLLM, `SlidingWindowSpec.max_memory_usage_bytes`: https://docs.vllm.ai/en/latest/api/vllm/v1/kv_cache_interface.
     """
-    own: Number = np.ceil(context_tokens / BLOCK_TOKENS)
-    most: Number = own
+    held_blocks: Number = np.ceil(context_tokens / BLOCK_TOKENS)
+    most: Number = held_blocks
     for group in layout.groups:
         near = np.minimum(group.window_tokens, context_tokens)
         reach = np.minimum(group.window_tokens - 1.0 + step_tokens, np.maximum(context_tokens, near))
         held = np.ceil(near / group.page_tokens) + 1.0
-        own = own + group.tables * held
+        held_blocks = held_blocks + group.tables * held
         most = most + group.tables * np.maximum(np.ceil(reach / group.page_tokens) + 1.0, held)
     blocks = np.floor(np.maximum(available_bytes, 0.0) / layout.block_bytes)
-    sequences: Number = np.maximum(blocks - (most - own), 0.0) / own
-    return np.floor(sequences * context_tokens), sequences, own * layout.block_bytes
+    sequences: Number = np.maximum(blocks - (most - held_blocks), 0.0) / held_blocks
+    return np.floor(sequences * context_tokens), sequences, held_blocks * layout.block_bytes
 
 
 def summed_capacity(
     available_bytes: Number,
-    mixers: list[CompressedAttention],
+    mixers: Sequence[Mixer],
     kv_bytes_per_element: Number,
     context_tokens: Number,
     step_tokens: Number,
@@ -221,6 +229,7 @@ def summed_capacity(
     --------
     One layer, a window of 128 tokens of 16 elements, two bytes each:
 
+    >>> from capplan.model.network import CompressedAttention
     >>> window = CompressedAttention(1, 16, 8, 128, 1)
     >>> tokens, sequences, size = summed_capacity(12288.0, [window], 2.0, 256.0, 128.0, 16.0)
     >>> float(tokens), float(sequences), float(size)
@@ -232,16 +241,17 @@ def summed_capacity(
     """
     size: Number = np.zeros(())
     flying: Number = np.zeros(())
-    for mixer in dict.fromkeys(mixers):
-        count, vector = mixers.count(mixer), vector_bytes(mixer, kv_bytes_per_element)
-        size = size + count * vector * np.minimum(mixer.window_tokens, context_tokens)
-        flying = flying + count * vector * np.minimum(step_tokens, context_tokens)
-        if mixer.entry_tokens:
-            rounded = np.maximum(block_tokens, float(mixer.entry_tokens))
-            entries = np.ceil(context_tokens / rounded) * rounded / mixer.entry_tokens
-            size = size + count * (
-                entries * (vector + index_key_bytes(mixer.index_head_dim)) + waiting_bytes(mixer)
-            )
+    for mixer, count in Counter(mixers).items():
+        for part in mixer.description.cache_parts:
+            vectors = count * held_vector_bytes(part, kv_bytes_per_element)
+            if part.entry_tokens == 1:
+                size = size + vectors * np.minimum(part.window_tokens, context_tokens)
+                flying = flying + vectors * np.minimum(step_tokens, context_tokens)
+            else:
+                rounded = np.maximum(block_tokens, float(part.entry_tokens))
+                entries = np.ceil(context_tokens / rounded) * rounded / part.entry_tokens
+                size = size + vectors * entries
+        size = size + count * state_bytes_held(mixer.description.state_parts)
     sequences: Number = np.maximum(available_bytes - flying, 0.0) / size
     return np.floor(sequences * context_tokens), sequences, size
 
@@ -261,7 +271,7 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import CompressedAttention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((CompressedAttention(1, 16, 8, 128, 1),), ()),), head, True, 80)
     >>> [len(layout_assumptions(network, profile(name).memory)) for name in ("vllm", "sglang")]

@@ -1,6 +1,6 @@
 """What one device holds of a plan, and what that leaves for the KV cache: the records and the limits in words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,14 @@ class MemoryPlan:
     """As the engine prints it."""
     max_concurrency: Number
     """Sequences of the maximum context that the cache holds at once."""
-    block_tokens: Number
-    """Tokens of one cache block of an attention layer."""
     reserved_bytes_per_sequence: Number
     """What one sequence of the maximum context takes out of the cache."""
     headroom_bytes: Number
     """Left on the device once the cache is allocated, graphs are captured and the sampler has warmed up."""
+
+    def at(self, plan: int) -> "MemoryPlan":
+        """Return one plan out of an array of plans, in numbers."""
+        return MemoryPlan(*(float(np.asarray(getattr(self, field.name))[plan]) for field in fields(self)))
 
     @property
     def limit_codes(self) -> NDArray[np.intp]:

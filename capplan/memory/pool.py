@@ -101,7 +101,7 @@ def grouped_layout(
     block_tokens: Number,
     context_tokens: Number,
     step_tokens: Number,
-    stage_share: float = 1.0,
+    stage_share: Number = 1.0,
 ) -> PoolLayout:
     """Return the layout of a pool that layer groups share.
 

@@ -14,14 +14,7 @@ from capplan.memory.activations import (
 )
 from capplan.memory.runtime import absorbed_latent_bytes, captured_sizes, graph_bytes, rotary_table_bytes
 from capplan.memory.stages import Stage
-from capplan.model.network import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    Layer,
-    Network,
-    layer_counts,
-)
+from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
 from capplan.model.rank_weights import expert_bytes_per_rank
 from capplan.model.sharding import Sharding, rank_outputs
@@ -39,7 +32,7 @@ FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
 
 
 class Settings(Protocol):
-    """What a launch says about sizes; see `budget.Launch`."""
+    """What a launch says about sizes; see `launch.Launch`."""
 
     @property
     def tensor(self) -> Number:
@@ -90,7 +83,7 @@ def rank_weight_bytes(
 
     Examples
     --------
-    >>> from capplan.model.network import Projection
+    >>> from capplan.model.network import Attention, Projection
     >>> from capplan.memory.stages import stages_of
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((Attention(2, 2, 4, 4),), ()),), head, True, 80, max_context_tokens=64)
@@ -103,17 +96,12 @@ def rank_weight_bytes(
     )
     rotary = 0
     for layer, count in layer_counts(stage.network):
-        for mixer in layer.mixers:
-            if isinstance(mixer, Attention):
-                rotary = max(rotary, mixer.head_dim)
-            elif isinstance(mixer, CompressedAttention):
-                # Windows and entries rotate at different bases: a table each.
-                rotary = max(rotary, 2 * mixer.rope_head_dim)
-            elif isinstance(mixer, LatentAttention):
-                rotary = max(rotary, mixer.rope_head_dim)
-                heads = mixer.query_heads / sharding.tensor
-                expanded = mixer.nope_head_dim + mixer.value_head_dim
-                size = size + count * absorbed_latent_bytes(mixer.kv_lora_rank, heads, expanded)
+        for description in (mixer.description for mixer in layer.mixers):
+            rotary = max(rotary, description.rotary_elements)
+            if (expansion := description.expansion) is not None:
+                heads = expansion.heads / sharding.tensor
+                absorbed = absorbed_latent_bytes(expansion.latent_elements, heads, expansion.head_elements)
+                size = size + count * absorbed
     return size + rotary_table_bytes(
         float((network.max_context_tokens or 0) + network.scaled_rotary_tokens), float(rotary), element
     )
@@ -191,7 +179,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.memory.stages import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
@@ -212,7 +200,7 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, prof
         peak = layer_peak_bytes(
             tokens, width, intermediate_elements(layer, launch.tensor), element, rules.hidden_copies
         )
-        layer_peak = np.maximum(layer_peak, peak + _latent_workspace(layer, launch, element))
+        layer_peak = np.maximum(layer_peak, peak + _workspace_of_cached(layer, launch, element))
         buffers = np.maximum(buffers, _expert_buffers(layer, launch, element))
     states = tokens * width * element
     peak = layer_peak + buffers
@@ -240,24 +228,22 @@ def _expert_buffers(layer: Layer, launch: Settings, element: float) -> Number:
     return expert_workspace_bytes(tokens, experts.experts_per_token, width, experts.inputs, element)
 
 
-def _latent_workspace(layer: Layer, launch: Settings, element: float) -> Number:
+def _workspace_of_cached(layer: Layer, launch: Settings, element: float) -> Number:
+    """Return what prefill gathers of the cached context before it attends: latents to expand, entries of mixed pages."""
     size: Number = 0.0
-    for mixer in layer.mixers:
-        if isinstance(mixer, LatentAttention):
-            expanded = mixer.nope_head_dim + mixer.value_head_dim
-            size = latent_workspace_bytes(
-                launch.max_model_len,
-                launch.max_num_seqs,
-                mixer.query_heads / launch.tensor,
-                expanded,
-                mixer.kv_lora_rank + mixer.rope_head_dim,
-                launch.block_tokens,
-                element,
-            )
-        elif isinstance(mixer, CompressedAttention):
+    for description in (mixer.description for mixer in layer.mixers):
+        if (expansion := description.expansion) is not None:
+            expanded = latent_workspace_bytes(
+                launch.max_model_len, launch.max_num_seqs, expansion.heads / launch.tensor,
+                expansion.head_elements, expansion.gathered_elements, launch.block_tokens, element,
+            )  # fmt: skip
+            size = np.maximum(size, expanded)
+        if description.mixed_pages:
+            window, *further = description.cache_parts
+            entry_tokens = float(further[0].entry_tokens) if further else 0.0
             gathered = gathered_entries_bytes(
-                launch.max_model_len, float(mixer.entry_tokens), float(mixer.window_tokens),
-                launch.max_num_batched_tokens, mixer.head_dim, element,
+                launch.max_model_len, entry_tokens, window.window_tokens,
+                launch.max_num_batched_tokens, window.elements, element,
             )  # fmt: skip
             size = np.maximum(size, gathered)
     return size
@@ -280,7 +266,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.memory.stages import stages_of
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
@@ -316,7 +302,7 @@ def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> from capplan.memory.budget import Launch
+    >>> from capplan.memory.launch import Launch
     >>> from capplan.model.network import Projection
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 10.0, 8192.0, 0.9, 16.0)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from capplan.model.network import Network
-from capplan.model.parameters import stage_edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     """
     if stages == 1:
         return [Stage(network, first=True, last=True, layer_share=1.0)]
-    found: list[Stage] = []
+    cut: list[Stage] = []
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
@@ -60,6 +61,36 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
         else:
             part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
-        if stage not in found:
-            found.append(stage)
-    return found
+        if stage not in cut:
+            cut.append(stage)
+    return cut
+
+
+def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
+    """Return first and one-past-last layer of each pipeline stage.
+
+    Layers that do not divide evenly go to the stages before the last, from behind: the last holds the head.
+
+    Parameters
+    ----------
+    layers : [-]
+    stages : [-]
+
+    Returns
+    -------
+    pairs of layer indices
+
+    Examples
+    --------
+    >>> stage_edges(126, 4)
+    [(0, 31), (31, 63), (63, 95), (95, 126)]
+
+    References
+    ----------
+    vLLM, vllm/distributed/utils.py, `get_pp_indices`.
+    """
+    sizes = [layers // stages] * stages
+    for i in range(layers % stages):
+        sizes[(stages - 2 - i) % stages] += 1
+    ends = np.cumsum(sizes).tolist()
+    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -4,38 +4,100 @@ These are the needs of the architecture. What an engine reserves on top (blocks,
 groups, packed MLA layouts such as the 656 bytes per token of vLLM's fp8_ds_mla) is counted in `memory`.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from capplan.model.cache_parts import (
-    attention_cache_elements,
-    cache_elements_per_token,
-    cache_parts,
-    cached_tokens,
-    index_bytes_per_element,
+    CachePart,
+    cache_elements_on_rank,
+    index_key_bytes,
+    state_elements_on_rank,
 )
-from capplan.model.network import (
-    CompressedAttention,
-    LinearAttention,
-    Mixer,
-    Network,
-    ShortConvolution,
-    StateSpace,
-    layer_counts,
-)
+from capplan.model.network import Mixer, Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
-__all__ = [
-    "attention_cache_elements",
-    "cache_elements_per_token",
-    "cache_parts",
-    "cached_tokens",
-    "index_bytes_per_element",
-    "kv_bytes_per_sequence",
-    "kv_bytes_per_token",
-    "state_bytes",
-    "state_bytes_per_sequence",
-]
+
+def cached_tokens(context_tokens: Number, window_tokens: Number) -> Number:
+    """Return how many tokens of a context a layer with a window has to keep.
+
+        c = min(n, w)
+
+    Parameters
+    ----------
+    context_tokens : [tokens]
+        n
+    window_tokens : [tokens]
+        w, the position itself included; for chunked attention the chunk, its fullest state
+
+    Returns
+    -------
+    [tokens]
+        c, the minimum of the architecture; engines keep more
+
+    Examples
+    --------
+    >>> cached_tokens(8192.0, 4096.0)
+    np.float64(4096.0)
+
+    References
+    ----------
+    Jiang et al. 2023, "Mistral 7B", arXiv:2310.06825, section 2 (rolling buffer cache).
+    """
+    tokens: Number = np.minimum(context_tokens, window_tokens)
+    return tokens
+
+
+def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
+    """Return the bytes of one element of the index keys that latent and compressed attention cache.
+
+        b_i = min(b, 1 + 4 / 128)
+
+    Engines and the models' own code keep those in fp8 with an fp32 scale per 128, whatever the cache dtype.
+
+    Parameters
+    ----------
+    kv_bytes_per_element : [B]
+        b, of the cache dtype
+
+    Returns
+    -------
+    [B]
+        b_i
+
+    Examples
+    --------
+    >>> index_bytes_per_element(2.0)
+    np.float64(1.03125)
+
+    References
+    ----------
+    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", inference/model.py, `Indexer`: https://github.com/deepseek-ai/DeepSeek-V3.2-Exp.
+    """
+    size: Number = np.minimum(kv_bytes_per_element, index_key_bytes(1.0))
+    return size
+
+
+def keeps_own_index_keys(network: Network) -> bool:
+    """Return whether a model has index keys that engines keep in fp8: those of sparse latent and compressed attention.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    False for models without an indexer, and for block-sparse attention, whose keys are in the cache dtype
+
+    Examples
+    --------
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> keeps_own_index_keys(Network("n", "t", 8, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 80))
+    False
+    """
+    return any(part.index for part, _ in _cache_parts(network))
 
 
 def kv_bytes_per_sequence(
@@ -82,14 +144,13 @@ def kv_bytes_per_sequence(
     Kwon et al. 2023, "PagedAttention", arXiv:2309.06180, section 1; Ainslie et al. 2023, arXiv:2305.13245.
     """
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
-    for layer, count in layer_counts(network):
-        for mixer in layer.mixers:
-            for part in cache_parts(mixer, tensor_parallel):
-                kept = cached_tokens(context_tokens, part.window_tokens)
-                if part.entry_tokens > 1:
-                    kept = np.floor(kept / part.entry_tokens)
-                size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
-                total = total + count * part.elements * kept * size
+    for part, count in _cache_parts(network):
+        kept = cached_tokens(context_tokens, part.window_tokens)
+        if part.entry_tokens > 1:
+            kept = np.floor(kept / part.entry_tokens)
+        size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
+        held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
+        total = total + count * held * kept * size
     return total
 
 
@@ -129,14 +190,19 @@ def kv_bytes_per_token(
     Jiang et al. 2023, "Mistral 7B", arXiv:2310.06825, section 2 (rolling buffer cache).
     """
     total: Number = np.zeros(()) * context_tokens * kv_bytes_per_element * tensor_parallel
+    for part, count in _cache_parts(network):
+        grows = np.where(np.asarray(context_tokens) < part.window_tokens, 1.0 / part.entry_tokens, 0.0)
+        held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
+        total = total + count * held * grows * kv_bytes_per_element
+    return total
+
+
+def _cache_parts(network: Network) -> Iterator[tuple[CachePart, int]]:
+    """Yield every part that layers cache, with the number of layers."""
     for layer, count in layer_counts(network):
         for mixer in layer.mixers:
-            for part in cache_parts(mixer, tensor_parallel):
-                grows = np.where(
-                    np.asarray(context_tokens) < part.window_tokens, 1.0 / part.entry_tokens, 0.0
-                )
-                total = total + count * part.elements * grows * kv_bytes_per_element
-    return total
+            for part in mixer.description.cache_parts:
+                yield part, count
 
 
 def state_bytes_per_sequence(
@@ -161,7 +227,7 @@ def state_bytes_per_sequence(
 
     Examples
     --------
-    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> from capplan.model.network import Layer, Projection, ShortConvolution
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((ShortConvolution(64, 3),), ())
     >>> state_bytes_per_sequence(Network("n", "t", 8, 10, (layer,), head, True, 80))
@@ -182,9 +248,7 @@ def state_bytes_per_sequence(
 def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: Number = 2.0) -> Number:
     """Return the bytes of the fixed state of one sequence in one layer, on one rank.
 
-        linear attention: channels K b_a / tp + state b_s / tp
-        state space:      (inner + 2 ceil(g / tp) tp s) K b_a / tp + inner s b_s / tp
-        compressed:       2 c d b_s, or 6 c (d + index_head_dim) b_s where entries overlap, on every rank
+        S = sum over its parts of e_rank b
 
     Parameters
     ----------
@@ -197,39 +261,23 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
     Returns
     -------
     [B]
-        K columns of each convolved channel and the recurrent state (s wide, g groups); value and gate of the c
-        tokens that wait to become an entry (and of the ones before); zero for other attention
+        S, with b of each part: b_a for convolution columns, stated for recurrent states; zero for attention over a cache
 
     Examples
     --------
     Mamba-1 with 128 channels, state 8, kernel 4: 512 columns in bf16 and 1024 elements in fp32.
 
+    >>> from capplan.model.network import StateSpace
     >>> state_bytes(StateSpace(1, 128, 1, 128, 8, 1, 128, 4))
     5120.0
 
     References
     ----------
-    Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2 (tensor parallelism);
-    Hugging Face transformers 5.23, `DeepseekV4HCACache.store_compression_weights` and `update_overlap_state`.
+    Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2 (tensor parallelism).
     """
-    if isinstance(mixer, ShortConvolution):
-        return mixer.channels * mixer.kernel * activation_bytes / tensor_parallel
-    if isinstance(mixer, LinearAttention):
-        columns = mixer.conv_channels * mixer.conv_kernel * activation_bytes
-        recurrent = mixer.state_elements * FORMATS[mixer.state_format].bytes_per_element
-        return (columns + recurrent) / tensor_parallel
-    if isinstance(mixer, StateSpace):
-        channels: Number = mixer.conv_channels / tensor_parallel
-        if mixer.version == 2:
-            own = mixer.conv_channels - 2 * mixer.groups * mixer.state_size
-            shared = 2 * np.ceil(mixer.groups / tensor_parallel) * mixer.state_size
-            channels = own / tensor_parallel + shared
-        convolved = channels * mixer.conv_kernel * activation_bytes
-        state = mixer.inner_size * mixer.state_size * FORMATS[mixer.state_format].bytes_per_element
-        return convolved + state / tensor_parallel
-    if isinstance(mixer, CompressedAttention):
-        # Overlapping entries keep two series of the tokens at hand, and one of the entry before.
-        vectors = (6 if mixer.overlapping else 2) * mixer.entry_tokens
-        width = mixer.head_dim + mixer.index_head_dim
-        return vectors * width * FORMATS[mixer.state_format].bytes_per_element + 0.0 * tensor_parallel
-    return 0.0 * tensor_parallel
+    size: Number = 0.0 * tensor_parallel * activation_bytes
+    for part in mixer.description.state_parts:
+        stated = part.state_format
+        each = activation_bytes if stated is None else FORMATS[stated].bytes_per_element
+        size = size + state_elements_on_rank(part.elements, part.pieces, tensor_parallel) * each
+    return size

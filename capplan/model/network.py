@@ -8,6 +8,30 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from capplan.model.mixers.attention import Attention
+from capplan.model.mixers.compressed_attention import CompressedAttention
+from capplan.model.mixers.latent_attention import LatentAttention
+from capplan.model.mixers.linear_attention import LinearAttention
+from capplan.model.mixers.short_convolution import ShortConvolution
+from capplan.model.mixers.state_space import StateSpace
+
+__all__ = [
+    "Attention",
+    "CompressedAttention",
+    "Experts",
+    "LatentAttention",
+    "Layer",
+    "LinearAttention",
+    "Mixer",
+    "Network",
+    "Projection",
+    "ShortConvolution",
+    "Split",
+    "StateSpace",
+    "TensorClass",
+    "layer_counts",
+]
+
 TensorClass: TypeAlias = Literal[
     "embedding", "lm_head", "attention", "ffn", "expert", "shared_expert", "router", "norm", "state",
     "vision", "mtp", "other",
@@ -49,121 +73,10 @@ class Projection:
         return self.inputs * self.outputs + self.bias
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Softmax attention with its own keys and values: MHA, GQA or MQA."""
-
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    value_head_dim: int
-    window_tokens: int | None = None
-    """Tokens that a position sees (itself included); None sees all."""
-    chunked: bool = False
-    """The window is an aligned chunk (llama4), not a sliding one."""
-    cached: bool = True
-    """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
-    biases_softmax: bool = False
-    """Attention sinks and the like: no cost, kept for the report."""
-    query_key_norms: Literal["none", "head", "wide"] = "none"
-    """Norms of queries and keys: of each head, or over all heads at once, whose mean squares tensor ranks exchange."""
-    index_heads: int = 0
-    """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
-    index_head_dim: int = 0
-    """Width of the one index key per token that is cached beside keys and values."""
-    index_top_tokens: int = 0
-    """Tokens in the blocks that attention reads after the indexer chose them."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (MLA): one latent per token, replicated on every tensor-parallel rank."""
-
-    query_heads: int
-    kv_lora_rank: int
-    rope_head_dim: int
-    nope_head_dim: int
-    value_head_dim: int
-    index_heads: int = 0
-    """Heads of the sparse indexer (DeepSeek V3.2); 0 without one."""
-    index_head_dim: int = 0
-    index_top_tokens: int = 0
-    """Tokens that attention reads after the indexer chose them."""
-    index_cached: bool = True
-    """False where the layer reuses the indexer choice of an earlier layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinearAttention:
-    """Attention with a recurrent state instead of a cache: gated delta net, lightning, KDA."""
-
-    kind: Literal["gated_delta", "lightning", "kda"]
-    key_heads: int
-    value_heads: int
-    key_head_dim: int
-    value_head_dim: int
-    conv_channels: int = 0
-    conv_kernel: int = 0
-    state_elements: int = 0
-    """Recurrent state of one sequence in this layer."""
-    state_format: str = "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpace:
-    """Mamba-1 (`version` 1) or Mamba-2 (`version` 2)."""
-
-    version: Literal[1, 2]
-    inner_size: int
-    heads: int
-    head_dim: int
-    state_size: int
-    groups: int
-    conv_channels: int
-    conv_kernel: int
-    state_format: str = "fp32"
-
-
-@dataclass(frozen=True, slots=True)
-class ShortConvolution:
-    """Gated short convolution (LFM2)."""
-
-    channels: int
-    kernel: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompressedAttention:
-    """Attention over a window and over entries that each stand for several earlier tokens (DeepSeek V4).
-
-    One vector per token or entry is key and value of all heads at once, whole on every tensor-parallel rank.
-    """
-
-    query_heads: int
-    head_dim: int
-    """Width of the one vector."""
-    rope_head_dim: int
-    """Its part that is rotated."""
-    window_tokens: int
-    output_groups: int
-    """Groups of heads in the output projection; ranks take whole groups."""
-    entry_tokens: int = 0
-    """Tokens that one entry stands for; 0 where there is the window alone."""
-    overlapping: bool = False
-    """An entry also draws on the tokens of the one before."""
-    index_heads: int = 0
-    """Heads of the indexer that chooses entries; 0 where all are read."""
-    index_head_dim: int = 0
-    """Width of the one index key per entry."""
-    index_top_entries: int = 0
-    """Entries that attention reads after the indexer chose them."""
-    state_format: str = "fp32"
-    """Of the tokens that wait to become an entry."""
-
-
 Mixer: TypeAlias = (
     Attention | LatentAttention | LinearAttention | StateSpace | ShortConvolution | CompressedAttention
 )
+"""Every kind; each answers with a `description` what the rest of the package asks of it."""
 
 
 @dataclass(frozen=True, slots=True)

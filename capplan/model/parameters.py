@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from capplan.model.network import Layer, Network, TensorClass, layer_counts
-from capplan.model.rank_weights import stage_edges, weight_bytes_per_rank
+from capplan.model.rank_weights import weight_bytes_per_rank
 from capplan.model.weight_format import FORMATS
 
 __all__ = [
     "active_parameters",
     "layer_parameters",
     "parameters",
-    "stage_edges",
     "weight_bytes",
     "weight_bytes_by_class",
     "weight_bytes_per_rank",

@@ -9,20 +9,19 @@ from capplan.numbers import Array, Number
 
 
 def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
-    """Return the weight bytes of the fullest device of a replica.
+    """Return the weight bytes of one rank of a network, or of a pipeline stage that was cut out of it.
 
-        W = max over pipeline stages of (embedding on the first + layers of the stage + head on the last)
+        W = embedding + layers + head - head where tied
 
     Attention and dense matrices are cut over the tensor-parallel ranks (KV heads replicated once ranks
     outnumber them), experts over tensor x data ranks, embedding and LM head by vocabulary; norms, routers
-    and matrices with split "none" are on every rank. With one stage a tied LM head is held once, with
-    several the first and the last stage hold a copy each.
+    and matrices with split "none" are on every rank. A tied LM head is held once.
 
     Parameters
     ----------
-    network : the model
+    network : the layers that the rank holds its part of
     sharding : [-]
-        parallelism, numbers or arrays over plans
+        parallelism, numbers or arrays over plans; pipeline ranks are not looked at: their layers are another network
 
     Returns
     -------
@@ -35,79 +34,28 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
     >>> network = Network("n", "t", 8, 10, (), head, False, 80)
     >>> weight_bytes_per_rank(network, Sharding(tensor=2.0))
     160.0
-    >>> weight_bytes_per_rank(network, Sharding(pipeline=2.0))
-    160.0
 
     References
     ----------
-    Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, section 3; vLLM `get_pp_indices`.
+    Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, section 3.
     """
-    tensor, expert, data, pipeline = np.broadcast_arrays(
-        *(
-            np.asarray(x, dtype=np.float64)
-            for x in (sharding.tensor, sharding.expert, sharding.data, sharding.pipeline)
-        )
+    tensor, expert, data = np.broadcast_arrays(
+        *(np.asarray(x, dtype=np.float64) for x in (sharding.tensor, sharding.expert, sharding.data))
     )
     first, last, tied = _end_bytes_per_rank(network, tensor)
-    fullest: Array = np.zeros(tensor.shape)
-    per_layer = [
-        _layer_bytes_per_rank(layer, network.activation_format, tensor, expert, data)
-        for layer, _ in layer_counts(network)
-    ]
-    for stages in sorted(set(pipeline.ravel().tolist())):  # np.unique would load numpy.ma
-        here = pipeline == stages
-        counts = _stage_counts(network, int(stages))
-        for stage, counted in enumerate(counts):
-            size: Array = sum(
-                (n * layer[here] for n, layer in zip(counted, per_layer, strict=True)), first[here] * 0
-            )
-            size = size + (first[here] if stage == 0 else 0.0)
-            size = size + (last[here] if stage == len(counts) - 1 else 0.0)
-            size = size - (tied[here] if len(counts) == 1 else 0.0)
-            fullest[here] = np.maximum(fullest[here], size)
-    return float(fullest) if fullest.ndim == 0 else fullest
-
-
-def _stage_counts(network: Network, stages: int) -> list[list[int]]:
-    """Return how often each distinct layer occurs in each pipeline stage."""
-    kinds = {layer: kind for kind, (layer, _) in enumerate(layer_counts(network))}
-    order = np.asarray([kinds[layer] for layer in network.layers], dtype=np.intp)
-    edges = stage_edges(len(order), stages)
-    return [np.bincount(order[start:end], minlength=len(kinds)).tolist() for start, end in edges]
-
-
-def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
-    """Return first and one-past-last layer of each pipeline stage.
-
-    Layers that do not divide evenly go to the stages before the last, from behind: the last holds the head.
-
-    Parameters
-    ----------
-    layers : [-]
-    stages : [-]
-
-    Returns
-    -------
-    pairs of layer indices
-
-    Examples
-    --------
-    >>> stage_edges(126, 4)
-    [(0, 31), (31, 63), (63, 95), (95, 126)]
-
-    References
-    ----------
-    vLLM, vllm/distributed/utils.py, `get_pp_indices`.
-    """
-    sizes = [layers // stages] * stages
-    for i in range(layers % stages):
-        sizes[(stages - 2 - i) % stages] += 1
-    ends = np.cumsum(sizes).tolist()
-    return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    layers: Array = sum(
+        (
+            count * _layer_bytes_per_rank(layer, network.activation_format, tensor, expert, data)
+            for layer, count in layer_counts(network)
+        ),
+        first * 0.0,
+    )
+    size = layers + first + last - tied
+    return float(size) if size.ndim == 0 else size
 
 
 def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, Array]:
-    """Return the bytes of the first stage's and the last stage's own tensors, and what tying saves on one stage."""
+    """Return the bytes of what comes before the layers, of what comes after them, and what tying saves."""
     plain = FORMATS[network.activation_format].bytes_per_element
     embedding = network.embedding_parameters * FORMATS[network.embedding_format].bytes_per_element
     vision = network.vision_parameters * FORMATS[network.vision_format].bytes_per_element

@@ -4,19 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from capplan.model.network import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Mixer,
-    Network,
-    ShortConvolution,
-    StateSpace,
-)
+from capplan.model.network import Network, layer_counts
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
-
-_SOFTMAX = (Attention, LatentAttention, CompressedAttention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +47,20 @@ def summary(network: Network) -> Summary:
 
     Examples
     --------
-    >>> from capplan.model.network import Layer, Projection
+    >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((Attention(2, 1, 4, 4),), (Projection("qkv", "attention", 8, 16, "columns"),))
     >>> tiny = summary(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80))
     >>> tiny.attention_layers, tiny.mixers, tiny.parameters, tiny.weight_bytes
     (3, {'attention': 3}, 464, 928.0)
     """
-    mixers = Counter(mixer_name(mixer) for layer in network.layers for mixer in layer.mixers)
+    mixers: Counter[str] = Counter()
+    attention_layers = 0
+    for layer, count in layer_counts(network):
+        descriptions = [mixer.description for mixer in layer.mixers]
+        attention_layers += count * any(description.softmax for description in descriptions)
+        for description in descriptions:
+            mixers[description.name] += count
     routed = next((layer.experts for layer in network.layers if layer.experts), None)
     return Summary(
         model=network.name,
@@ -78,46 +73,9 @@ def summary(network: Network) -> Summary:
         weight_bytes=float(weight_bytes(network)),
         hidden_size=network.hidden_size,
         vocabulary_size=network.vocabulary_size,
-        attention_layers=sum(
-            any(isinstance(mixer, _SOFTMAX) for mixer in layer.mixers) for layer in network.layers
-        ),
+        attention_layers=attention_layers,
         mixers=dict(mixers),
         experts=routed.experts if routed else 0,
         experts_per_token=routed.experts_per_token if routed else 0,
         max_context_tokens=network.max_context_tokens,
     )
-
-
-def mixer_name(mixer: Mixer) -> str:
-    """Return what a person calls a mixer.
-
-    Parameters
-    ----------
-    mixer : of one layer
-
-    Returns
-    -------
-    name
-
-    Examples
-    --------
-    >>> mixer_name(Attention(8, 8, 64, 64, window_tokens=4096)), mixer_name(ShortConvolution(64, 3))
-    ('sliding_window', 'short_convolution')
-    """
-    match mixer:
-        case Attention(window_tokens=None, index_heads=index_heads):
-            return "sparse_attention" if index_heads else "attention"
-        case Attention(chunked=chunked):
-            return "chunked" if chunked else "sliding_window"
-        case LatentAttention(index_heads=index_heads):
-            return "sparse_mla" if index_heads else "mla"
-        case LinearAttention(kind=kind):
-            return kind
-        case StateSpace(version=version):
-            return f"mamba{version}"
-        case ShortConvolution():
-            return "short_convolution"
-        case CompressedAttention(entry_tokens=0):
-            return "sliding_window"
-        case CompressedAttention(index_heads=index_heads):
-            return "compressed_sparse" if index_heads else "heavily_compressed"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from capplan.assumption import Assumption
 from capplan.errors import unknown
 from capplan.model.network import Experts, Layer, Network, Projection
 
@@ -17,15 +18,10 @@ QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
 WHOLE_FORMATS = frozenset({"fp32", "bf16", "fp16"})
 """Formats that apply to every tensor, because no scale is stored with them."""
 
-SIXTEEN_BIT_REST = (
-    "weight dtype {dtype}: attention, feed-forward and expert matrices are stored in it; embedding, LM head, "
-    "router, norms and recurrent-state tensors stay in 16 bit (replace with a quantised checkpoint's own config)"
-)
-"""Assumption behind a weight dtype that the checkpoint does not have."""
-
-SCALES_OF_INT4 = (
-    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bit per weight "
-    "(replace with --weight-dtype w4a16-g64, w4a16-g128-zp, ...)"
+SCALES_OF_INT4 = Assumption(
+    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bit per weight",
+    "--weight-dtype w4a16-g64, w4a16-g128-zp, ...",
+    "weight_dtype",
 )
 """Assumption behind the bare name int4."""
 
@@ -99,16 +95,16 @@ class _Formats(dict[str, WeightFormat]):
     """The named formats; grouped names are read on first use."""
 
     def __missing__(self, name: str) -> WeightFormat:
-        found = grouped_format(name)
-        if found is None:
+        grouped = grouped_format(name)
+        if grouped is None:
             raise unknown(
                 "weight format",
                 name,
                 self,
                 hint="or one with its group size, such as w4a16-g128, w8a16, w4a16-g64-zp",
             )
-        self[name] = found
-        return found
+        self[name] = grouped
+        return grouped
 
 
 FORMATS: dict[str, WeightFormat] = _Formats(
@@ -185,12 +181,12 @@ def named_weight_format(dtype: str) -> WeightFormat:
     >>> named_weight_format("w8a16").bytes_per_element
     1.0
     """
-    found = FORMATS.get(dtype) or grouped_format(dtype)
-    if found is None:
+    weight_format = FORMATS.get(dtype) or grouped_format(dtype)
+    if weight_format is None:
         raise unknown(
             "weight dtype", dtype, WEIGHT_DTYPES, hint="or one with its group size, such as w4a16-g128"
         )
-    return found
+    return weight_format
 
 
 def with_formats(
@@ -295,7 +291,7 @@ def _experts_in(experts: Experts | None, name: str) -> Experts | None:
     return replace(experts, weight_format=name) if experts else None
 
 
-def weight_format_assumptions(network: Network, dtype: str) -> tuple[str, ...]:
+def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption, ...]:
     """Return what is assumed when the network is asked for in a weight dtype.
 
     Parameters
@@ -305,7 +301,7 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[str, ...]:
 
     Returns
     -------
-    sentences; none where the checkpoint already is in that dtype, or the dtype is a 16 or 32 bit one
+    assumptions; none where the checkpoint already is in that dtype, or the dtype is a 16 or 32 bit one
 
     Examples
     --------
@@ -317,10 +313,12 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[str, ...]:
     wanted = named_weight_format(dtype)
     if wanted.name in WHOLE_FORMATS or wanted.dtype in stored_dtypes(network):
         return ()
-    sentences = [SIXTEEN_BIT_REST.format(dtype=dtype)]
-    if wanted.name == "int4":
-        sentences.append(SCALES_OF_INT4)
-    return tuple(sentences)
+    rest = Assumption(
+        f"weight dtype {dtype}: attention, feed-forward and expert matrices are stored in it; embedding, LM head, "
+        "router, norms and recurrent-state tensors stay in 16 bit",
+        "a quantised checkpoint's own config",
+    )
+    return (rest, SCALES_OF_INT4) if wanted.name == "int4" else (rest,)
 
 
 def stored_formats(network: Network) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.efficiency import Efficiency, Fit, fit_of, not_measured
 from capplan.hardware.weight_kernel import experts_kernel, matmul_kernel
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
@@ -24,7 +25,6 @@ class DeviceRates:
     """What one device reaches with one weight format, cache format and engine."""
 
     matmul: MatmulRates
-    head_matmul: MatmulRates
     """For matrices that stay in 16 bit: LM head, router."""
     attention: AttentionRates
     latent_attention: LatentAttentionRates
@@ -36,10 +36,8 @@ class DeviceRates:
     """Bytes per element of the activations that the dense kernel reads."""
     expert_activation_bytes: float
     """Bytes per element of the activations that the expert kernel reads."""
-    label: str
-    """measured where all numbers were fitted on this device, else assumed."""
-    assumptions: tuple[str, ...] = ()
-    """Kernels whose numbers were taken over from something else, in words."""
+    assumptions: tuple[Assumption, ...] = ()
+    """Kernels whose numbers were taken over from something else."""
 
 
 def _multiprocessors(device: Device) -> float:
@@ -116,7 +114,6 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
         "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
         "bytes_per_s": device.memory_bytes_per_s,
         "multiprocessors": _multiprocessors(device),
-        "l2_bytes": device.l2_bytes or 0.0,
     }
     names = {field.name for field in fields(record)}
     return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
@@ -193,7 +190,7 @@ def device_rates(
     """
     if kv_format not in KV_FORMATS:
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
-    dense, head = matmul_kernel(device, weight_format), matmul_kernel(device, "bf16")
+    dense = matmul_kernel(device, weight_format)
     expert = experts_kernel(device, expert_format or weight_format)
     wanted = {
         "matmul": dense.formats,
@@ -206,22 +203,21 @@ def device_rates(
     }
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}
-    rates, assumptions = {}, [efficiency.note] if efficiency.label != "measured" else []
+    rates, assumptions = {}, [efficiency.borrowed] if efficiency.borrowed else []
     for kernel, formats in wanted.items():
         fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
-            assumptions.append(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
+            assumptions.append(
+                not_measured(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
+            )
         elif fit.label != "measured":
-            assumptions.append(f"{kernel} in {fmt}: {fit.fitted_on}")
+            assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))
         if (kernel, fmt) == ("matmul", "fp8") and fuses_quantise:
             fit = _quantised_before(fit)
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
-    head_fit, _ = fit_of(efficiency, "matmul", head.formats, engine)
     return DeviceRates(
         **rates,
-        head_matmul=kernel_rates("matmul", device, "bf16", head_fit),
         matmul_activation_bytes=dense.activation_bytes,
         expert_activation_bytes=expert.activation_bytes,
-        label="assumed" if assumptions else "measured",
         assumptions=tuple(assumptions),
     )

@@ -17,7 +17,6 @@ class MatmulRates:
     bytes_per_s: Number
     """Datasheet memory bandwidth."""
     multiprocessors: Number
-    l2_bytes: Number
     compute_fraction: Number
     """Reached share of the peak in large tiles."""
     memory_fraction: Number
@@ -156,7 +155,7 @@ def matmul_time_s(
     --------
     A million weights of one byte, and three thousand activations, at 1 GB/s:
 
-    >>> rates = MatmulRates(1e15, 1e9, 4.0, 1e6, 1.0, 1.0, 8.0, 0.0)
+    >>> rates = MatmulRates(1e15, 1e9, 4.0, 1.0, 1.0, 8.0, 0.0)
     >>> round(float(matmul_time_s(1.0, 1000.0, 1000.0, 1.0, 1.0, rates)), 6)
     0.001003
 

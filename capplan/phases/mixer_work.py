@@ -1,9 +1,12 @@
 """Work of the mixers over what they remember: attention over the cache, recurrent states, convolutions.
 
-Every function takes the sequences or tokens of one attention group and returns the cost on one rank.
+Two functions for each kind of mixer, of the sequences or prompts of one attention group; `_COSTS` names them.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,8 +16,10 @@ from capplan.model.network import (
     LatentAttention,
     LinearAttention,
     Mixer,
+    Network,
     ShortConvolution,
     StateSpace,
+    layer_counts,
 )
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -22,6 +27,34 @@ from capplan.operators import attention, compressed_attention, latent_attention,
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens that one step adds to every one of some sequences, and where."""
+
+    sequences: Number
+    new: Number
+    """Tokens of each: of its prompt, or those that decode at once."""
+    past: Number
+    """Tokens of each that are cached."""
+    tensor_parallel: Number
+    kv_bytes: Number
+    """Of one cached element."""
+    rates: StepRates
+    decode: bool = False
+    expansion_format: str = "bf16"
+    """Of the matrix that expands cached latents in prefill."""
+
+
+def _attended(
+    seconds: Number,
+    flop: Number,
+    moved: Number,
+    rates: attention.AttentionRates | latent_attention.LatentAttentionRates,
+) -> OperatorCost:
+    floors = {"compute_s": flop / rates.flop_per_s, "memory_s": moved / rates.bytes_per_s}
+    return OperatorCost("attention", seconds, flop, moved, **floors)
 
 
 def _windows(mixer: Attention) -> tuple[float, float]:
@@ -40,113 +73,75 @@ def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
     return mixer.query_heads / tensor_parallel, np.maximum(1.0, mixer.kv_heads / tensor_parallel)
 
 
-def _choosing_s(
-    mixer: Attention, sequences: Number, new: Number, past: Number, kv_bytes: Number, rates: StepRates
-) -> Number:
-    """Return the time in which a block-sparse layer scores its index keys, at the rates of the sparse MLA indexer."""
+def _choosing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Number) -> Number:
+    """Return the time in which a sparse layer scores its index keys, block-sparse ones at the rates of sparse MLA."""
     if not mixer.index_heads:
         return 0.0
     return latent_attention.indexer_time_s(
-        sequences, new, past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
-        rates.latent_attention,
+        chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
+        chunk.rates.latent_attention,
     )  # fmt: skip
 
 
-def _attention_decode(
-    mixer: Attention, sequences: Number, context: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, query_tokens: Number,
-) -> OperatorCost:  # fmt: skip
-    own = rates.attention
-    query_heads, kv_heads = _heads(mixer, tensor_parallel)
+def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
+    rates = chunk.rates.attention
+    query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
     window, _ = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
-    flop = attention.decode_attention_flop(sequences, context, query_heads, *dims, query_tokens)
-    shape = (sequences, context, query_heads, kv_heads, *dims, kv_bytes)
-    moved = attention.decode_attention_bytes(*shape, query_tokens)
-    seconds = attention.decode_attention_time_s(*shape, own, query_tokens)
-    seconds = seconds + _choosing_s(mixer, sequences, query_tokens, context, kv_bytes, rates)
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
-    )
+    at = (chunk.sequences, chunk.past)
+    flop = attention.decode_attention_flop(*at, query_heads, *dims, chunk.new)
+    shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
+    moved = attention.decode_attention_bytes(*shape, chunk.new)
+    seconds = attention.decode_attention_time_s(*shape, rates, chunk.new)
+    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
-def _attention_prefill(
-    mixer: Attention,
-    prompts: Number,
-    new: Number,
-    past: Number,
-    tensor_parallel: Number,
-    kv_bytes: Number,
-    rates: StepRates,
-) -> OperatorCost:
-    own = rates.attention
-    query_heads, kv_heads = _heads(mixer, tensor_parallel)
+def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
+    rates = chunk.rates.attention
+    query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
     _, window = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
-    flop = attention.prefill_attention_flop(prompts, new, past, query_heads, *dims)
-    shape = (prompts, new, past, query_heads, kv_heads, *dims, kv_bytes)
+    at = (chunk.sequences, chunk.new, chunk.past)
+    flop = attention.prefill_attention_flop(*at, query_heads, *dims)
+    shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
-    seconds = attention.prefill_attention_time_s(*shape, own)
-    seconds = seconds + _choosing_s(mixer, prompts, new, past, kv_bytes, rates)
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
-    )
+    seconds = attention.prefill_attention_time_s(*shape, rates)
+    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:
     return float(mixer.index_top_tokens) if mixer.index_heads else math.inf
 
 
-def _latent_decode(
-    mixer: LatentAttention, sequences: Number, context: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, query_tokens: Number,
-) -> OperatorCost:  # fmt: skip
-    own = rates.latent_attention
-    query_heads, top = mixer.query_heads / tensor_parallel, _top_tokens(mixer)
+def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
+    rates = chunk.rates.latent_attention
+    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
-    flop = latent_attention.mla_decode_flop(sequences, context, query_heads, lora, rope, top, query_tokens)
-    moved = latent_attention.mla_decode_bytes(
-        sequences, context, query_heads, lora, rope, kv_bytes, top, query_tokens
-    )
+    shape = (chunk.sequences, chunk.past, query_heads, lora, rope)
+    flop = latent_attention.mla_decode_flop(*shape, top, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, top, chunk.new)
     seconds = latent_attention.mla_decode_time_s(
-        sequences, context, query_heads, lora, rope, float(mixer.nope_head_dim), float(mixer.value_head_dim),
-        kv_bytes, own, top, query_tokens,
-    )  # fmt: skip
-    if mixer.index_heads:
-        seconds = seconds + latent_attention.indexer_time_s(
-            sequences, query_tokens, context, float(mixer.index_heads), float(mixer.index_head_dim), 1.0, own
-        )
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
+        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, top, chunk.new
     )
+    return _attended(seconds + _choosing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
-def _latent_prefill(
-    mixer: LatentAttention, prompts: Number, new: Number, past: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, expansion_format: str,
-) -> OperatorCost:  # fmt: skip
+def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
-    own = rates.latent_attention
-    query_heads, top = mixer.query_heads / tensor_parallel, _top_tokens(mixer)
+    rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
+    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
     dims = (float(mixer.rope_head_dim), float(mixer.nope_head_dim), float(mixer.value_head_dim))
-    flop = latent_attention.mla_prefill_flop(prompts, new, past, query_heads, *dims, top)
-    moved = latent_attention.mla_prefill_bytes(prompts, new, past, query_heads, *dims)
-    seconds = latent_attention.mla_prefill_time_s(
-        prompts, new, past, query_heads, float(mixer.kv_lora_rank), *dims, kv_bytes, own, top
-    )
-    if mixer.index_heads:
-        seconds = seconds + latent_attention.indexer_time_s(
-            prompts, new, past, float(mixer.index_heads), float(mixer.index_head_dim), 1.0, own
-        )
-    outputs = query_heads * (mixer.nope_head_dim + mixer.value_head_dim)
+    shape = (chunk.sequences, chunk.new, chunk.past, query_heads)
+    flop = latent_attention.mla_prefill_flop(*shape, *dims, top)
+    moved = latent_attention.mla_prefill_bytes(*shape, *dims)
+    seconds = latent_attention.mla_prefill_time_s(*shape, lora, *dims, chunk.kv_bytes, rates, top)
+    seconds = seconds + _choosing_s(mixer, chunk, 1.0)
+    outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
-        np.maximum(past * prompts, 1.0), float(mixer.kv_lora_rank), outputs,
-        named_weight_format(expansion_format).bytes_per_element, 2.0, rates.matmul[expansion_format],
+        np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
+        named_weight_format(name).bytes_per_element, 2.0, chunk.rates.matmul[name],
     )  # fmt: skip
-    seconds = seconds + np.where(np.asarray(past) > 0, again, 0.0)
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
-    )
+    return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
 
 
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
@@ -156,96 +151,117 @@ def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
     return float(mixer.window_tokens), per_entry, top
 
 
-def _compressed_decode(
-    mixer: CompressedAttention, sequences: Number, context: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, query_tokens: Number,
-) -> OperatorCost:  # fmt: skip
-    own = rates.latent_attention
-    query_heads, width, reach = mixer.query_heads / tensor_parallel, float(mixer.head_dim), _entries(mixer)
-    vectors = compressed_attention.visible_vectors(context, *reach)
-    flop = latent_attention.mla_decode_flop(
-        sequences, vectors, query_heads, width, 0.0, math.inf, query_tokens
-    )
-    moved = latent_attention.mla_decode_bytes(
-        sequences, vectors, query_heads, width, 0.0, kv_bytes, math.inf, query_tokens
-    )
+def _choosing_entries_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
+    if not mixer.index_heads:
+        return 0.0
+    return compressed_attention.entry_indexer_time_s(
+        chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim),
+        float(mixer.entry_tokens), chunk.rates.latent_attention,
+    )  # fmt: skip
+
+
+def _compressed_decode(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost:
+    rates, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
+    query_heads = mixer.query_heads / chunk.tensor_parallel
+    vectors = compressed_attention.visible_vectors(chunk.past, *reach)
+    shape = (chunk.sequences, vectors, query_heads, width, 0.0)
+    flop = latent_attention.mla_decode_flop(*shape, math.inf, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, math.inf, chunk.new)
     seconds = compressed_attention.compressed_decode_time_s(
-        sequences, context, query_heads, width, *reach, kv_bytes, own, query_tokens
+        chunk.sequences, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, chunk.new
     )
-    if mixer.index_heads:
-        seconds = seconds + compressed_attention.entry_indexer_time_s(
-            sequences, query_tokens, context, float(mixer.index_heads), float(mixer.index_head_dim),
-            float(mixer.entry_tokens), own,
-        )  # fmt: skip
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
-    )
+    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
 
 
-def _compressed_prefill(
-    mixer: CompressedAttention, prompts: Number, new: Number, past: Number, tensor_parallel: Number,
-    kv_bytes: Number, rates: StepRates,
-) -> OperatorCost:  # fmt: skip
-    own = rates.latent_attention
-    query_heads, width, reach = mixer.query_heads / tensor_parallel, float(mixer.head_dim), _entries(mixer)
-    flop = 4.0 * prompts * query_heads * width * compressed_attention.visible_pairs(new, past, *reach)
-    vectors = compressed_attention.visible_vectors(past, *reach)
-    moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * kv_bytes)
+def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost:
+    rates, width, reach = chunk.rates.latent_attention, float(mixer.head_dim), _entries(mixer)
+    query_heads, prompts, new = mixer.query_heads / chunk.tensor_parallel, chunk.sequences, chunk.new
+    pairs = compressed_attention.visible_pairs(new, chunk.past, *reach)
+    flop = 4.0 * prompts * query_heads * width * pairs
+    vectors = compressed_attention.visible_vectors(chunk.past, *reach)
+    moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * chunk.kv_bytes)
     seconds = compressed_attention.compressed_prefill_time_s(
-        new, past, query_heads, width, *reach, kv_bytes, own, prompts
+        new, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, prompts
     )
-    if mixer.index_heads:
-        seconds = seconds + compressed_attention.entry_indexer_time_s(
-            prompts, new, past, float(mixer.index_heads), float(mixer.index_head_dim),
-            float(mixer.entry_tokens), own,
-        )  # fmt: skip
-    return OperatorCost(
-        "attention", seconds, flop, moved, compute_s=flop / own.flop_per_s, memory_s=moved / own.bytes_per_s
-    )
+    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
 
 
-def _state_cost(
-    mixer: LinearAttention | StateSpace | ShortConvolution, sequences: Number, new: Number, tp: Number,
-    rates: StepRates, *, decode: bool,
-) -> OperatorCost:  # fmt: skip
-    """Return the recurrence of a mixer that keeps a state: its convolution and its scan or step."""
-    own = rates.linear_attention
-    if isinstance(mixer, ShortConvolution):
-        channels, kernel = mixer.channels / tp, float(mixer.kernel)
-        moved = linear_attention.short_convolution_bytes(sequences, new, channels, kernel)
-        seconds = linear_attention.short_convolution_time_s(sequences, new, channels, kernel, own)
-        return OperatorCost("convolution", seconds, 0.0, moved, memory_s=moved / own.bytes_per_s)
-    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
-    channels, kernel = mixer.conv_channels / tp, float(mixer.conv_kernel)
-    if isinstance(mixer, LinearAttention):
-        shape = (
-            mixer.key_heads / tp, mixer.value_heads / tp, float(mixer.key_head_dim), float(mixer.value_head_dim),
-            state_bytes,
-        )  # fmt: skip
-        held = mixer.value_heads / tp * mixer.key_head_dim * mixer.value_head_dim * state_bytes
-        seconds = (
-            linear_attention.gated_delta_decode_time_s(sequences, *shape, own, new)
-            if decode
-            else linear_attention.gated_delta_prefill_time_s(sequences, new, *shape, own)
-        )
-    else:
-        inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
-        held = inner * size * state_bytes
-        if decode:
-            seconds = state_space.state_space_decode_time_s(
-                sequences, inner, size, groups, state_bytes, own, new
-            )
-        elif mixer.version == 1:
-            seconds = state_space.selective_scan_prefill_time_s(sequences, new, inner, size, state_bytes, own)
-        else:
-            seconds = state_space.state_space_prefill_time_s(
-                sequences, new, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, own
-            )
-    moved = 2.0 * sequences * held
+def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
+    """Return a convolution alone, in prefill and decode alike."""
+    rates = chunk.rates.linear_attention
+    shape = (chunk.sequences, chunk.new, mixer.channels / chunk.tensor_parallel, float(mixer.kernel))
+    moved = linear_attention.short_convolution_bytes(*shape)
+    seconds = linear_attention.short_convolution_time_s(*shape, rates)
+    return OperatorCost("convolution", seconds, 0.0, moved, memory_s=moved / rates.bytes_per_s)
+
+
+def _recurrence(
+    mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, held_bytes: Number
+) -> OperatorCost:
+    """Return a scan or step with the convolution before it; the state of `held_bytes` is read and written once."""
+    rates = chunk.rates.linear_attention
+    moved = 2.0 * chunk.sequences * held_bytes
     if mixer.conv_channels:
-        seconds = seconds + linear_attention.short_convolution_time_s(sequences, new, channels, kernel, own)
-        moved = moved + linear_attention.short_convolution_bytes(sequences, new, channels, kernel)
-    return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / own.bytes_per_s)
+        channels, kernel = mixer.conv_channels / chunk.tensor_parallel, float(mixer.conv_kernel)
+        shape = (chunk.sequences, chunk.new, channels, kernel)
+        seconds = seconds + linear_attention.short_convolution_time_s(*shape, rates)
+        moved = moved + linear_attention.short_convolution_bytes(*shape)
+    return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / rates.bytes_per_s)
+
+
+def _linear(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
+    rates, tp = chunk.rates.linear_attention, chunk.tensor_parallel
+    key_dim, value_dim = float(mixer.key_head_dim), float(mixer.value_head_dim)
+    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
+    shape = (mixer.key_heads / tp, mixer.value_heads / tp, key_dim, value_dim, state_bytes)
+    seconds = (
+        linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, rates, chunk.new)
+        if chunk.decode
+        else linear_attention.gated_delta_prefill_time_s(chunk.sequences, chunk.new, *shape, rates)
+    )
+    return _recurrence(mixer, chunk, seconds, mixer.value_heads / tp * key_dim * value_dim * state_bytes)
+
+
+def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
+    rates, tp, at = chunk.rates.linear_attention, chunk.tensor_parallel, (chunk.sequences, chunk.new)
+    inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
+    state_bytes = named_weight_format(mixer.state_format).bytes_per_element
+    if chunk.decode:
+        seconds = state_space.state_space_decode_time_s(
+            chunk.sequences, inner, size, groups, state_bytes, rates, chunk.new
+        )
+    elif mixer.version == 1:
+        seconds = state_space.selective_scan_prefill_time_s(*at, inner, size, state_bytes, rates)
+    else:
+        seconds = state_space.state_space_prefill_time_s(
+            *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, rates
+        )
+    return _recurrence(mixer, chunk, seconds, inner * size * state_bytes)
+
+
+_Cost: TypeAlias = Callable[[Any, Chunk], OperatorCost]
+
+
+@dataclass(frozen=True, slots=True)
+class MixerCosts:
+    """What the steps of an engine cost in one kind of mixer."""
+
+    decode: _Cost
+    prefill: _Cost
+    borrowed: str = ""
+    """Whose measured rates stand in where no kernel of the kind was measured."""
+
+
+_COSTS: Mapping[type[Mixer], MixerCosts] = {
+    Attention: MixerCosts(_attention_decode, _attention_prefill),
+    LatentAttention: MixerCosts(_latent_decode, _latent_prefill),
+    CompressedAttention: MixerCosts(
+        _compressed_decode, _compressed_prefill, "compressed attention: numbers of latent attention"
+    ),
+    LinearAttention: MixerCosts(_linear, _linear),
+    StateSpace: MixerCosts(_state_space, _state_space),
+    ShortConvolution: MixerCosts(_convolution, _convolution),
+}
 
 
 def decode_cost(
@@ -253,19 +269,8 @@ def decode_cost(
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> OperatorCost:  # fmt: skip
     """Return the cost of one mixer when every sequence adds `query_tokens` to a cache of `context_tokens`."""
-    if isinstance(mixer, Attention):
-        return _attention_decode(
-            mixer, sequences, context_tokens, tensor_parallel, kv_bytes, rates, query_tokens
-        )
-    if isinstance(mixer, LatentAttention):
-        return _latent_decode(
-            mixer, sequences, context_tokens, tensor_parallel, kv_bytes, rates, query_tokens
-        )
-    if isinstance(mixer, CompressedAttention):
-        return _compressed_decode(
-            mixer, sequences, context_tokens, tensor_parallel, kv_bytes, rates, query_tokens
-        )
-    return _state_cost(mixer, sequences, query_tokens, tensor_parallel, rates, decode=True)
+    chunk = Chunk(sequences, query_tokens, context_tokens, tensor_parallel, kv_bytes, rates, decode=True)
+    return _COSTS[type(mixer)].decode(mixer, chunk)
 
 
 def prefill_cost(
@@ -276,12 +281,13 @@ def prefill_cost(
 
     All prompts of a step share one launch, so many short ones cost less than one after the other.
     """
-    if isinstance(mixer, Attention):
-        return _attention_prefill(mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
-    if isinstance(mixer, LatentAttention):
-        return _latent_prefill(
-            mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format
-        )
-    if isinstance(mixer, CompressedAttention):
-        return _compressed_prefill(mixer, prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates)
-    return _state_cost(mixer, prompts, new_tokens, tensor_parallel, rates, decode=False)
+    chunk = Chunk(
+        prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format=expansion_format
+    )
+    return _COSTS[type(mixer)].prefill(mixer, chunk)
+
+
+def borrowed_rates(network: Network) -> tuple[str, ...]:
+    """Return, in words, the mixers of a network whose rates were measured on kernels of another kind."""
+    kinds = dict.fromkeys(type(mixer) for layer, _ in layer_counts(network) for mixer in layer.mixers)
+    return tuple(_COSTS[kind].borrowed for kind in kinds if _COSTS[kind].borrowed)

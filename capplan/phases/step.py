@@ -1,6 +1,6 @@
 """Steps of an engine as sums of operators: one decode step, one prefill chunk, one mixed step."""
 
-from capplan.model.network import LatentAttention, Layer, Network, layer_counts
+from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Number
 from capplan.operators.collective import point_to_point_time_s
@@ -29,9 +29,11 @@ def decode_attention_costs(
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> list[OperatorCost]:  # fmt: skip
     """Return the work of all mixers over the caches of decoding sequences."""
-    own = sequences / sharding.data
+    local_sequences = sequences / sharding.data
     return summed(
-        decode_cost(mixer, own, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens).times(count)
+        decode_cost(
+            mixer, local_sequences, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens
+        ).times(count)
         for layer, count in layer_counts(network)
         for mixer in layer.mixers
     )
@@ -55,7 +57,7 @@ def prefill_attention_costs(
     costs = summed(
         prefill_cost(
             mixer, prompts, new_tokens, past_tokens, sharding.tensor, kv_bytes, rates,
-            _expansion_format(layer) if isinstance(mixer, LatentAttention) else "bf16",
+            _expansion_format(layer),
         ).times(count)
         for layer, count in layer_counts(network)
         for mixer in layer.mixers

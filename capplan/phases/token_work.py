@@ -4,7 +4,7 @@ Every function takes the tokens of the whole replica and returns the cost on one
 attention-data-parallel replica are spread evenly over its groups.
 """
 
-from capplan.model.network import Attention, Experts, Layer, Network, Projection
+from capplan.model.network import Experts, Layer, Network, Projection
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -27,26 +27,26 @@ def projection_cost(
 ) -> OperatorCost:
     """Return the cost of one matmul on one rank."""
     served = projection.multiplied_in or projection.weight_format
-    own = rates.matmul[served]
+    matmul_rates = rates.matmul[served]
     bytes_each = named_weight_format(served).bytes_per_element
     inputs, outputs = rank_inputs(projection, tensor_parallel), rank_outputs(projection, tensor_parallel)
     activation_bytes = rates.activation_bytes[served]
     flop = matmul_flop(tokens, inputs, outputs)
     moved = matmul_bytes(tokens, inputs, outputs, bytes_each, activation_bytes)
-    seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, activation_bytes, own)
+    seconds = matmul_time_s(tokens, inputs, outputs, bytes_each, activation_bytes, matmul_rates)
     return OperatorCost(
         projection.name,
         seconds,
         flop,
         moved,
-        compute_s=flop / own.flop_per_s,
-        memory_s=moved / own.bytes_per_s,
+        compute_s=flop / matmul_rates.flop_per_s,
+        memory_s=moved / matmul_rates.bytes_per_s,
     )
 
 
 def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates) -> OperatorCost:
     """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
-    own = rates.experts[experts.weight_format]
+    expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
     shape = (
         tokens,
@@ -63,11 +63,11 @@ def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: St
     moved = experts_bytes(*shape, activation_bytes)
     return OperatorCost(
         "experts",
-        experts_time_s(*shape, activation_bytes, own),
+        experts_time_s(*shape, activation_bytes, expert_rates),
         flop,
         moved,
-        compute_s=flop / own.flop_per_s,
-        memory_s=moved / own.bytes_per_s,
+        compute_s=flop / expert_rates.flop_per_s,
+        memory_s=moved / expert_rates.bytes_per_s,
     )
 
 
@@ -96,9 +96,8 @@ def elementwise_costs(
     if layer.mixers:
         costs.append(pass_cost("norm", norm_bytes, rates))
     for mixer in layer.mixers:
-        if isinstance(mixer, Attention) and mixer.query_key_norms != "none":
-            width = (mixer.query_heads + mixer.kv_heads) * mixer.head_dim / tensor_parallel
-            costs.append(pass_cost("query_key_norm", 4.0 * width * tokens, rates))
+        if normed := mixer.description.normed_elements:
+            costs.append(pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
@@ -128,7 +127,7 @@ def collective_costs(
     reduced = OperatorCost("all_reduce", all_reduce_time_s(ranks, message, rates.link), sent_bytes=message)
     names = {(p.tensor_class, p.split) for p in layer.projections}
     costs = []
-    if any(isinstance(mixer, Attention) and mixer.query_key_norms == "wide" for mixer in layer.mixers):
+    if any(mixer.description.norms_exchange for mixer in layer.mixers):
         squares = 8.0 * tokens / sharding.data
         seconds = all_reduce_time_s(ranks, squares, rates.link)
         costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))
@@ -164,12 +163,12 @@ def head_costs(
     network: Network, positions: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
     """Return LM head, logit gather and sampling for the positions that need logits."""
-    own = positions / sharding.data
-    logits = 4.0 * network.vocabulary_size * own
-    message = ACTIVATION_BYTES * network.vocabulary_size * own
+    local_positions = positions / sharding.data
+    logits = 4.0 * network.vocabulary_size * local_positions
+    message = ACTIVATION_BYTES * network.vocabulary_size * local_positions
     gather = all_gather_time_s(sharding.tensor, message, rates.link)
     return [
-        projection_cost(network.lm_head, own, sharding.tensor, rates).named("lm_head"),
+        projection_cost(network.lm_head, local_positions, sharding.tensor, rates).named("lm_head"),
         OperatorCost("logit_gather", gather, sent_bytes=message),
         pass_cost("sampling", 2.0 * logits, rates),
     ]

@@ -12,6 +12,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import unknown
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.memory.cache_dtype import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
@@ -20,7 +21,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, recipe_settings
-from capplan.replica.spec import ReplicaSpec, network_as_run
+from capplan.replica.spec import ReplicaSpec, network_as_served
 
 WEIGHT_DTYPES = {
     "auto": None, "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8": "fp8", "int8": "int8", "int4": "int4",
@@ -53,13 +54,10 @@ def cache_format(network: Network, asked: str, engine: str = "") -> str:
 
     TensorRT-LLM's own fp8 and fp4 checkpoints all hold an fp8 cache scheme.
     """
-    if asked in KV_FORMATS:
-        return asked
-    if asked not in {"", "auto"}:
-        raise unknown("KV dtype", asked, ("auto", *KV_FORMATS), place="kv_dtype")
-    narrow = bool(stored_dtypes(network) & {"fp8", "nvfp4"})
-    own = "fp8" if engine == "trtllm" and narrow else network.activation_format
-    return network.kv_format or own
+    if asked not in {"", AUTO, *KV_FORMATS}:
+        raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
+    narrow = engine == "trtllm" and network.kv_format is None and stored_dtypes(network) & {"fp8", "nvfp4"}
+    return "fp8" if narrow and asked in {"", AUTO} else cache_dtype(network, asked or None)[0]
 
 
 def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
@@ -70,8 +68,8 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     from capplan.readers.calibration.measured_device import efficiency_from_calibration, same_device
 
     kernels = read_calibration_file(calibration).kernels
-    own = kernels is not None and same_device(kernels.machine, gpu)
-    return efficiency_from_calibration(calibration, gpu) if own else efficiency_for(gpu)
+    measured_here = kernels is not None and same_device(kernels.machine, gpu)
+    return efficiency_from_calibration(calibration, gpu) if measured_here else efficiency_for(gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
         return _tool_settings(benchmark, network, gpu, engine, kv_format)
     recipe = recipe_settings(benchmark)
-    own = replace(
+    started = replace(
         engine,
         hold_steps=recipe.hold_steps or 0,
         hold_share=recipe.hold_share or 0.0,
@@ -103,11 +101,11 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         poll_steps=recipe.poll_steps or 0,
     )
     if recipe.graph_tokens is not None:
-        own = replace(own, host=replace(own.host, graph_tokens=float(recipe.graph_tokens)))
+        started = replace(started, host=replace(started.host, graph_tokens=float(recipe.graph_tokens)))
     if recipe.expert_kernel:
-        own = replace(own, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
+        started = replace(started, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
     if recipe.embedded:
-        own = embedded(own)
+        started = embedded(started)
     sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
     if sequences == "clients":
         sequences = benchmark.concurrency
@@ -117,7 +115,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     elif tokens == "two_prompts":
         tokens = 2 * round(benchmark.input_tokens / NOMINAL_SHARE)
     return RunSettings(
-        profile=own,
+        profile=started,
         max_model_len=recipe.max_model_len,
         kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
         max_num_seqs=stated.get("max_num_seqs", sequences),
@@ -170,7 +168,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     longest = network.max_context_tokens or tokens
     version = recipe_settings(benchmark).engine_version or benchmark.engine_version
     engine = profile(benchmark.engine, version)
-    network = network_as_run(network, engine)
+    network = network_as_served(network, engine)
     sharding = benchmark.sharding
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(

@@ -1,13 +1,12 @@
 """What flags and scenario ask of the engines of a simulation: a scheduler, offload tiers, speculation."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_use import Drafting, EngineUse, TierSize
 from capplan.fleet.scenario import Scenario, SpeculationPlan
+from capplan.questions.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.questions.speculation import draft_beside
 from capplan.readers.quantity import BYTES, BYTES_PER_S, quantity
 from capplan.replica.spec import ReplicaSpec
@@ -15,16 +14,6 @@ from capplan.replica.speculation import DraftModel
 
 DRAFT_TOKENS = 4
 """Drafted in a round where nothing is said."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationFlags:
-    """Speculation as flags say it; what is left out comes from the scenario."""
-
-    draft: str | None = None
-    draft_step_s: float | None = None
-    draft_tokens: int | None = None
-    acceptance_fraction: float | None = None
 
 
 def tier_of(text: Any) -> TierSize:
@@ -51,12 +40,9 @@ def tier_of(text: Any) -> TierSize:
 def engine_use_of(
     scenario: Scenario,
     target: ReplicaSpec,
+    flags: EngineFlags,
+    speculation: SpeculationFlags,
     *,
-    scheduler: Any = None,
-    batch_timeout_s: float | None = None,
-    tiers: Sequence[Any] | None = None,
-    speculation: SpeculationFlags | None = None,
-    reuse_preempted: bool = False,
     offline: bool = False,
 ) -> tuple[EngineUse, tuple[Assumption, ...]]:
     """Return what is asked of the engines, flags before the scenario.
@@ -65,10 +51,8 @@ def engine_use_of(
     ----------
     scenario : may name tiers and a speculation
     target : the replica that is simulated
-    scheduler, batch_timeout_s : how it forms its steps; None: as the engine does
-    tiers : written as in `tier_of`
-    speculation : flags
-    reuse_preempted : whether a preempted request finds its own blocks again
+    flags : how steps are formed and prefixes kept
+    speculation : with a draft or its cost, here or in the scenario
     offline : how a draft model is looked up
 
     Returns
@@ -80,16 +64,18 @@ def engine_use_of(
     InputError
         a flag that cannot be read, or half a speculation
     """
-    plan = _speculation(scenario.speculation, speculation or SpeculationFlags())
+    plan = _speculation(scenario.speculation, speculation)
     drafting: Drafting | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
         drafting, stated = _drafting(plan, target, offline=offline)
+    tiers = flags.kv_offload
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
     names = [size.name for size in sizes]
     if len(set(names)) < len(names):
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier its own name")
-    return EngineUse(scheduler, batch_timeout_s, sizes, drafting, reuse_preempted), stated
+    scheduler: Any = flags.scheduling
+    return EngineUse(scheduler, flags.batch_timeout_s, sizes, drafting, flags.reuse_preempted), stated
 
 
 def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:

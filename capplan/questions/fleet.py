@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
@@ -15,6 +15,7 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
+from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
@@ -22,7 +23,7 @@ from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
-from capplan.replica.spec import network_as_run
+from capplan.replica.spec import network_as_served
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
@@ -53,8 +54,14 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
             networks["auto"] = shipped
             continue
         networks[dtype] = in_weight_format(shipped, dtype)
-        assumed += [assumption_of(text) for text in weight_format_assumptions(shipped, dtype)]
+        assumed += [item.of_scenario() for item in weight_format_assumptions(shipped, dtype)]
     return networks, assumed
+
+
+def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], list[Assumption]]:
+    resolved = [cache_dtype(network, name) for name in scenario.kv_dtypes]
+    stated = [assumption.of_scenario() for _, assumptions in resolved for assumption in assumptions]
+    return tuple(dict.fromkeys(name for name, _ in resolved)), stated
 
 
 def _context(
@@ -72,7 +79,7 @@ def _context(
     warnings = []
     if most is not None and longest_request > most:
         warnings = [f"one request in a thousand is over the model's {most} tokens and is cut"]
-    return tokens, [Assumption(what, "max_model_len")], warnings
+    return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
 
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
@@ -80,6 +87,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     networks, assumed = _networks(scenario, offline=offline)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
+    kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand.longest_tokens)
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
@@ -99,15 +107,17 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
             f"{demand.lengths.output_tokens:.0f} tokens, over the context of {tokens}\n  raise max_model_len"
         )
     question = Question(
-        networks={name: network_as_run(network, engine) for name, network in networks.items()},
+        networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
         efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
-        kv_formats=scenario.kv_dtypes,
+        kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(
             limits.tensor_parallel or TENSOR_PARALLEL,
             limits.pipeline_parallel or PIPELINE_PARALLEL,
             max_devices_per_replica=limits.max_devices_per_replica,
+            expert_parallel=limits.expert_parallel,
+            data_parallel=limits.data_parallel,
         ),
         demand=demand,
         slo=scenario.slo,
@@ -117,15 +127,13 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
-    # A flag of the command line is a key of a scenario.
-    flags = [assumption_of(text) for text in engine.assumptions]
-    stated = [Assumption(a.what, a.replace.removeprefix("--").replace("-", "_")) for a in flags]
-    paid = [Assumption(price.assumption, price.replace) for price in prices.values() if price]
+    stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
+    paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *context_assumed, *stated, *host_assumptions, *paid),
+        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *paid),
         (*warnings, *host_warnings, *price_warnings),
     )
 

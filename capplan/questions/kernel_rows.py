@@ -69,8 +69,8 @@ def kernel_row_predictions(
 
     @lru_cache(maxsize=64)
     def supply(name: str) -> tuple[Device, Efficiency]:
-        own = device(DEVICES.get(name, name))
-        return own, row_efficiency(own, calibration) if calibration else timed_efficiency(own)
+        gpu = device(DEVICES.get(name, name))
+        return gpu, row_efficiency(gpu, calibration) if calibration else timed_efficiency(gpu)
 
     for number, row in enumerate(rows):
         name, groups = row.get("id") or str(number), kernel_groups(row)
@@ -79,12 +79,20 @@ def kernel_row_predictions(
             yield []
             continue
         predicted, reason = _predicted(row, supply)
-        found = Prediction(name, METRIC, measured, predicted, reason=reason, groups=groups)
-        yield [found if predicted is None else _bounded(found, predicted, _ratios(row, supply, intervals))]
+        prediction = Prediction(name, METRIC, measured, predicted, reason=reason, groups=groups)
+        yield [
+            prediction
+            if predicted is None
+            else _bounded(prediction, predicted, _ratios(row, supply, intervals))
+        ]
 
 
-def _bounded(found: Prediction, predicted: float, ratios: tuple[float, float] | None) -> Prediction:
-    return found if ratios is None else replace(found, low=predicted * ratios[0], high=predicted * ratios[1])
+def _bounded(prediction: Prediction, predicted: float, ratios: tuple[float, float] | None) -> Prediction:
+    return (
+        prediction
+        if ratios is None
+        else replace(prediction, low=predicted * ratios[0], high=predicted * ratios[1])
+    )
 
 
 def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tuple[float, float] | None:

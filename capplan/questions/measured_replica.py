@@ -1,31 +1,48 @@
 """The replica that a measured result ran on, from what its file says and what the flags add."""
 
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from capplan.errors import InputError
+from capplan.questions.flags import ServingFlags, StatedResult
 from capplan.questions.replica import asked_replica
+from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
+_LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "trt": "trtllm"}
 
 
-def replica_of_result(
-    result: BenchmarkResult,
-    *,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    calibration: Path | None = None,
-    offline: bool = False,
-) -> ReplicaSpec:
+def results_with_replicas(
+    paths: Iterable[Path], stated: StatedResult, serving: ServingFlags
+) -> list[tuple[BenchmarkResult, ReplicaSpec]]:
+    """Return the results of files with the replica of each; what is stated counts where a file does not say.
+
+    Parameters
+    ----------
+    paths : files of benchmark results
+    stated : model, hardware and load
+    serving : of all results
+
+    Returns
+    -------
+    in the order of the files
+    """
+    said = {name: getattr(serving, name) for name in (*_LAYOUT, "engine", "engine_version")} | asdict(stated)
+    results = [result for path in paths for result in read_results(path, **said)]
+    return [(result, replica_of_result(result, serving)) for result in results]
+
+
+def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> ReplicaSpec:
     """Return the replica that a result was measured on.
 
     Parameters
     ----------
-    result : with model, hardware and split, from its file or stated beside it
-    weight_dtype, kv_dtype : of the replica; None is what the config says
-    calibration : file of measured efficiencies
-    offline : never open a connection
+    result : with model, hardware, parallelism and engine, from its file or stated beside it
+    serving : everything else
 
     Returns
     -------
@@ -41,17 +58,6 @@ def replica_of_result(
     engine = next(
         (known for name, known in _ENGINES.items() if name in (result.engine or "").lower()), "vllm"
     )
-    return asked_replica(
-        result.model or "",
-        result.hardware or "",
-        tensor_parallel=result.tensor_parallel or 1,
-        pipeline_parallel=result.pipeline_parallel or 1,
-        expert_parallel=result.expert_parallel or 1,
-        data_parallel=result.data_parallel or 1,
-        weight_dtype=weight_dtype,
-        kv_dtype=kv_dtype,
-        engine=engine,
-        engine_version=result.engine_version,
-        calibration=calibration,
-        offline=offline,
-    ).spec
+    layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
+    said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
+    return asked_replica(result.model or "", result.hardware or "", said).spec

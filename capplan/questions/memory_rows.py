@@ -45,8 +45,10 @@ def memory_row_predictions(
         yield [_bounded(found, intervals) for found in memory_predictions(row, name, predicted)]
 
 
-def _bounded(found: Prediction, intervals: Intervals) -> Prediction:
-    bounds = interval_of(intervals, (found.metric,))
-    if found.predicted is None or bounds is None:
-        return found
-    return replace(found, low=found.predicted * bounds.low_ratio, high=found.predicted * bounds.high_ratio)
+def _bounded(prediction: Prediction, intervals: Intervals) -> Prediction:
+    bounds = interval_of(intervals, (prediction.metric,))
+    if prediction.predicted is None or bounds is None:
+        return prediction
+    return replace(
+        prediction, low=prediction.predicted * bounds.low_ratio, high=prediction.predicted * bounds.high_ratio
+    )

@@ -1,10 +1,10 @@
 """How a fleet is to be run, as flags say it: '1@5 min', '2:8'."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from capplan.errors import InputError, unknown
 from capplan.fleet.routed import Operation
+from capplan.questions.simulation_flags import OperationFlags
 from capplan.readers.quantity import SECONDS, quantity
 from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
@@ -55,22 +55,19 @@ def routing_of(text: str | None) -> Routing | None:
     raise unknown("routing", text, ROUTINGS, place="--routing")
 
 
-def operation_of(
-    routing: str | None,
-    failures: Sequence[Any] | None,
-    autoscale: str | None,
-    hedge_s: float | None,
-    pools: tuple[int | None, int | None, str | None],
-    start_up_s: float,
-) -> Operation | None:
+def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None = None) -> Operation | None:
     """Return how the fleet is to be run; None where no flag asks for anything."""
-    found = Operation(
-        routing=routing_of(routing),
-        failures=tuple(failure_of(text) for text in failures or ()),
-        autoscaling=None if autoscale is None else autoscaling_of(autoscale, start_up_s),
-        hedging=None if hedge_s is None else Hedging(hedge_s),
-        prefill_replicas=pools[0],
-        decode_replicas=pools[1],
-        kv_link=pools[2],
+    if replicas is not None and flags.prefill_replicas is not None:
+        raise InputError(
+            "--replicas: is not read beside --prefill-replicas and --decode-replicas, which say it for each kind"
+        )
+    operation = Operation(
+        routing=routing_of(flags.routing),
+        failures=tuple(failure_of(text) for text in flags.fail or ()),
+        autoscaling=None if flags.autoscale is None else autoscaling_of(flags.autoscale, start_up_s),
+        hedging=None if flags.hedge_s is None else Hedging(flags.hedge_s),
+        prefill_replicas=flags.prefill_replicas,
+        decode_replicas=flags.decode_replicas,
+        kv_link=flags.kv_link,
     )
-    return None if found == Operation() else found
+    return None if operation == Operation() else operation

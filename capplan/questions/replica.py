@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
@@ -14,11 +14,12 @@ from capplan.memory.packed_pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.questions.flags import ServingFlags
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.spec import ReplicaSpec, network_as_run
+from capplan.replica.spec import ReplicaSpec, network_as_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +31,14 @@ class Asked:
     warnings: tuple[str, ...] = ()
 
 
-def asked_replica(
-    model: str,
-    hardware: str,
-    *,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    expert_parallel: int = 1,
-    data_parallel: int = 1,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    engine: str = "vllm",
-    engine_version: str | None = None,
-    max_model_len: int | None = None,
-    max_num_seqs: int | None = None,
-    max_num_batched_tokens: int | None = None,
-    gpu_memory_utilization: float | None = None,
-    calibration: Path | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-) -> Asked:
-    """Return the replica that the shared flags describe.
+def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
+    """Return the replica that the flags describe.
 
     Parameters
     ----------
     model : path, shipped id or alias, or hub id
     hardware : catalogue name or alias, or path of a hardware YAML
-    tensor_parallel, pipeline_parallel, expert_parallel, data_parallel : [-]
-        parallelism; what cannot be cut that way is refused
-    weight_dtype : None keeps what the config says
-    kv_dtype : None takes the checkpoint's, else that of the activations
-    engine, engine_version : whose rules count
-    max_model_len : [tokens]
-        None is the model's maximum
-    max_num_seqs, max_num_batched_tokens : [-], [tokens]
-        None are the engine's defaults
-    gpu_memory_utilization : [-]
-        None is the engine's default
-    calibration : file of measured efficiencies
-    revision, offline : how to look the model up
+    flags : how it is cut, held and run; parallelism that the model cannot be cut by is refused
 
     Returns
     -------
@@ -79,40 +49,44 @@ def asked_replica(
     InputError
         Something is unknown, unreadable, or cannot be built that way.
     """
-    network = read_model(model, revision=revision, offline=offline)
-    rules = profile(engine, engine_version)
-    target = named_device(hardware, calibration)
-    rules, host_assumptions, host_warnings = refitted_profile(calibration, rules, target)
+    weight_dtype = flags.weight_dtype
+    network = read_model(model, revision=flags.revision, offline=flags.offline)
+    rules = profile(flags.engine, flags.engine_version)
+    target = named_device(hardware, flags.calibration)
+    rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    served = network_as_run(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
-    kv_format, assumptions = cache_dtype(network, kv_dtype)
+    served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
+    kv_format, assumptions = cache_dtype(network, flags.kv_dtype)
     sharding = Sharding(
-        float(tensor_parallel), float(pipeline_parallel), float(expert_parallel), float(data_parallel)
+        float(flags.tensor_parallel),
+        float(flags.pipeline_parallel),
+        float(flags.expert_parallel),
+        float(flags.data_parallel),
     )
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
         network=served,
         device=target,
-        efficiency=_efficiency(target, calibration),
+        efficiency=_efficiency(target, flags.calibration),
         profile=rules,
         sharding=sharding,
         kv_format=kv_format,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        gpu_memory_utilization=gpu_memory_utilization,
+        max_model_len=flags.max_model_len,
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
     )
-    stated = tuple(assumption_of(s) for s in (*format_assumptions, *rules.assumptions))
     return Asked(
         spec,
         (
             *assumptions,
             *layout_assumptions(served, rules.memory),
-            *stated,
+            *format_assumptions,
+            *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
         ),
-        (*_warnings(network, max_model_len), *host_warnings),
+        (*_warnings(network, flags.max_model_len), *host_warnings),
     )
 
 

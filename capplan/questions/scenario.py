@@ -1,171 +1,44 @@
 """Scenario YAML -> Scenario: every alternative resolved, every default stated."""
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, unknown
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
+from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import FORMATS, KV_FORMATS
-from capplan.questions.length_record import lengths
-from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation, Traffic
-from capplan.questions.workload_file import is_workload, with_workload, workload_reuse
+from capplan.questions.scenario_file import Prices, Promise, Reading, ScenarioFile, Speculation
+from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.record import validated
-from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
-from capplan.workload.length import Lengths, empirical
-from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
-from capplan.workload.summary import PrefixReuse
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
 
-ROUTED = "requests go to the replica that has their prefix, and half of its cache is free for prefixes"
-
 AS_PUBLISHED = "as-published"
 """Weight dtype: what the model's config says."""
 
 
-@dataclass(slots=True)
-class _Reading:
-    """The document under way, and the defaults that it needed."""
-
-    document: Document
-    folder: Path
-    assumptions: list[Assumption] = field(default_factory=list)
-
-    def refuse(self, path: KeyPath, message: str) -> InputError:
-        return InputError(f"{self.document.place(path)}: {message}")
-
-    def assume(self, what: str, replace: str) -> None:
-        self.assumptions.append(Assumption(what, replace))
-
-    def resolved(self, path: str) -> str:
-        return str((self.folder / Path(path).expanduser()).resolve())
-
-
-def _frequency(reading: _Reading, item: Traffic, at: KeyPath) -> str:
-    given = [key for key in ("request_rate", "users", "requests", "trace") if getattr(item, key) is not None]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
-        raise reading.refuse(
-            at,
-            f"{found} given; give one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
-        )
-    for key, owner in (("think_time", "users"), ("within", "requests")):
-        if (getattr(item, key) is not None) != (given[0] == owner):
-            raise reading.refuse(
-                at,
-                f"{owner} and {key} belong together; e.g. users: 4000 with think_time: 30 s, or requests: 1M with within: 8 h",
-            )
-    return given[0]
-
-
-def _of_trace(
-    reading: _Reading, name: str, path: str, index: int
-) -> tuple[float, float, dict[str, Lengths], PrefixReuse | None]:
-    """Return the peak rate, the variation of the times between arrivals, and the lengths of a trace."""
-    trace = read_trace(path)
-    for remark in trace.remarks:
-        reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
-    reading.assume(
-        f"{name}: peak rate {trace.peak_request_rate_per_s:.4g} req/s, the busiest minute of the trace",
-        f"traffic[{index}].request_rate",
-    )
-    lengths_found = {
-        "input_tokens": empirical(trace.input_tokens),
-        "output_tokens": empirical(trace.output_tokens),
-    }
-    reuse = trace.reuse
-    if reuse is not None:
-        reading.assume(f"{name}: {ROUTED}", f"traffic[{index}].shared_prefix")
-    return trace.peak_request_rate_per_s, trace.arrival_cv, lengths_found, reuse
-
-
-def _request_class(reading: _Reading, item: Traffic, index: int) -> RequestClass:
-    at: KeyPath = ("traffic", index)
-    how = _frequency(reading, item, at)
-    trace_path = None
-    if item.trace is not None and is_workload(item.trace):
-        trace_path = reading.resolved(item.trace)
-        item = with_workload(item, trace_path)
-    cv, rate = item.arrival_cv, item.request_rate
-    found: dict[str, Lengths] = {}
-    reuse = workload_reuse(trace_path) if trace_path else None
-    if item.trace is not None:
-        trace_path = reading.resolved(item.trace)
-        rate, trace_cv, found, reuse = _of_trace(reading, item.name, trace_path, index)
-        cv = trace_cv if cv is None else cv
-    for key in ("input_tokens", "output_tokens"):
-        record = getattr(item, key)
-        if record is not None:
-            path = (*at, key)
-            found[key] = lengths(record, lambda message, path=path: reading.refuse(path, message))  # type: ignore[misc]
-            if found[key].kind == "lognormal":
-                reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
-            if record.mean is not None and found[key].kind == "fixed":
-                reading.assume(
-                    f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95"
-                )
-        elif key not in found:
-            raise reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}")
-    if cv is None:
-        cv = 1.0
-        reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
-    if item.requests is not None and item.within is not None:
-        rate = item.requests / item.within
-    prefix = item.shared_prefix
-    if prefix and prefix.tokens > found["input_tokens"].mean_tokens:
-        mean = found["input_tokens"].mean_tokens
-        raise reading.refuse(
-            (*at, "shared_prefix", "tokens"),
-            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean:g}, which contains them",
-        )
-    assert rate is not None or how == "users"
-    return RequestClass(
-        name=item.name,
-        input_tokens=found["input_tokens"],
-        output_tokens=found["output_tokens"],
-        request_rate_per_s=rate,
-        users=item.users,
-        think_time_s=item.think_time,
-        requests=item.requests,
-        within_s=item.within,
-        trace=trace_path,
-        shared_prefix_tokens=prefix.tokens if prefix else 0.0,
-        prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
-        reuse=None if prefix else reuse,
-        arrival_cv=cv,
-        priority=item.priority,
-        deadline_s=item.deadline,
-    )
-
-
-def _classes(reading: _Reading, items: list[Traffic]) -> tuple[RequestClass, ...]:
-    names = [item.name for item in items]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
-        raise reading.refuse(at, f"{twice!r} names two kinds of traffic; give each its own name")
-    return tuple(_request_class(reading, item, index) for index, item in enumerate(items))
-
-
-def _slo(reading: _Reading, promise: Promise) -> Slo:
+def _slo(reading: Reading, promise: Promise) -> Slo:
     targets = tuple(
         Target(metric, statistic, limit_s)
         for metric in METRICS
         for statistic in STATISTICS
         if (limit_s := getattr(promise, f"{metric}_{statistic}")) is not None
     )
+    if promise.confidence is not None and not targets:
+        raise reading.refuse(
+            ("slo", "confidence"),
+            "is the probability with which targets hold, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
+        )
     if not targets:
         reading.assume("no latency is promised: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
     if promise.confidence is None and targets:
@@ -173,24 +46,30 @@ def _slo(reading: _Reading, promise: Promise) -> Slo:
     return Slo(targets, 0.5 if promise.confidence is None else promise.confidence)
 
 
-def _devices(reading: _Reading, names: list[str] | None) -> tuple[Device, ...]:
+def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
     if names is None:
         reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
         return tuple(device(name) for name in DEFAULT_HARDWARE)
-    found: list[Device] = []
+    devices: list[Device] = []
     for index, name in enumerate(names):
         beside = reading.folder / name
         try:
             entry = device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
         except InputError as error:
             raise reading.refuse(("fleet", "hardware", index), str(error)) from None
-        if all(entry.name != other.name for other in found):
-            found.append(entry)
-    return tuple(found)
+        if all(entry.name != other.name for other in devices):
+            devices.append(entry)
+    return tuple(devices)
 
 
-def _limits(reading: _Reading, fleet: Fleet) -> FleetLimits:
-    defaults = FleetLimits(())
+def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
+    defaults, fleet = FleetLimits(()), file.fleet
+    if fleet.burst is not None and not any(item.trace for item in file.traffic):
+        raise reading.refuse(
+            ("fleet", "burst"),
+            "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], "
+            "or write the peak into request_rate and leave burst out",
+        )
     if fleet.headroom is None:
         reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
     if fleet.spare_replicas is None:
@@ -214,7 +93,7 @@ def _limits(reading: _Reading, fleet: Fleet) -> FleetLimits:
     )
 
 
-def _weight_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str | None, ...]:
+def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ...]:
     named = [("weight_dtype", file.weight_dtype)] if file.weight_dtype else []
     named += [("fleet", name) for name in file.fleet.weight_dtypes or []]
     if not named:
@@ -231,20 +110,18 @@ def _weight_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str | None, .
     return tuple(dict.fromkeys(names))
 
 
-def _kv_dtypes(reading: _Reading, file: ScenarioFile) -> tuple[str, ...]:
+def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
     named = [file.kv_dtype] if file.kv_dtype else []
     named += file.fleet.kv_dtypes or []
-    if not named:
-        reading.assume("KV cache in bf16, whatever the weights are in", "kv_dtype")
-        return ("bf16",)
+    known = (AUTO, *KV_FORMATS)
     for name in named:
-        if name not in KV_FORMATS:
+        if name not in known:
             path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
-            raise unknown("KV dtype", name, KV_FORMATS, place=reading.document.place(path))
-    return tuple(dict.fromkeys(named))
+            raise unknown("KV dtype", name, known, place=reading.document.place(path))
+    return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
-def _engine(reading: _Reading, file: ScenarioFile) -> str:
+def _engine(reading: Reading, file: ScenarioFile) -> str:
     if file.engine is None:
         reading.assume("served by vLLM", "engine")
     name = file.engine or "vllm"
@@ -255,15 +132,15 @@ def _engine(reading: _Reading, file: ScenarioFile) -> str:
     return name
 
 
-def _provider(reading: _Reading, prices: Prices) -> str:
+def _provider(reading: Reading, prices: Prices) -> str:
     if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
         if prices.provider is None:
             reading.assume("prices of any provider, the middle of all", "prices.provider")
         return ANY_PROVIDER
     offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
     known = {normalised(offer.provider): offer.provider for offer in offers}
-    found = known.get(normalised(prices.provider))
-    if found is None:
+    provider = known.get(normalised(prices.provider))
+    if provider is None:
         place = reading.document.place(("prices", "provider"))
         raise unknown(
             "provider",
@@ -271,10 +148,10 @@ def _provider(reading: _Reading, prices: Prices) -> str:
             {ANY_PROVIDER, *(name.lower() for name in known.values())},
             place=place,
         )
-    return found
+    return provider
 
 
-def _prices(reading: _Reading, prices: Prices) -> PriceChoice:
+def _prices(reading: Reading, prices: Prices) -> PriceChoice:
     default = PriceChoice()
     if prices.commitment is None:
         reading.assume(f"{default.commitment} prices", "prices.commitment")
@@ -290,46 +167,69 @@ def _prices(reading: _Reading, prices: Prices) -> PriceChoice:
         region=prices.region,
         overrides=overrides,
         usd_per_kwh=prices.electricity,
-        facility_ratio=prices.facility_ratio,
+        facility_ratio=_facility_ratio(reading, prices),
     )
 
 
-def _model(reading: _Reading, name: str) -> str:
+def _facility_ratio(reading: Reading, prices: Prices) -> float:
+    """Return what the building draws for every watt of a device; it needs a price of electricity to multiply."""
+    ratio, usd = prices.facility_ratio, prices.electricity
+    if usd is None:
+        if ratio is not None:
+            raise reading.refuse(
+                ("prices", "facility_ratio"),
+                "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
+            )
+        return PriceChoice().facility_ratio
+    reading.assume(
+        f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
+        "at all hours; nothing for hosts and switches",
+        "prices.electricity",
+    )
+    if ratio is None:
+        ratio = PriceChoice().facility_ratio
+        reading.assume(
+            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
+        )
+    return ratio
+
+
+def _model(reading: Reading, name: str) -> str:
     beside = reading.folder / name
     explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
     return reading.resolved(name) if explicit or beside.exists() else name
 
 
-def _tiers(reading: _Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
-    found = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
-    names = [tier.name for tier in found]
+def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
+    tiers = tuple(TierSize(tier.name, tier.capacity, tier.bandwidth) for tier in file.kv_offload)
+    names = [tier.name for tier in tiers]
     twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         at = ("kv_offload", twice, "name")
         raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each its own name")
-    if found:
+    if tiers:
         reading.assume(
             "offload tiers hold what falls out of the cache; every request waits the mean time of its loads",
             "kv_offload",
         )
-    return found
+    return tiers
 
 
-def _speculation(reading: _Reading, found: Speculation | None) -> SpeculationPlan | None:
-    if found is None:
+def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
+    if section is None:
         return None
-    if (found.draft is None) == (found.draft_step_time is None):
+    if (section.draft is None) == (section.draft_step_time is None):
         raise reading.refuse(
             ("speculation",), "give either draft or draft_step_time, e.g. draft_step_time: 2 ms"
         )
-    draft = _model(reading, found.draft) if found.draft else None
-    return SpeculationPlan(found.acceptance, found.draft_tokens, draft, found.draft_step_time)
+    draft = _model(reading, section.draft) if section.draft else None
+    return SpeculationPlan(section.acceptance, section.draft_tokens, draft, section.draft_step_time)
 
 
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file = validated(ScenarioFile, document)
-    reading = _Reading(document, folder)
+    reading = Reading(document, folder)
     return Scenario(
         name=file.name,
         path=document.name,
@@ -348,9 +248,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
         kv_offload=_tiers(reading, file),
         speculation=_speculation(reading, file.speculation),
-        classes=_classes(reading, file.traffic),
+        classes=request_classes(reading, file.traffic),
         slo=_slo(reading, file.slo),
-        fleet=_limits(reading, file.fleet),
+        fleet=_limits(reading, file),
         prices=_prices(reading, file.prices),
         assumptions=tuple(reading.assumptions),
     )

@@ -1,9 +1,13 @@
-"""The schema of a scenario YAML: what may be written, before anything is resolved."""
+"""The schema of a scenario YAML: what may be written, before anything is resolved; and one such file while it is resolved."""
 
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from capplan.assumption import Assumption
+from capplan.errors import InputError
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
 from capplan.readers.record import (
@@ -22,6 +26,7 @@ from capplan.readers.record import (
     UsdPerKwh,
     one_or_more,
 )
+from capplan.readers.yaml_file import Document, KeyPath
 
 
 def _as_list(written: object) -> object:
@@ -70,7 +75,7 @@ class Traffic(Record):
     priority: Annotated[int, Field(ge=0, le=1000)] | None = None
     """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
     deadline: Seconds | None = None
-    """In a simulation a request that has waited so long is shed."""
+    """In a simulation, requests that waited longer than this are shed."""
 
 
 class Promise(Record):
@@ -115,7 +120,9 @@ class Fleet(Record):
     tensor_parallel: Counts | None = None
     pipeline_parallel: Counts | None = None
     expert_parallel: Counts | None = None
+    """Groups that whole experts are dealt out to; left out: all ranks of a stage as one group, or each as its own."""
     data_parallel: Counts | None = None
+    """Attention groups of tensor_parallel ranks, each with sequences of its own; left out: one, or as many as ranks."""
     max_gpus: Count | None = None
     """Of the whole fleet."""
     max_gpus_per_replica: Count | None = None
@@ -159,9 +166,10 @@ class Prices(Record):
     file: str | None = None
     """Your own price YAML, relative to this file."""
     electricity: UsdPerKwh | None = None
-    """Added to the price; leave out for rented machines."""
-    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
-    """Power usage effectiveness of the building."""
+    """Of hardware of your own: added to the price, for the thermal design power of every device, spares included.
+    Leave it out where you rent: the price of a GPU-hour includes it."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power usage effectiveness: what the building draws for every watt of a device; with electricity."""
 
 
 class ScenarioFile(Record):
@@ -190,3 +198,24 @@ class ScenarioFile(Record):
     slo: Promise = Field(default_factory=Promise)
     fleet: Fleet = Field(default_factory=Fleet)
     prices: Prices = Field(default_factory=Prices)
+
+
+@dataclass(slots=True)
+class Reading:
+    """The document under way, and the defaults that it needed."""
+
+    document: Document
+    folder: Path
+    assumptions: list[Assumption] = field(default_factory=list)
+
+    def refuse(self, path: KeyPath, message: str) -> InputError:
+        """Return the error for a key, with its place in the file."""
+        return InputError(f"{self.document.place(path)}: {message}")
+
+    def assume(self, what: str, replace: str) -> None:
+        """Note a default that stands in for a key."""
+        self.assumptions.append(Assumption(what, replace))
+
+    def resolved(self, path: str) -> str:
+        """Return a path of the file, which is relative to it, as an absolute one."""
+        return str((self.folder / Path(path).expanduser()).resolve())

@@ -13,15 +13,16 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
 from capplan.fleet.demand import sampled_requests
 from capplan.fleet.engine_use import EngineUse, engines_of
-from capplan.fleet.finalists import spec_of_layout
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
-from capplan.fleet.simulation import BY_ITSELF, Stream, capacity_per_s, selected_requests
-from capplan.fleet.sweep import seen_demand
+from capplan.fleet.search import spec_of_layout
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s, selected_requests
+from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.scenario import read_scenario
+from capplan.questions.simulation_flags import PlanFlags, RequestFlags
 from capplan.questions.workload_file import is_workload
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.hardware import device
@@ -61,25 +62,19 @@ def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
 
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
-    found = fleet_for(asked, progress)
-    if not found.plans:
+    answer = fleet_for(asked, progress)
+    if not answer.plans:
         raise TargetError(
             f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
             f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
         )
-    return found.plans
+    return answer.plans
 
 
-def chosen_plan(
-    asked: AskedFleet,
-    *,
-    hardware: str | None = None,
-    sharding: Sharding | None = None,
-    replicas: int | None = None,
-    progress: Progress = None,
-) -> Chosen:
+def chosen_plan(asked: AskedFleet, flags: PlanFlags, progress: Progress = None) -> Chosen:
     """Return the named plan, or else the one that the fleet search chooses for the scenario."""
-    if hardware is None and sharding is None:
+    hardware, replicas = flags.hardware, flags.replicas
+    if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
         plan = fleet_plans(asked, progress)[0]
         serving = plan.replicas - plan.spare_replicas
         why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
@@ -99,7 +94,8 @@ def chosen_plan(
         efficiencies = {**question.efficiencies, target.name: row_efficiency(target, calibration)}
         question = replace(question, efficiencies=efficiencies)
     dtype, network = next(iter(question.networks.items()))
-    layout = Layout(target, sharding or Sharding(1.0, 1.0, 1.0, 1.0), dtype, question.kv_formats[0])
+    sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
+    layout = Layout(target, sharding, dtype, question.kv_formats[0])
     refuse_illegal(network, layout, question.profile)
     why = f"as asked for, {replicas or 1} replicas" + ("" if replicas else " (replace with --replicas)")
     return Chosen(
@@ -119,30 +115,29 @@ class AskedStream:
     rate_per_s: float
 
 
-def asked_stream(
-    chosen: Chosen, trace: Path | None, *, seed: int, seconds: float | None, requests: int | None = None
-) -> AskedStream:
+def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
     """Return the requests of a trace, or drawn from the scenario's traffic."""
+    trace = flags.trace
     classes = chosen.asked.scenario.classes
-    own = classes[0].trace if len(classes) == 1 else None
-    path = trace or (Path(own) if own else None)
+    trace_of_class = classes[0].trace if len(classes) == 1 else None
+    path = trace or (Path(trace_of_class) if trace_of_class else None)
     if path is not None and not is_workload(path.name):
-        return _replayed(chosen, read_trace(path, strict=False), seconds)
+        return _replayed(chosen, read_trace(path, strict=False), flags.until_s)
     if trace is not None:
         raise InputError(
             f"--trace {trace}: a workload YAML is a description, not requests\n  name it in the scenario instead: traffic: [{{trace: {trace.name}}}]"
         )
-    return _sampled(chosen, seed, seconds, requests)
+    return _sampled(chosen, flags.seed, flags.until_s)
 
 
-def _sampled(chosen: Chosen, seed: int, seconds: float | None, requests: int | None) -> AskedStream:
+def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     demand = chosen.asked.question.demand
     if demand.reuses:
-        demand = seen_demand(demand, replica_of(chosen.spec))
+        demand = demand_at_replica(demand, replica_of(chosen.spec))
     response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
     rate = float(demand.request_rate_per_s(np.asarray(response)))
     span = SAMPLED_SECONDS if seconds is None else seconds
-    count = requests or min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
+    count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
     drawn = sampled_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
     stated = Assumption(
         f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s, seed {seed}",
@@ -188,15 +183,10 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
 
 def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
     """Return the requests that are kept, their answers cut at the context."""
-    own = selected_requests(drawn, np.flatnonzero(kept))
-    return replace(own, output_tokens=np.minimum(own.output_tokens, context - own.input_tokens))
-
-
-def sharding_of(tensor: int | None, pipeline: int | None) -> Sharding | None:
-    """Return the parallelism that the flags ask for; None where they ask for none."""
-    if tensor is None and pipeline is None:
-        return None
-    return Sharding(float(tensor or 1), float(pipeline or 1), 1.0, 1.0)
+    selected = selected_requests(drawn, np.flatnonzero(kept))
+    return replace(
+        selected, output_tokens=np.minimum(selected.output_tokens, context - selected.input_tokens)
+    )
 
 
 def admission_of(
@@ -207,9 +197,9 @@ def admission_of(
 ) -> Admission:
     """Return who may wait in a replica's queue: the flags for every class, but for what a class says of itself."""
     said = {item.name: item for item in classes}
-    own = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
-    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in own]
-    ranks = [item.priority if item else None for item in own]
+    by_class = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
+    limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in by_class]
+    ranks = [item.priority if item else None for item in by_class]
     return Admission(
         queue_limit=queue_limit,
         deadline_s=tuple(inf if limit is None else limit for limit in limits) if any(limits) else (),
@@ -217,9 +207,11 @@ def admission_of(
     )
 
 
-def utilisation_of(replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = BY_ITSELF) -> float:
+def utilisation_of(
+    replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = ENGINE_DEFAULTS
+) -> float:
     """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
     requests = asked.stream.requests
     engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))
-    most = capacity_per_s(engines.replica, requests, engines) * replicas
+    most = capacity_per_s(engines.setup, requests) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -1,14 +1,14 @@
 """The flags of `capplan spec` -> a target and a draft, each a model or a stated time."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from capplan.assumption import Assumption, assumption_of
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.refusal import refuse_heads
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.questions.flags import DraftFlags, ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.readers.catalogue.model import read_model
 from capplan.replica.spec import ReplicaSpec
@@ -26,29 +26,15 @@ class AskedSpeculation:
 
 
 def asked_speculation(
-    model: str | None,
-    hardware: str | None,
-    *,
-    draft: str | None = None,
-    draft_step_s: float | None = None,
-    target_step_s: float | None = None,
-    draft_weight_dtype: str | None = None,
-    draft_tensor_parallel: int | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-    **serving: Any,
+    model: str | None, hardware: str | None, flags: DraftFlags, serving: ServingFlags
 ) -> AskedSpeculation:
     """Return target and draft of a command line.
 
     Parameters
     ----------
     model, hardware : the target; not needed where both times are stated
-    draft, draft_step_s : a draft model, or the time of one of its steps [s]; one of them
-    target_step_s : [s]
-        one decode step of the target, instead of what the model predicts
-    draft_weight_dtype, draft_tensor_parallel : how the draft is held; None keeps its config and the target's ranks
-    revision, offline : how models are looked up
-    serving : the serving flags of the target, as in `asked_replica`
+    flags : the draft as a model or a time, one of them, and perhaps the time of the target [s]
+    serving : how the target is served
 
     Returns
     -------
@@ -59,7 +45,8 @@ def asked_speculation(
     InputError
         A time or a model is missing or given twice, or the two models have different tokens.
     """
-    _check_times(model, hardware, draft, draft_step_s, target_step_s)
+    _check_times(model, hardware, flags)
+    draft_step_s, target_step_s = flags.draft_step_s, flags.target_step_s
     if draft_step_s is not None and target_step_s is not None:
         unused = ("MODEL and --hardware are not used: both step times are stated",) if model else ()
         return AskedSpeculation(
@@ -67,7 +54,7 @@ def asked_speculation(
         )
     assert model is not None
     assert hardware is not None
-    asked = asked_replica(model, hardware, revision=revision, offline=offline, **serving)
+    asked = asked_replica(model, hardware, serving)
     if draft_step_s is not None:
         return AskedSpeculation(
             asked.spec,
@@ -75,9 +62,13 @@ def asked_speculation(
             (*asked.assumptions, *_of_times(draft_step_s, None), _DRAFT_MEMORY),
             asked.warnings,
         )
-    assert draft is not None
+    assert flags.draft is not None
     beside, stated = draft_beside(
-        draft, asked.spec, weight_dtype=draft_weight_dtype, ranks=draft_tensor_parallel, offline=offline
+        flags.draft,
+        asked.spec,
+        weight_dtype=flags.draft_weight_dtype,
+        ranks=flags.draft_tensor_parallel,
+        offline=serving.offline,
     )
     return AskedSpeculation(asked.spec, beside, (*asked.assumptions, *stated), asked.warnings)
 
@@ -103,7 +94,7 @@ def draft_beside(
             f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model beside a pipelined target is not modelled\n"
             "  state its cost: --draft-step-time '2 ms'"
         )
-    _refuse_draft_heads(network, ranks)
+    refuse_heads(network, ranks, "--draft-tensor-parallel")
     spec = replace(target, network=network, sharding=Sharding(float(ranks), 1.0, 1.0, target.sharding.data))
     note = Assumption(
         f"the draft runs on {ranks} of the target's {target.devices} devices, its cache in {spec.kv_format}",
@@ -132,24 +123,18 @@ def _of_times(draft_step_s: float | None, target_step_s: float | None) -> tuple[
     )
 
 
-def _check_times(
-    model: str | None,
-    hardware: str | None,
-    draft: str | None,
-    draft_step_s: float | None,
-    target_step_s: float | None,
-) -> None:
-    if (draft is None) == (draft_step_s is None):
+def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> None:
+    if (flags.draft is None) == (flags.draft_step_s is None):
         raise InputError(
             "give either --draft MODEL or --draft-step-time, not both and not neither\n"
             "  heads that draft inside the target (EAGLE, Medusa, MTP) are stated by their cost: --draft-step-time '2 ms'"
         )
-    if target_step_s is not None and draft is not None:
+    if flags.target_step_s is not None and flags.draft is not None:
         raise InputError(
             "--target-step-time: belongs to --draft-step-time; with --draft the target is a MODEL on a --hardware\n"
             "  leave out --target-step-time, or give --draft-step-time instead of --draft"
         )
-    if target_step_s is None and (model is None or hardware is None):
+    if flags.target_step_s is None and (model is None or hardware is None):
         missing = "MODEL" if model is None else "--hardware"
         raise InputError(
             f"{missing} is missing: the target is a MODEL on a --hardware, or a --target-step-time beside --draft-step-time\n"
@@ -161,20 +146,12 @@ def _draft_network(
     draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
 ) -> tuple[Network, tuple[Assumption, ...]]:
     network = read_model(draft, offline=offline)
-    own, other = network.vocabulary_size, target.network.vocabulary_size
-    if own != other:
+    draft_vocabulary, other = network.vocabulary_size, target.network.vocabulary_size
+    if draft_vocabulary != other:
         raise InputError(
-            f"--draft: {network.name} has {own:,} tokens, {target.network.name} has {other:,}; a target can only verify "
+            f"--draft: {network.name} has {draft_vocabulary:,} tokens, {target.network.name} has {other:,}; a target can only verify "
             "drafts in its own tokens\n  take a draft of the same family, or state the cost of a head: --draft-step-time '2 ms'"
         )
     if weight_dtype is None:
         return network, ()
-    stated = tuple(assumption_of(text) for text in weight_format_assumptions(network, weight_dtype))
-    return in_weight_format(network, weight_dtype), stated
-
-
-def _refuse_draft_heads(network: Network, ranks: int) -> None:
-    try:
-        refuse_heads(network, ranks)
-    except InputError as error:
-        raise InputError(str(error).replace("--tensor-parallel", "--draft-tensor-parallel")) from None
+    return in_weight_format(network, weight_dtype), weight_format_assumptions(network, weight_dtype)

@@ -8,19 +8,21 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.demand import Demand
-from capplan.fleet.finalists import spec_of_layout
+from capplan.fleet.search import spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, Point, offered_rates
-from capplan.model.sharding import Sharding
+from capplan.questions.flags import ServingFlags, SweepFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import (
     Chosen,
-    Progress,
     asked_scenario,
     chosen_plan,
     fleet_plans,
     layout_name,
 )
+from capplan.questions.simulation_flags import PlanFlags
+from capplan.questions.workload_file import is_workload
 from capplan.readers.quantity import REQUESTS_PER_S, SECONDS, quantity
+from capplan.replica.load import Load
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -59,13 +61,13 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
     for count in counts:
         if not count.isdecimal() or not 1 <= int(count) <= 100_000:
             raise InputError(f"--concurrency: {count!r} is not a whole number of requests; e.g. 1,8,64")
-    found = Loads(
+    loads = Loads(
         tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
         tuple(sorted({int(count) for count in counts})),
     )
-    if any(rate <= 0 for rate in found.request_rates):
+    if any(rate <= 0 for rate in loads.request_rates):
         raise InputError("--request-rate: 0 is not above zero; e.g. '1, 2, 4 req/s'")
-    return found
+    return loads
 
 
 def _list(text: str | None, option: str) -> list[str]:
@@ -91,76 +93,71 @@ def slo_of(texts: Sequence[str]) -> Slo:
     return Slo(tuple(targets))
 
 
-def scenario_sweep(
-    path: Path,
-    loads: Loads,
-    *,
-    hardware: Sequence[str],
-    tensor_parallel: Sequence[int],
-    plans: int | None,
-    seed: int,
-    offline: bool,
-    progress: Progress = None,
-) -> AskedSweep:
-    """Return the sweep of a scenario's own traffic: over the cheapest plan of each device, or the plans that are named."""
+def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFlags) -> AskedSweep:
+    """Return the sweep of a scenario's own traffic, or of a model with requests of the same lengths.
+
+    Parameters
+    ----------
+    what : path of a scenario, or a model
+    flags : plans, loads, and the targets of a model
+    lengths : of the requests of a model
+    serving : of a model; a scenario has its own
+
+    Returns
+    -------
+    the points and what was assumed
+    """
+    loads = loads_of(flags.request_rate, flags.concurrency)
+    if is_workload(what):
+        return _scenario_sweep(Path(what), loads, flags, offline=serving.offline)
+    return _model_sweep(what, loads, flags, lengths, serving)
+
+
+def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: bool) -> AskedSweep:
+    """Return the sweep over the cheapest plan of each device, or the plans that are named."""
     asked = asked_scenario(path, offline=offline)
     contenders = []
-    if hardware or tensor_parallel:
-        names = list(hardware) or [device.name for device in asked.question.devices]
-        for name, tensor in product(names, tensor_parallel or [1]):
-            chosen: Chosen = chosen_plan(
-                asked, hardware=name, sharding=Sharding(float(tensor), 1.0, 1.0, 1.0)
-            )
+    if flags.hardware or flags.tensor_parallel:
+        names = flags.hardware or [device.name for device in asked.question.devices]
+        for name, tensor in product(names, flags.tensor_parallel or [1]):
+            chosen: Chosen = chosen_plan(asked, PlanFlags(name, tensor))
             contenders.append(Contender(chosen.name, chosen.spec))
     else:
-        every = fleet_plans(asked, progress)
+        every = fleet_plans(asked)
         best = {plan.layout.device.name: plan for plan in reversed(every)}
-        picked = every[:plans] if plans else sorted(best.values(), key=every.index)
+        picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
         for plan in picked:
             spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
             hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
             contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
-    points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, seed, closed=False)
+    points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
     return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)
 
 
-def model_sweep(
-    model: str,
-    loads: Loads,
-    *,
-    hardware: Sequence[str],
-    tensor_parallel: Sequence[int],
-    input_tokens: int,
-    output_tokens: int,
-    weight_dtype: str | None,
-    kv_dtype: str | None,
-    engine: str,
-    slo: Slo,
-    seed: int,
-    offline: bool,
+def _model_sweep(
+    model: str, loads: Loads, flags: SweepFlags, lengths: Load, serving: ServingFlags
 ) -> AskedSweep:
-    """Return the sweep of a model on named devices, every request of the same lengths."""
-    if not hardware:
+    """Return the sweep on named devices, every request of the same lengths."""
+    slo = slo_of(flags.slo or ())
+    if not flags.hardware:
         raise InputError(
             f"sweep {model}: no device is named\n  e.g. --hardware h100-sxm, several times to compare"
         )
-    own = RequestClass("requests", fixed(float(input_tokens)), fixed(float(output_tokens)), 1.0)
-    demand = Demand((own,), Lengths(float(input_tokens), float(output_tokens)), input_tokens + output_tokens)
+    prompt, output = lengths.input_tokens, lengths.output_tokens
+    request_class = RequestClass("requests", fixed(float(prompt)), fixed(float(output)), 1.0)
+    demand = Demand((request_class,), Lengths(float(prompt), float(output)), prompt + output)
     contenders = []
     assumptions: dict[Assumption, None] = {}
     warnings: dict[str, None] = {}
-    for name, tensor in product(hardware, tensor_parallel or [1]):
-        asked = asked_replica(
-            model, name, tensor_parallel=tensor, weight_dtype=weight_dtype, kv_dtype=kv_dtype, engine=engine,
-            max_model_len=None, offline=offline,
-        )  # fmt: skip
+    for name, tensor in product(flags.hardware, flags.tensor_parallel or [1]):
+        asked = asked_replica(model, name, replace(serving, tensor_parallel=tensor))
         assumptions |= dict.fromkeys(asked.assumptions)
         warnings |= dict.fromkeys(asked.warnings)
         longest = asked.spec.network.max_context_tokens
-        context = 1024 * -(-(input_tokens + output_tokens) // 1024)
+        context = 1024 * -(-(prompt + output) // 1024)
         spec = replace(asked.spec, max_model_len=min(context, longest) if longest else context)
         contenders.append(Contender(f"{asked.spec.device.name} TP{tensor}", spec))
-    points = _points(contenders, demand, slo, loads, seed, closed=not loads.request_rates)
+    points = _points(contenders, demand, slo, loads, flags.seed, closed=not loads.request_rates)
     return AskedSweep(model, points, slo, tuple(assumptions), tuple(warnings))
 
 

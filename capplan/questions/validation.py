@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.benchmark import Benchmark, is_set
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
+from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.readers.measured.row_ranges import impossible_number
-from capplan.readers.measured.table import MeasuredKind, measured_kind, measured_rows
+from capplan.readers.measured.table import MeasuredKind, measured_table
 from capplan.replica.replica import Replica, replica_of
 
 BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured_points.csv"
@@ -52,7 +53,7 @@ def is_core(row: Mapping[str, str]) -> bool:
     """Return whether a row counts in the score: marked as core, or confidence A or B, or not marked at all."""
     core, confidence = row.get("core"), row.get("confidence")
     if core:
-        return core.strip() not in {"0", "0.0", "False", "false"}
+        return is_set(core)
     return confidence is None or confidence.strip() in {"", "A", "B"}
 
 
@@ -87,13 +88,14 @@ def validation(
     intervals : by regime
     progress : called with rows done and rows in all, after each row
     """
-    files = [(path, measured_rows(path)) for path in paths]
-    kinds = [measured_kind(path, rows, kind) for path, rows in files]
+    files = [measured_table(path, kind) for path in paths]
+    if calibration is not None and {found for found, _ in files} == {"memory"}:
+        raise InputError("--calibration: times kernels and hosts; memory is predicted without them")
     total = sum(len(rows) for _, rows in files)
     done = 0
     every: list[Prediction] = []
     scored: list[Prediction] = []
-    for (_, rows), own_kind in zip(files, kinds, strict=True):
+    for own_kind, rows in files:
         for row, found in zip(rows, _predictions(own_kind, rows, calibration, intervals), strict=True):
             every += found
             scored += found if is_core(row) else []

@@ -62,83 +62,85 @@ def read_workload(path: str | Path) -> WorkloadFile:
 
 def with_workload(item: Traffic, path: str) -> Traffic:
     """Return a line of traffic with what a workload YAML says where the line itself says nothing."""
-    found = read_workload(path)
-    if len(found.traffic) > 1:
-        raise InputError(f"{path}: holds {len(found.traffic)} kinds of traffic; copy them into the scenario")
-    own = found.traffic[0]
-    if own.request_rate is None:
+    workload = read_workload(path)
+    if len(workload.traffic) > 1:
+        raise InputError(
+            f"{path}: holds {len(workload.traffic)} kinds of traffic; copy them into the scenario"
+        )
+    traffic = workload.traffic[0]
+    if traffic.request_rate is None:
         raise InputError(f"{path}: {WITHOUT_RATE}\n  write one into it: request_rate: 20 req/s")
     return item.model_copy(
-        update={key: getattr(own, key) for key in FROM_WORKLOAD if getattr(item, key) is None}
+        update={key: getattr(traffic, key) for key in FROM_WORKLOAD if getattr(item, key) is None}
         | {"trace": None}
     )
 
 
 def workload_reuse(path: str) -> PrefixReuse | None:
     """Return the prefix reuse that a workload YAML holds; None where its trace named no blocks."""
-    found = read_workload(path).prefix
-    if found is None:
+    prefix = read_workload(path).prefix
+    if prefix is None:
         return None
-    curve = tuple(sorted((point.blocks, point.hit_fraction) for point in found.curve))
+    curve = tuple(sorted((point.blocks, point.hit_fraction) for point in prefix.curve))
     most = max((share for _, share in curve), default=0.0)
-    return PrefixReuse(found.block_tokens, found.unlimited_hit_fraction, most, curve)
+    return PrefixReuse(prefix.block_tokens, prefix.unlimited_hit_fraction, most, curve)
 
 
-def _lengths_text(found: LengthSummary, *, lognormal: bool) -> str:
-    if found.values[0] == found.values[-1]:
-        return f"{found.values[0]:.0f}"
-    if lognormal and found.fit.sigma > 0:
-        return f"{{mean: {found.mean:.6g}, p95: {found.fit.p95:.6g}}}"
-    return "{values: [" + ", ".join(f"{value:.0f}" for value in found.values) + "]}"
+def _lengths_text(lengths: LengthSummary, *, lognormal: bool) -> str:
+    if lengths.values[0] == lengths.values[-1]:
+        return f"{lengths.values[0]:.0f}"
+    if lognormal and lengths.fit.sigma > 0:
+        return f"{{mean: {lengths.mean:.6g}, p95: {lengths.fit.p95:.6g}}}"
+    return "{values: [" + ", ".join(f"{value:.0f}" for value in lengths.values) + "]}"
 
 
-def workload_text(found: WorkloadSummary, *, lognormal: bool = False) -> str:
+def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
     """Return a workload as YAML.
 
     Parameters
     ----------
-    found : what is known of the traffic
+    summary : what is known of the traffic
     lognormal : lengths as the fitted lognormal distribution instead of a hundred quantiles
 
     Returns
     -------
     text of a workload YAML, whose `traffic` may stand in a scenario as it is
     """
-    rate = found.rate
+    rate = summary.rate
     lines = [
-        f"name: {json.dumps(found.name)}",
-        f"source: {json.dumps(found.format)}",
-        f"requests: {found.requests}",
+        f"name: {json.dumps(summary.name)}",
+        f"source: {json.dumps(summary.format)}",
+        f"requests: {summary.requests}",
         f"seconds: {rate.seconds:.6f}",
         "traffic:",
-        f"  - name: {json.dumps(found.name)}",
+        f"  - name: {json.dumps(summary.name)}",
     ]
     if rate.peak_60s:
         lines.append(f"    request_rate: {rate.peak_60s:.6g} req/s  # busiest minute; mean {rate.mean:.6g}")
     cv = rate.cv_60s or rate.cv
     if cv:
         lines.append(f"    arrival_cv: {min(cv, 100.0):.6g}" + ("  # within minutes" if rate.cv_60s else ""))
-    for key, lengths in (("input_tokens", found.input_tokens), ("output_tokens", found.output_tokens)):
+    for key, lengths in (("input_tokens", summary.input_tokens), ("output_tokens", summary.output_tokens)):
         lines.append(f"    {key}: {_lengths_text(lengths, lognormal=lognormal)}")
-    if found.prefix_hit_fraction:
-        tokens = max(int(found.input_tokens.mean) - 1, 1)
+    if summary.prefix_hit_fraction:
+        tokens = max(int(summary.input_tokens.mean) - 1, 1)
         lines.append(
-            f"    shared_prefix: {{tokens: {tokens}, hit_fraction: {found.prefix_hit_fraction:.6g}}}  # as the server counted"
+            f"    shared_prefix: {{tokens: {tokens}, hit_fraction: {summary.prefix_hit_fraction:.6g}}}  # as the server counted"
         )
     if rate.by_hour:
         lines.append(f"rate_by_hour: [{', '.join(f'{value:.6g}' for value in rate.by_hour)}]")
-    if found.prefix:
+    if summary.prefix:
         lines += [
             "prefix:",
-            f"  block_tokens: {found.prefix.block_tokens}",
-            f"  unlimited_hit_fraction: {found.prefix.unlimited_hit_fraction:.6g}",
+            f"  block_tokens: {summary.prefix.block_tokens}",
+            f"  unlimited_hit_fraction: {summary.prefix.unlimited_hit_fraction:.6g}",
             "  curve:",
             *(
                 f"    - {{blocks: {blocks}, hit_fraction: {share:.6g}}}"
-                for blocks, share in found.prefix.curve
+                for blocks, share in summary.prefix.curve
             ),
         ]
-    remarks = (*found.omissions, *found.notes)
+    remarks = (*summary.omissions, *summary.notes)
     if remarks:
         lines += ["notes:", *(f"  - {json.dumps(text)}" for text in remarks)]
     return "# yaml-language-server: $schema=workload.json\n" + "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""JSON files, strictly: no duplicate keys, no NaN, one object."""
+"""JSON files: those of people strictly (one object, no key twice, no NaN), those of tools as they are."""
 
 import json
 import os
@@ -69,3 +69,33 @@ def read_json(
             f"{name}: is {_KINDS.get(type(value), 'something else')}; {kind}, that is an object, is expected"
         )
     return value
+
+
+def json_values(text: str, name: str) -> list[Any]:
+    """Return the values in a JSON text that a tool wrote: one, the items of one list, or one after another.
+
+    Examples
+    --------
+    >>> json_values('{"rate": 1} {"rate": Infinity}', "x.json")
+    [{'rate': 1}, {'rate': inf}]
+    """
+    decoder = json.JSONDecoder()
+    values: list[Any] = []
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError) as error:
+            line = text.count("\n", 0, position) + 1
+            cut = isinstance(error, (json.JSONDecodeError, RecursionError))
+            why = (
+                "does not hold a complete JSON value; was the file cut short?"
+                if cut
+                else "holds a number with too many digits"
+            )
+            raise InputError(f"{name}: line {line} {why}") from None
+        values.append(value)
+    return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else values

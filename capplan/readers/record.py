@@ -1,9 +1,10 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias, TypeVar
+from dataclasses import is_dataclass
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, unknown
@@ -18,7 +19,7 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-T = TypeVar("T", bound=Record)
+T = TypeVar("T")
 
 
 def _reader(
@@ -101,26 +102,28 @@ def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
 
 
-def _record_of(annotation: Any) -> type[Record] | None:
-    """Return the record inside an annotation such as ``list[Traffic] | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, Record):
+def record_of(annotation: Any) -> type | None:
+    """Return the record or dataclass inside an annotation such as ``list[Traffic] | None``."""
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _record_of(inner)
-        if found:
-            return found
-    return None
+    inner = map(record_of, getattr(annotation, "__args__", ()))
+    return next(filter(None, inner), None)
 
 
-def _known_keys(model: type[Record], path: KeyPath) -> list[str]:
+def _annotations(schema: type) -> dict[str, Any]:
+    if issubclass(schema, BaseModel):
+        return {name: key.annotation for name, key in schema.model_fields.items()}
+    return get_type_hints(schema)
+
+
+def _known_keys(schema: type, path: KeyPath) -> list[str]:
     """Return the keys that the record at a key path knows."""
-    current: type[Record] | None = model
+    current: type | None = schema
     for part in path:
-        if current is None or isinstance(part, int):
-            continue
-        key_field = current.model_fields.get(part)
-        current = _record_of(key_field.annotation) if key_field else None
-    return sorted(current.model_fields) if current else []
+        known = _annotations(current) if current else {}
+        if part in known:  # any other part is an index or a name of the file's own
+            current = record_of(known[str(part)])
+    return sorted(_annotations(current)) if current else []
 
 
 def _real_path(data: Any, path: KeyPath) -> KeyPath:
@@ -139,28 +142,41 @@ def _real_path(data: Any, path: KeyPath) -> KeyPath:
 
 _WORDS = {
     "string_type": "must be text; put it in quotes if it looks like a number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
     "list_type": "must be a list, e.g. [a, b]",
     "tuple_type": "must be a list, e.g. [a, b]",
     "dict_type": "must be 'key: value' lines",
+    "mapping_type": "must be 'key: value' lines",
     "model_type": "must be 'key: value' lines",
+    "dataclass_type": "must be 'key: value' lines",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "too_short": "is empty; give at least one",
 }
 
 
-def _line(model: type[Record], document: Document, error: ErrorDetails) -> InputError:
+_SUBJECTS = ("Value error, ", "Input ", "String ")
+
+
+def _sentence(message: str) -> str:
+    """Return a message of pydantic without its subject, which the key is."""
+    return next((message.removeprefix(s) for s in _SUBJECTS if message.startswith(s)), message)
+
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
     raw: KeyPath = tuple(error["loc"])
     kind = error["type"]
-    if kind == "extra_forbidden":
-        path = _real_path(document.value, raw)
-        place = document.place(path)
-        return unknown("key", str(raw[-1]), _known_keys(model, path[:-1]), place=place)
     path = _real_path(document.value, raw)
     place = document.place(path)
+    if kind in _UNKNOWN_KEY:
+        return unknown("key", str(raw[-1]), _known_keys(schema, path[:-1]), place=place)
     given = error.get("input")
     shown = "" if isinstance(given, (dict, list)) or kind in ("quantity", "missing") else f"{given!s:.60} "
     if kind == "missing":
@@ -170,16 +186,16 @@ def _line(model: type[Record], document: Document, error: ErrorDetails) -> Input
             word.strip("' ") for word in str(error["ctx"]["expected"]).replace(" or ", ", ").split(",")
         ]
         return unknown(str(path[-1]) if path else "value", str(given), allowed, place=place)
-    text = _WORDS.get(kind) or error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    text = _WORDS.get(kind) or _sentence(error["msg"])
     return InputError(f"{place}: {shown}{text}")
 
 
-def validated(model: type[T], document: Document) -> T:
+def validated(schema: type[T], document: Document) -> T:
     """Return the record that a document holds, or raise the error that names file, line and key.
 
     Parameters
     ----------
-    model : a subclass of Record
+    schema : a subclass of Record, or a dataclass whose pydantic config forbids keys that it does not know
     document : Document
 
     Returns
@@ -187,11 +203,26 @@ def validated(model: type[T], document: Document) -> T:
     The record; its quantities are in base units.
     """
     try:
-        return model.model_validate(document.value)
+        return TypeAdapter(schema).validate_python(document.value)
     except ValidationError as error:
         details = error.errors(include_url=False)
         # an unknown key explains the missing one beside it, so it comes first
-        details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
-        first = _line(model, document, details[0])
+        details.sort(key=lambda detail: detail["type"] not in _UNKNOWN_KEY)
+        first = _line(schema, document, details[0])
         more = f"\n  and {len(details) - 1} more in this file" if len(details) > 1 else ""
         raise InputError(f"{first}{more}") from None
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """Return a dataclass as the mappings, lists and scalars of a file, in the order of its fields.
+
+    Parameters
+    ----------
+    record : a dataclass; the annotations of its fields say how they are written
+
+    Returns
+    -------
+    what `validated` reads back
+    """
+    values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
+    return values

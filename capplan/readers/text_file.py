@@ -1,21 +1,33 @@
-"""Text files of people: bounded, UTF-8, and refused with the reason when they are something else."""
+"""The one way to open a file of people: bounded, UTF-8, plain or gzip, refused with the reason when it is something else."""
 
+import gzip
 import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
 
 from capplan.errors import InputError
 
 MAX_BYTES = 8_000_000
-"""The largest file that is read; a model's config is about 5 KB, a price list about 60 KB."""
+"""The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
+MAX_RESULT_BYTES = 512 * 1024**2
+"""The same of results that a tool wrote, unpacked."""
+LONGEST_LINE = 32_000_000
+"""A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
 
+_GZIP = b"\x1f\x8b"
 _MAGIC = (
     (b"GGUF", "a GGUF weights file; give the config.json of the original model"),
     (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),
-    (b"\x1f\x8b", "gzip-compressed; unpack it first"),
+    (_GZIP, "gzip-compressed; unpack it first"),
     (b"%PDF", "a PDF"),
     (b"\x89PNG", "an image"),
     (b"\x7fELF", "a program"),
     (b"\x80\x02", "a Python pickle, which is never loaded"),
+    (b"\xff\xfe", "UTF-16; save it as UTF-8"),
+    (b"\xfe\xff", "UTF-16; save it as UTF-8"),
 )
 
 
@@ -27,15 +39,57 @@ def _is_safetensors(head: bytes) -> bool:
 def _what_it_is(head: bytes) -> str:
     if _is_safetensors(head):
         return "a safetensors weights file; give the config.json beside it"
+    if b"\x00ustar" in head:
+        return "a tar archive; unpack it and name one of its files"
     return next((what for magic, what in _MAGIC if head.startswith(magic)), "")
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
+@contextmanager
+def _opened(
+    path: str | os.PathLike[str], kind: str, way_out: str, *, unpacked: bool
+) -> Iterator[BufferedIOBase]:
+    """Yield the bytes of a file, and turn what hinders reading them into one line; the body only reads."""
+    name = os.fspath(path)
+    tail = f"; {kind} is expected" + (f"\n  {way_out}" if way_out else "")
+    try:
+        with Path(path).open("rb") as raw:
+            packed = unpacked and raw.peek(2)[:2] == _GZIP
+            yield gzip.GzipFile(fileobj=raw) if packed else raw
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file{tail}") from None
+    except IsADirectoryError:
+        raise InputError(f"{name}: is a folder{tail}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise InputError(f"{name}: cannot be read ({reason.lower()})") from None
+    except ValueError:
+        raise InputError(f"{name!r}: is not a file name") from None
+
+
+def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
+    """Return bytes that start on a line of a file as text, without a byte-order mark."""
+    what = _what_it_is(content[:512]) if line == 1 else ""
+    if what:
+        raise InputError(f"{name}: is {what}; {kind} is expected")
+    try:
+        text = content.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        line += content[: error.start].count(b"\n")
+        raise InputError(
+            f"{name}: line {line} is not UTF-8 text; {kind} is expected, saved as UTF-8"
+        ) from None
+    if "\x00" in text:
+        raise InputError(f"{name}: holds binary data; {kind} is expected")
+    return text
 
 
 def read_text(
-    path: str | os.PathLike[str], *, kind: str, way_out: str = "", max_bytes: int = MAX_BYTES
+    path: str | os.PathLike[str],
+    *,
+    kind: str,
+    way_out: str = "",
+    max_bytes: int = MAX_BYTES,
+    unpacked: bool = False,
 ) -> str:
     """Return the text of a file.
 
@@ -48,6 +102,8 @@ def read_text(
         One thing to do, added to the error of a missing file.
     max_bytes : [B]
         A longer file is refused without reading it whole.
+    unpacked : bool
+        Read what gzip packed; else such a file is refused.
 
     Returns
     -------
@@ -59,34 +115,40 @@ def read_text(
         The file is missing, unreadable, a folder, too large, empty, binary or not UTF-8.
     """
     name = os.fspath(path)
-    tail = f"\n  {way_out}" if way_out else ""
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(max_bytes + 1)
-    except FileNotFoundError:
-        raise InputError(f"{name}: no such file; {kind} is expected{tail}") from None
-    except IsADirectoryError:
-        raise InputError(f"{name}: is a folder; {kind} is expected{tail}") from None
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read ({_reason(error)})") from None
-    except ValueError:
-        raise InputError(f"{name!r}: is not a file name") from None
-    what = _what_it_is(content[:16])
-    if what:
-        raise InputError(f"{name}: is {what}; {kind} is expected")
-    if len(content) > max_bytes:
+    with _opened(path, kind, way_out, unpacked=unpacked) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes and not _what_it_is(content[:512]):
         raise InputError(
             f"{name}: is larger than {max_bytes / 1e6:g} MB, the limit for {kind}; is it the right file?"
         )
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise InputError(
-            f"{name}: line {line} is not UTF-8 text; {kind} is expected, saved as UTF-8"
-        ) from None
-    if "\x00" in text:
-        raise InputError(f"{name}: holds binary data; {kind} is expected")
+    text = _decoded(content, name, kind)
     if not text.strip():
+        tail = f"\n  {way_out}" if way_out else ""
         raise InputError(f"{name}: is empty; {kind} is expected{tail}")
     return text
+
+
+def numbered_lines(path: str | os.PathLike[str], *, kind: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a file of any length, packed or not, without its end.
+
+    Parameters
+    ----------
+    path : path
+    kind : str
+        What the file should be, for the error.
+
+    Raises
+    ------
+    InputError
+        As `read_text`, or a line is longer than LONGEST_LINE.
+    """
+    name = os.fspath(path)
+    with _opened(path, kind, "", unpacked=True) as stream:
+        number = 0
+        while line := stream.readline(LONGEST_LINE):
+            number += 1
+            if len(line) >= LONGEST_LINE:
+                raise InputError(
+                    f"{name}: line {number} is longer than {LONGEST_LINE // 1_000_000} MB; {kind} is expected"
+                )
+            yield number, _decoded(line, name, kind, number).rstrip("\r\n")

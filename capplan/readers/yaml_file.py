@@ -1,14 +1,15 @@
 """YAML files, strictly: built from the parser's events, so that nothing in the file is ever executed.
 
 Plain scalars are read by the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
-text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line.
+text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line. What `yaml_text` writes
+is read back as it was.
 """
 
 import math
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -18,6 +19,8 @@ from capplan.readers.text_file import MAX_BYTES, read_text
 
 MAX_NODES = 200_000
 """Values in one file, those behind an alias counted each time."""
+MOST_RESULT_NODES = 2_000_000
+"""The same in a file that a tool wrote."""
 MAX_DEPTH = 40
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -78,6 +81,9 @@ class _Reader:
 
     name: str
     events: Iterator[Any]
+    most_nodes: int = MAX_NODES
+    finite: bool = True
+    """Numbers that are not finite are refused."""
     nodes: int = 0
     lines: dict[KeyPath, int] = field(default_factory=dict)
     anchors: dict[str, _Anchor | None] = field(default_factory=dict)
@@ -87,10 +93,23 @@ class _Reader:
 
     def count(self, event: Any, nodes: int) -> None:
         self.nodes += nodes
-        if self.nodes > MAX_NODES:
+        if self.nodes > self.most_nodes:
             raise self.refuse(
-                event, f"holds more than {MAX_NODES:,} values, those behind aliases counted each time"
+                event, f"holds more than {self.most_nodes:,} values, those behind aliases counted each time"
             )
+
+    def documents(self, most: int) -> list[Any]:
+        """Return the value of each document in the stream."""
+        values: list[Any] = []
+        next(self.events)  # the start of the stream
+        while not isinstance(start := next(self.events), yaml.StreamEndEvent):
+            if len(values) == most:
+                raise self.refuse(start, "a second document starts here; keep one per file")
+            values.append(self.value(next(self.events), ()))
+            next(self.events)  # the end of the document
+        if not values:
+            raise InputError(f"{self.name}: is empty apart from comments")
+        return values
 
     def value(self, event: Any, path: KeyPath) -> Any:
         """Return the value that starts at an event."""
@@ -148,14 +167,21 @@ class _Reader:
         text = str(event.value)
         if event.style not in (None, ""):
             return text
-        if text in _NAMED:
-            return _NAMED[text]
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        number = float(text) if _FLOAT.fullmatch(text) else 0.0
-        if _NOT_FINITE.fullmatch(text) or not math.isfinite(number):
+        value = _plain_scalar(text)
+        if self.finite and isinstance(value, float) and not math.isfinite(value):
             raise self.refuse(event, f"{text[:60]} is not a finite number; write a number or null")
-        return number if _FLOAT.fullmatch(text) else text
+        return value
+
+
+def _plain_scalar(text: str) -> str | int | float | bool | None:
+    """Return what a scalar without quotes stands for."""
+    if text in _NAMED:
+        return _NAMED[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NOT_FINITE.fullmatch(text):
+        return float(text.replace(".", ""))
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def parse_yaml(text: str, name: str) -> Document:
@@ -166,24 +192,36 @@ def parse_yaml(text: str, name: str) -> Document:
     >>> parse_yaml("a: {b: 141 GB, c: no}", "x.yaml").value
     {'a': {'b': '141 GB', 'c': 'no'}}
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    reader = _reader(text, name)
+    return Document(name, _values(reader, most=1)[0], reader.lines)
+
+
+def yaml_values(text: str, name: str) -> list[Any]:
+    """Return the value of each document in a YAML text that a tool wrote: large, and with numbers that are not finite.
+
+    Examples
+    --------
+    >>> yaml_values("{rate: .inf}", "x.yaml")
+    [{'rate': inf}]
+    """
+    reader = replace(_reader(text, name), most_nodes=MOST_RESULT_NODES, finite=False)
+    return _values(reader, most=len(text))
+
+
+def _reader(text: str, name: str) -> _Reader:
+    return _Reader(name, iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
+
+
+def _values(reader: _Reader, most: int) -> list[Any]:
+    """Return the value of each document, or the error that names file and line."""
     try:
-        events = iter(yaml.parse(text, Loader=loader))
-        reader = _Reader(name, events)
-        next(events)  # the start of the stream
-        if isinstance(next(events), yaml.StreamEndEvent):
-            raise InputError(f"{name}: is empty apart from comments")
-        value = reader.value(next(events), ())
-        next(events)  # the end of the document
-        if not isinstance(extra := next(events), yaml.StreamEndEvent):
-            raise reader.refuse(extra, "a second document starts here; keep one per file")
+        return reader.documents(most)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise InputError(f"{name}:{line} is not YAML ({error.problem or error.context})") from None
+        raise InputError(f"{reader.name}:{line} is not YAML ({error.problem or error.context})") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{name}: is not YAML ({str(error).splitlines()[0]})") from None
-    return Document(name, value, reader.lines)
+        raise InputError(f"{reader.name}: is not YAML ({str(error).splitlines()[0]})") from None
 
 
 def read_yaml(
@@ -212,3 +250,59 @@ def read_yaml(
         held = "a list" if isinstance(document.value, list) else "a single value"
         raise InputError(f"{name}: is {held}; {kind} is 'key: value' lines")
     return document
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes a text that would be read as something else."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write a value that stands in several places each time."""
+        del data
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Return the node of a text; a hash such as 1234567e8 is no number, a line break is escaped."""
+        style = '"' if not text.isprintable() else None if _plain_scalar(text) == text else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+class _ShortWriter(_Writer):
+    """Writes each mapping of a list on a line of its own."""
+
+    def represent_rows(self, items: list[Any]) -> yaml.SequenceNode:
+        """Return the node of a list."""
+        node = self.represent_sequence("tag:yaml.org,2002:seq", items)
+        for child in node.value:
+            child.flow_style = True
+        return node
+
+
+_Writer.add_representer(str, _Writer.represent_text)
+_ShortWriter.add_representer(list, _ShortWriter.represent_rows)
+
+
+def yaml_text(values: Mapping[str, Any], *, short: bool = True, width: int = 1_000_000) -> str:
+    """Return the YAML that `parse_yaml` reads back as these values.
+
+    Parameters
+    ----------
+    values : mappings, lists, texts, finite numbers, true, false and None
+    short : mappings that hold no others, and those in lists, take one line each
+    width : of a line before it is folded
+
+    Examples
+    --------
+    >>> print(yaml_text({"hash": "1234567e8", "rows": [{"size": {"m": 1.0}}]}), end="")
+    hash: '1234567e8'
+    rows:
+    - {size: {m: 1.0}}
+    """
+    text: str = yaml.dump(
+        dict(values),
+        Dumper=_ShortWriter if short else _Writer,
+        sort_keys=False,
+        allow_unicode=True,
+        width=width,
+        default_flow_style=None if short else False,
+    )
+    return text

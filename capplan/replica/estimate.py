@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
-from capplan.phases.cost import Bound, OperatorCost, bound, total_s
+from capplan.phases.cost import Bound, OperatorCost, bound
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
@@ -18,10 +18,6 @@ from capplan.serving.simulator import simulate
 
 SATURATED_SHARE = 0.95
 """An open loop whose requests finish at less than this share of the arrivals is saturated (an assumption)."""
-
-RESERVED_OUTPUT_FRACTION = {"trtllm": 1.0, "sglang": 0.4}
-"""Share of its answer for which an engine wants blocks before it admits a request: TensorRT-LLM's default policy
-never evicts, SGLang lets a ratio fall from 0.7 to 0.1, vLLM reserves nothing and preempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +118,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     """
     check_load(load, served_context_tokens(replica.spec))
     requests, warm = requests_for(load)
-    outcome = simulate(
-        requests,
-        replica.table,
-        replica.scheduling,
-        replica.kv_blocks,
-        concurrency=load.concurrency,
-        reserved_output_fraction=RESERVED_OUTPUT_FRACTION.get(replica.spec.profile.engine, 0.0),
-    )
+    outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
     rate = _steady_rate(outcome, warm)
     if isnan(rate):
         rate = outcome.requests_per_s
@@ -160,16 +149,3 @@ def _steady_rate(outcome: Outcome, warm: int) -> float:
     if last - warm < 2:
         return float("nan")
     return float((last - 1 - warm) / (ends[last - 1] - ends[warm]))
-
-
-def step_seconds(replica: Replica, sequences: float, context_tokens: float) -> float:
-    """Return the device time of one decode step, without host work."""
-    costs = decode_step_costs(
-        replica.spec.network,
-        sequences,
-        context_tokens,
-        replica.spec.sharding,
-        kv_bytes_per_element(replica.spec.kv_format),
-        replica.rates.rates,
-    )
-    return float(total_s(costs))

@@ -9,7 +9,7 @@ from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tok
 from capplan.serving.step_table import StepTable, bracket
 
 
-def at_context(tables: StepTable, context_tokens: float) -> Array:
+def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
     """Return attention over the cache at one mean context, shape (plans, sequences)."""
     lower, upper, weight = bracket(tables.context_knots, context_tokens)
     values = tables.decode_attention_s
@@ -17,7 +17,7 @@ def at_context(tables: StepTable, context_tokens: float) -> Array:
     return cut
 
 
-def along_prompt(tables: StepTable, lengths: Lengths) -> Array:
+def attention_along_prompt(tables: StepTable, lengths: Lengths) -> Array:
     """Return the attention of one chunk by its new tokens, halfway through its prompt, shape (plans, new)."""
     prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
     past = float(lengths.cached_tokens) + np.maximum(prompt - tables.new_knots, 0.0) / 2.0
@@ -40,8 +40,8 @@ class _Line:
         lower, upper, weight = bracket(self.knots, x)
         plans = np.arange(self.values.shape[0])[:, None]
         low = self.values[plans, lower]
-        found: Array = low + (self.values[plans, upper] - low) * weight
-        return found
+        values_at: Array = low + (self.values[plans, upper] - low) * weight
+        return values_at
 
 
 def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
@@ -56,12 +56,12 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
     -------
     (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths
     """
-    attention = at_context(tables, float(mean_context_tokens(lengths)))
+    attention = attention_at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
     head = _Line(tables.sequence_knots, tables.head_s)
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
-    chunk = _Line(tables.new_knots, along_prompt(tables, lengths))
+    chunk = _Line(tables.new_knots, attention_along_prompt(tables, lengths))
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens

@@ -1,151 +1,157 @@
-"""Many replicas at once: memory and step times of every layout of one network, as arrays."""
+"""Replicas of one network side by side, as arrays: what each holds and how long its steps take; one plan is an array of one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from capplan.engine.lookup import scheduling
-from capplan.engine.profile import EngineProfile
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.engine.profile import Scheduling
 from capplan.memory.budget import memory_plan
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
+from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
+from capplan.memory.launch import Launch, engine_launch
 from capplan.memory.plan import MemoryPlan
 from capplan.memory.usable import engine_memory_bytes, has_fast_links, padded_inputs_multiple
-from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
 from capplan.phases.rates import stacked_rates
-from capplan.replica.rates import step_rates
-from capplan.replica.tables import context_bends, device_tables, step_knots, with_host
+from capplan.replica.rates import LabelledRates, step_rates
+from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.tables import DeviceTables, context_limits, device_tables, step_knots, with_host
 from capplan.serving.step_table import StepTable
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What all plans of a search share."""
+class Plans:
+    """Replicas of one network under one engine, one entry each."""
 
-    profile: EngineProfile
-    kv_format: str
-    max_model_len: int
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
+    specs: tuple[ReplicaSpec, ...]
+    """All with the network, engine, cache dtype and context of the first."""
+    launch: Launch
+    """The same in arrays, with the limits of one engine."""
+    schedulings: tuple[Scheduling, ...]
+    """How each whole replica forms its steps."""
+
+    @property
+    def max_num_seqs(self) -> Array:
+        """Sequences of each whole replica."""
+        return np.array([float(own.max_num_seqs) for own in self.schedulings])
+
+    @property
+    def max_num_batched_tokens(self) -> Array:
+        """Token budget of a step of each whole replica."""
+        return np.array([float(own.max_num_batched_tokens) for own in self.schedulings])
 
 
 @dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """Scheduler limits of each plan, for its whole replica."""
+class PlansTables:
+    """Step times of plans; tables have a leading axis of plans."""
 
-    max_num_seqs: Array
-    max_num_batched_tokens: Array
+    device: DeviceTables
+    """Without the host: what a fit of host times starts from."""
+    table: StepTable
+    rates: tuple[LabelledRates, ...]
+    """Of each plan's device."""
 
 
-def _columns(shardings: Sequence[Sharding], shape: tuple[int, ...]) -> Sharding:
+def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
+    """Return how one engine of a replica forms its steps, by the engine's defaults where nothing else is asked for."""
+    return scheduling(
+        spec.profile,
+        engine_memory_bytes(spec.device),
+        spec.device.architecture,
+        offline=spec.offline,
+        max_model_len=served_context_tokens(spec),
+        max_num_seqs=spec.max_num_seqs,
+        max_num_batched_tokens=spec.max_num_batched_tokens,
+    )
+
+
+def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
+    """Return how a whole replica forms its steps.
+
+    Attention-data-parallel groups and pipeline stages each hold a batch of their own, so the limits of the replica
+    are those of one engine times groups times stages.
+    """
+    groups, stages = int(sharding.data), int(sharding.pipeline)
+    return replace(
+        engine,
+        max_num_seqs=engine.max_num_seqs * groups,
+        max_num_batched_tokens=engine.max_num_batched_tokens * groups * stages,
+        hold_tokens=engine.hold_tokens * groups,
+        hold_prompts=engine.hold_prompts * groups,
+    )
+
+
+def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
+    """Return replicas of one network side by side."""
+    first = specs[0]
+    engines = [engine_scheduling(spec) for spec in specs]
+
     def column(name: str) -> Array:
-        return np.array([float(getattr(s, name)) for s in shardings]).reshape(shape)
+        return np.array([float(getattr(spec.sharding, name)) for spec in specs])
 
-    return Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
-
-
-def plan_limits(devices: Sequence[Device], shardings: Sequence[Sharding], settings: Settings) -> PlanLimits:
-    """Return how many sequences and tokens a step of each plan takes; groups and stages have batches of their own."""
-    rows = [
-        scheduling(
-            settings.profile,
-            engine_memory_bytes(device),
-            device.architecture,
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-        )
-        for device in devices
-    ]
-    data = np.array([float(s.data) for s in shardings])
-    stages = np.array([float(s.pipeline) for s in shardings])
-    return PlanLimits(
-        max_num_seqs=np.array([row.max_num_seqs for row in rows]) * data,
-        max_num_batched_tokens=np.array([row.max_num_batched_tokens for row in rows]) * data * stages,
+    launch = engine_launch(
+        first.profile,
+        Sharding(column("tensor"), column("pipeline"), column("expert"), column("data")),
+        np.array([engine_memory_bytes(spec.device) for spec in specs]),
+        kv_bytes_per_element(first.kv_format),
+        float(served_context_tokens(first)),
+        np.array([float(own.max_num_seqs) for own in engines]),
+        np.array([float(own.max_num_batched_tokens) for own in engines]),
+        first.gpu_memory_utilization,
+        fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
+        padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
     )
+    replicas = [replica_scheduling(own, spec.sharding) for own, spec in zip(engines, specs, strict=True)]
+    return Plans(tuple(specs), launch.as_columns(), tuple(replicas))
 
 
-def plans_memory(
-    network: Network, devices: Sequence[Device], shardings: Sequence[Sharding], settings: Settings
-) -> MemoryPlan:
-    """Return the memory of one device of every plan, arrays over plans."""
-    limits = plan_limits(devices, shardings, settings)
-    columns = _columns(shardings, (len(shardings),))
-    return memory_plan(
-        network,
-        columns,
-        np.array([engine_memory_bytes(device) for device in devices]),
-        settings.profile,
-        kv_bytes_per_element(settings.kv_format),
-        float(settings.max_model_len),
-        limits.max_num_seqs / columns.data,
-        limits.max_num_batched_tokens / (columns.data * columns.pipeline),
-        settings.gpu_memory_utilization,
-        fast_links=np.array([has_fast_links(device) for device in devices]),
-        padded_inputs=np.array([padded_inputs_multiple(device) for device in devices]),
-    )
+def plans_memory(plans: Plans) -> MemoryPlan:
+    """Return the memory of one device of each plan."""
+    return memory_plan(plans.specs[0].network, plans.launch, plans.specs[0].profile)
 
 
-def plans_cache_tokens(
-    network: Network,
-    devices: Sequence[Device],
-    shardings: Sequence[Sharding],
-    settings: Settings,
-    memory: MemoryPlan,
-    context_tokens: float,
-) -> Array:
-    """Return the tokens that the caches of the whole replicas hold in sequences of one length, by plan."""
-    limits = plan_limits(devices, shardings, settings)
-    columns = _columns(shardings, (len(shardings),))
-    reserved = engine_reserved_bytes_per_sequence(
-        network,
-        columns,
-        settings.profile,
-        context_tokens,
-        kv_bytes_per_element(settings.kv_format),
-        limits.max_num_batched_tokens / (columns.data * columns.pipeline),
-    )
-    tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * columns.data
-    held: Array = np.maximum(tokens, 0.0)
-    return held
+def sequence_cache_bytes(plans: Plans, context_tokens: float) -> Array:
+    """Return what a sequence of a length takes out of the cache of one device of each plan [B]."""
+    first = plans.specs[0]
+    launch = replace(plans.launch, max_model_len=np.full(len(plans.specs), context_tokens))
+    return np.asarray(reserved_bytes_per_sequence(first.network, launch, first.profile))
 
 
-def plans_tables(
-    network: Network,
-    devices: Sequence[Device],
-    efficiencies: Sequence[Efficiency],
-    shardings: Sequence[Sharding],
-    settings: Settings,
-) -> tuple[StepTable, list[str]]:
-    """Return the step tables of every plan, with a leading axis of plans, and each plan's label."""
-    unique = list(
-        {device.name: (device, own) for device, own in zip(devices, efficiencies, strict=True)}.values()
-    )
-    labelled = [
-        step_rates(network, device, own, profile=settings.profile, kv_format=settings.kv_format)
-        for device, own in unique
-    ]
-    place = {device.name: i for i, (device, _) in enumerate(unique)}
-    index = np.array([place[device.name] for device in devices], dtype=np.intp).reshape(-1, 1, 1)
-    limits = plan_limits(devices, shardings, settings)
+def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) -> Array:
+    """Return the tokens that the caches of whole replicas hold in sequences of one length.
+
+    For layers of one kind that is what the engine prints; for hybrid models the printed figure belongs to the maximum
+    context.
+    """
+    reserved = sequence_cache_bytes(plans, context_tokens)
+    tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * plans.launch.data
+    return np.asarray(tokens)
+
+
+def plans_tables(plans: Plans) -> PlansTables:
+    """Return the step times of each plan, worked out at the same knots for all of them."""
+    first = plans.specs[0]
+    places: dict[str, int] = {}
+    labelled: list[LabelledRates] = []
+    for spec in plans.specs:
+        if spec.device.name not in places:
+            places[spec.device.name] = len(labelled)
+            labelled.append(
+                step_rates(
+                    spec.network, spec.device, spec.efficiency, profile=spec.profile, kv_format=spec.kv_format
+                )
+            )
+    index = np.array([places[spec.device.name] for spec in plans.specs], dtype=np.intp)
     knots = step_knots(
-        float(limits.max_num_seqs.max()),
-        float(limits.max_num_batched_tokens.max()),
-        settings.max_model_len,
-        context_bends(network),
+        float(plans.max_num_seqs.max()),
+        float(plans.max_num_batched_tokens.max()),
+        float(served_context_tokens(first)),
+        context_limits(first.network),
     )
-    tables = device_tables(
-        network,
-        _columns(shardings, (-1, 1, 1)),
-        stacked_rates([entry.rates for entry in labelled], index),
-        kv_bytes_per_element(settings.kv_format),
-        knots,
-    )
-    labels = [labelled[i].label for i in index.ravel()]
-    return with_host(tables, settings.profile.host, len(network.layers)), labels
+    rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    device = device_tables(first.network, plans.launch, rates, knots, offline=first.offline)
+    table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
+    return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))

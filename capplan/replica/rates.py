@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
+from capplan.assumption import Assumption, Label
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
-from capplan.model.network import CompressedAttention, Network
+from capplan.hardware.efficiency import Efficiency, not_measured
+from capplan.model.network import Network
 from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.rates import StepRates
-
-_COMPRESSED = "compressed attention: numbers of latent attention"
-"""No measured kernel of it stands behind its formulas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +17,12 @@ class LabelledRates:
     """Rates, and how far they were measured."""
 
     rates: StepRates
-    label: str
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def label(self) -> Label:
+        """Whether all numbers were fitted on the device."""
+        return "assumed" if self.assumptions else "measured"
 
 
 def _formats(network: Network) -> tuple[list[str], list[str]]:
@@ -59,12 +62,8 @@ def step_rates(
     experts = {name: of("bf16", name) for name in expert_formats}
     every = [*dense.values(), *experts.values()]
     first = every[0]
-    notes = dict.fromkeys(note for rates in every for note in rates.assumptions)
-    compressed = any(
-        isinstance(mixer, CompressedAttention) for layer in set(network.layers) for mixer in layer.mixers
-    )
-    if compressed:
-        notes[_COMPRESSED] = None
+    assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
+    assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
     return LabelledRates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
@@ -77,6 +76,5 @@ def step_rates(
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes={name: rates.expert_activation_bytes for name, rates in experts.items()},
         ),
-        label="assumed" if compressed or any(rates.label == "assumed" for rates in every) else "measured",
-        assumptions=tuple(notes),
+        assumptions=tuple(assumptions),
     )

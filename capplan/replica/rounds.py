@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.engine.lookup import graph_max_sequences, tier
-from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.memory.usable import engine_memory_bytes
 from capplan.numbers import Array, Number
 from capplan.phases.speculation import expected_tokens_per_round
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import DraftModel, memory_of_both, step_time_s
+from capplan.replica.speculation import DraftModel, step_time_s, target_and_draft_memory
 from capplan.serving.step_table import StepTable, piecewise_linear
 
 
@@ -27,7 +27,7 @@ class Rounds:
     """That are verified for each sequence: the drafts and one more."""
 
 
-def replica_in_rounds(
+def speculating_replica(
     replica: Replica,
     draft: DraftModel | float,
     acceptance_fraction: float,
@@ -64,15 +64,15 @@ def replica_in_rounds(
     query = draft_tokens + 1
     blocks = replica.kv_blocks
     if isinstance(draft, DraftModel):
-        both = memory_of_both(replica, draft, context_tokens)
+        both = target_and_draft_memory(replica, draft, context_tokens)
         blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
-    own = replica.scheduling
-    seats = min(own.max_num_seqs, max(own.max_num_batched_tokens // query, 1))
+    scheduling = replica.scheduling
+    seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
     return Rounds(
         replica=replace(
             replica,
             table=round_table(replica, draft, draft_tokens),
-            scheduling=replace(own, max_num_seqs=seats),
+            scheduling=replace(scheduling, max_num_seqs=seats),
             kv_blocks=blocks,
         ),
         tokens_per_round=float(expected_tokens_per_round(acceptance_fraction, float(draft_tokens))),
@@ -101,7 +101,7 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
     verified_tokens = batch * (draft_tokens + 1.0)
     eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
-    graph = largest_graph_sequences(spec, replica.scheduling)
+    graph = largest_graph_sequences(spec)
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(
         table,
@@ -111,12 +111,12 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
     )
 
 
-def largest_graph_sequences(spec: ReplicaSpec, own: Scheduling) -> int:
-    """Return how many tokens, one for each sequence, the largest CUDA graph of a decode step holds."""
+def largest_graph_sequences(spec: ReplicaSpec) -> int:
+    """Return how many tokens, one for each sequence, the largest CUDA graphs of a decode step hold in all groups."""
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
-    groups = int(spec.sharding.data)
-    return groups * graph_max_sequences(
-        spec.profile, entry, own.max_num_seqs // groups, int(spec.sharding.tensor)
+    seats = engine_scheduling(spec).max_num_seqs
+    return int(spec.sharding.data) * graph_max_sequences(
+        spec.profile, entry, seats, int(spec.sharding.tensor)
     )
 
 

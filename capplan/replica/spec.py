@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from capplan.engine.lookup import scheduling
-from capplan.engine.profile import EngineProfile, Scheduling
+from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
 
@@ -39,7 +37,7 @@ class ReplicaSpec:
         return int(self.sharding.devices)
 
 
-def network_as_run(network: Network, profile: EngineProfile) -> Network:
+def network_as_served(network: Network, profile: EngineProfile) -> Network:
     """Return the model as an engine runs it: without windows where its kernels read all tokens by default."""
     if profile.window_kernels:
         return network
@@ -64,28 +62,3 @@ def served_context_tokens(spec: ReplicaSpec) -> int:
             f"{spec.network.name}: its config names no longest context\n  give one: --max-model-len 8192"
         )
     return tokens
-
-
-def scheduling_of(spec: ReplicaSpec) -> Scheduling:
-    """Return how the replica forms its steps, where nothing else is asked for by the engine's defaults.
-
-    Attention-data-parallel groups and pipeline stages each hold a batch of their own, so the limits of
-    the replica are those of one engine times groups times stages.
-    """
-    one = scheduling(
-        spec.profile,
-        engine_memory_bytes(spec.device),
-        spec.device.architecture,
-        offline=spec.offline,
-        max_model_len=served_context_tokens(spec),
-        max_num_seqs=spec.max_num_seqs,
-        max_num_batched_tokens=spec.max_num_batched_tokens,
-    )
-    copies = int(spec.sharding.data)
-    return replace(
-        one,
-        max_num_seqs=one.max_num_seqs * copies,
-        max_num_batched_tokens=one.max_num_batched_tokens * copies * int(spec.sharding.pipeline),
-        hold_tokens=one.hold_tokens * copies,
-        hold_prompts=one.hold_prompts * copies,
-    )

@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from capplan.assumption import Assumption, Label
 from capplan.errors import DoesNotFitError
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 from capplan.phases.step import decode_step_costs
+from capplan.replica.plans import plans_of, sequence_cache_bytes
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
@@ -61,7 +62,7 @@ class SpeculationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BothInMemory:
+class TargetAndDraftMemory:
     """One device with the target and its draft."""
 
     target_weight_bytes: float
@@ -91,9 +92,9 @@ class Speculation:
     """Smallest batch from which on no draft length is faster than none; None where the largest one still gains."""
     largest_batch: int
     """That was looked at and fits in memory."""
-    memory: BothInMemory | None = None
-    label: str = "assumed"
-    assumptions: tuple[str, ...] = ()
+    memory: TargetAndDraftMemory | None = None
+    label: Label = "assumed"
+    assumptions: tuple[Assumption, ...] = ()
     """Behind the step times of the models."""
 
 
@@ -173,7 +174,7 @@ def speculation(
     a row for every batch and draft length, the best length, and the batch where it stops paying
     """
     spec = target if isinstance(target, float) else target.spec
-    both = memory_of_both(target, draft, context_tokens) if isinstance(target, Replica) else None
+    both = target_and_draft_memory(target, draft, context_tokens) if isinstance(target, Replica) else None
     lengths = np.array(sorted(set(draft_tokens)), dtype=np.float64)
     asked = sorted(set(batches))
     every = _looked_at(asked, target, both)
@@ -213,14 +214,14 @@ def speculation(
     )
 
 
-def _looked_at(asked: Sequence[int], target: Replica | float, both: BothInMemory | None) -> Array:
+def _looked_at(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
     """Return the batches that are worked out: the asked ones, and all that scheduler and memory admit."""
     if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
     admitted = np.arange(1, max(1, int(most)) + 1)
-    found: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
-    return found
+    batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
+    return batches
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
@@ -249,7 +250,9 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
     return int(batches[first]) if first < batches.size else None
 
 
-def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: float) -> BothInMemory:
+def target_and_draft_memory(
+    target: Replica, draft: DraftModel | float, context_tokens: float
+) -> TargetAndDraftMemory:
     """Return what one device holds with the draft, and how many sequences the rest is for.
 
     Raises
@@ -258,12 +261,13 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
         Both models leave nothing for the cache.
     """
     plan, spec = target.memory, target.spec
-    alone = float(np.asarray(plan.kv_bytes_available))
+    alone = float(plan.kv_bytes_available)
     held, per_draft = 0.0, 0.0
     if isinstance(draft, DraftModel):
-        held = float(np.asarray(memory_of(_as_served(draft.spec, spec)).weight_bytes))
-        per_draft = _per_sequence_bytes(draft.spec, context_tokens, target)
-    own = _per_sequence_bytes(spec, context_tokens, target)
+        served = _as_served(draft.spec, spec)
+        held = float(memory_of(served).weight_bytes)
+        per_draft = _per_sequence_bytes(served, context_tokens)
+    per_target = _per_sequence_bytes(spec, context_tokens)
     left = alone - held
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
@@ -272,16 +276,16 @@ def memory_of_both(target: Replica, draft: DraftModel | float, context_tokens: f
             "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
-    return BothInMemory(
-        target_weight_bytes=float(np.asarray(plan.weight_bytes)),
+    return TargetAndDraftMemory(
+        target_weight_bytes=float(plan.weight_bytes),
         draft_weight_bytes=held,
         kv_bytes_alone=alone,
         kv_bytes_left=left,
-        target_bytes_per_sequence=own,
+        target_bytes_per_sequence=per_target,
         draft_bytes_per_sequence=per_draft,
         context_tokens=int(context_tokens),
-        max_sequences_alone=groups * alone / own if own else np.inf,
-        max_sequences=groups * left / (own + per_draft) if own + per_draft else np.inf,
+        max_sequences_alone=groups * alone / per_target if per_target else np.inf,
+        max_sequences=groups * left / (per_target + per_draft) if per_target + per_draft else np.inf,
     )
 
 
@@ -290,14 +294,6 @@ def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
     return replace(draft, max_model_len=served_context_tokens(target))
 
 
-def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float, target: Replica) -> float:
+def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float) -> float:
     """Return what a sequence takes out of the cache of one device."""
-    reserved = engine_reserved_bytes_per_sequence(
-        spec.network,
-        spec.sharding,
-        spec.profile,
-        context_tokens,
-        kv_bytes_per_element(spec.kv_format),
-        float(target.scheduling.max_num_batched_tokens),
-    )
-    return float(np.asarray(reserved))
+    return float(sequence_cache_bytes(plans_of([spec]), context_tokens)[0])

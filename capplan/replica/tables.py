@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.engine.profile import HostOverhead
+from capplan.memory.launch import Launch
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
@@ -46,16 +47,10 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
     return knots
 
 
-def context_bends(network: Network) -> tuple[float, ...]:
+def context_limits(network: Network) -> tuple[float, ...]:
     """Return the contexts from which attention of some layer reads no more: windows and chosen tokens."""
-    found = {
-        float(bend)
-        for layer in set(network.layers)
-        for mixer in layer.mixers
-        for bend in (getattr(mixer, "window_tokens", None), getattr(mixer, "index_top_tokens", None))
-        if bend
-    }
-    return tuple(sorted(found))
+    mixers = (mixer for layer in set(network.layers) for mixer in layer.mixers)
+    return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
 
 def step_knots(
@@ -124,23 +119,15 @@ class DeviceTables:
 
 
 def device_tables(
-    network: Network,
-    sharding: Sharding,
-    rates: StepRates,
-    kv_bytes: Number,
-    knots: Knots,
-    *,
-    offline: bool = False,
+    network: Network, launch: Launch, rates: StepRates, knots: Knots, *, offline: bool = False
 ) -> DeviceTables:
     """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
 
     Parameters
     ----------
     network : the model, in the weight format of these plans
-    sharding : fields of shape (plans, 1, 1)
+    launch : parallelism and cache dtype, arrays over plans
     rates : fields of shape (plans, 1, 1)
-    kv_bytes : [B]
-        bytes of one cached element, number or shape (plans, 1, 1)
     knots : where times are worked out
     offline : requests always wait, so that a pipeline never runs empty
 
@@ -150,8 +137,13 @@ def device_tables(
     takes as long as all stages over S / p; behind a server prompts come and go, so their micro-batches fill
     and drain it
     """
-    plans = np.broadcast(sharding.tensor, sharding.pipeline, sharding.data, kv_bytes).size
-    stages = sharding.pipeline
+    plans = np.asarray(launch.tensor).size
+
+    def column(value: Number) -> Array:
+        return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
+
+    sharding = Sharding(*map(column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
+    kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
     micro = np.maximum(sequences / stages, 1.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capplan.report.answer import Answer, Table, flattened
-from capplan.report.json_text import plain
+from capplan.report.data_text import plain
 from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
 
 _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")

@@ -1,32 +1,24 @@
-"""Send an answer where it was asked to go: stdout or a file, in one of the four formats."""
+"""Send an answer where it was asked to go: stdout or a file, in one of the four formats; warnings and progress to stderr."""
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from capplan.errors import InputError, unknown
+from capplan.questions.flags import OutputFlags
 from capplan.report.answer import Answer
 
 FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
 
 
-def show(answer: Answer, form: str | None = None, output: Path | None = None) -> int:
-    """Print or write an answer; its warnings go to stderr.
-
-    Parameters
-    ----------
-    answer : what a command found
-    form : table, json, csv or markdown; None takes it from the suffix of `output`, else table
-    output : file to write instead of stdout, whole or not at all
-
-    Returns
-    -------
-    the exit code of the answer
-    """
+def show(answer: Answer, to: OutputFlags) -> int:
+    """Print or write an answer, its warnings to stderr, and return its exit code."""
     say_warnings(answer)
-    chosen = form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "table")
-    send(answer_text(answer, chosen, to_terminal=output is None and sys.stdout.isatty()), output)
+    form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
+    send(answer_text(answer, form, to_terminal=to.file is None and sys.stdout.isatty()), to.file)
     return answer.exit_code
 
 
@@ -36,10 +28,10 @@ def say_warnings(answer: Answer) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def send(text: str, output: Path | None) -> None:
+def send(text: str, file: Path | None) -> None:
     """Write a text to a file, whole or not at all, or to stdout."""
-    if output is not None:
-        write_whole(output, text)
+    if file is not None:
+        write_whole(file, text)
         return
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):
@@ -50,28 +42,20 @@ def send(text: str, output: Path | None) -> None:
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
     """Return an answer in one of the four formats; colour and folding only for a terminal."""
+    from capplan.report import data_text, table_text
+
     if form == "json":
-        from capplan.report.json_text import json_text
-
-        return json_text(answer)
+        return data_text.json_text(answer)
     if form == "csv":
-        from capplan.report.csv_text import csv_text
-
-        return csv_text(answer)
+        return data_text.csv_text(answer)
     if form == "markdown":
-        from capplan.report.markdown import markdown_text
-
-        return markdown_text(answer)
+        return table_text.markdown_text(answer)
     if form != "table":
         raise unknown("format", form, FORMATS, place="--format")
     if not to_terminal:
-        from capplan.report.plain import plain_text
-
-        return plain_text(answer)
-    from capplan.report.terminal import terminal_text
-
+        return table_text.plain_text(answer)
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return terminal_text(answer, width=os.get_terminal_size().columns, colour=colour)
+    return table_text.terminal_text(answer, width=os.get_terminal_size().columns, colour=colour)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -94,3 +78,18 @@ def write_whole(path: Path, text: str) -> None:
         raise InputError(
             f"--output: cannot write {str(path)!r}: {reason}; name a file in a folder that exists"
         ) from error
+
+
+@contextmanager
+def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a function to call with done and total; its bar on stderr goes away at the end. None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(noun), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(noun, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -54,16 +54,6 @@ class BlockCache:
         self.found_blocks = [0] * (1 + len(self.tiers))
         """Found by the prompts that were admitted: in the device, then in each tier."""
 
-    @property
-    def pinned(self) -> int:
-        """Return the blocks in use."""
-        return len(self._users)
-
-    @property
-    def kept(self) -> int:
-        """Return the blocks that are kept without a user."""
-        return len(self._free)
-
     def match(self, ids: Sequence[int], now_s: float = 0.0) -> tuple[int, float]:
         """Return how many leading blocks are found, and when all of them will be in the device if they are used now.
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
 
-from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.dispatcher import Dispatcher
 from capplan.serving.engine_life import EngineLife
 from capplan.serving.engine_pool import EnginePool
@@ -31,8 +29,7 @@ from capplan.serving.routing import Router
 from capplan.serving.server import Server
 from capplan.serving.simulator import EVERYBODY
 from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineTerms, engine_terms
+from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
 from capplan.serving.waiting_line import WaitingLine
 
 
@@ -70,18 +67,14 @@ class FleetRun:
 class EnginePlan:
     """Equal engines for one part of the work."""
 
-    table: StepTable | StepClock
-    scheduling: Scheduling
-    kv_blocks: int
+    engine: EngineSetup
     replicas: int
     routing: Routing = "least_loaded"
 
 
 def simulate_fleet(
     requests: Requests | Iterable[Requests],
-    table: StepTable | StepClock,
-    scheduling: Scheduling,
-    kv_blocks: int,
+    engine: EngineSetup,
     replicas: int,
     *,
     routing: Routing = "round_robin",
@@ -91,17 +84,12 @@ def simulate_fleet(
     concurrency: int | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
-    tokens_per_step: float = 1.0,
-    query_tokens: int = 1,
-    reserved_output_fraction: float = 0.0,
-    caching: PrefixCaching | None = None,
 ) -> FleetRun:
     """Return what equal engines behind a router do with these requests; see simulate for what is not said here.
 
     Parameters
     ----------
-    requests, table, scheduling, kv_blocks : as for one engine; queue limits hold per replica
-        static batches are refused.
+    requests, engine : as for one engine; queue limits hold per replica; static batches are refused.
     replicas : [-]
         that serve from the start.
     routing : round_robin deals in turn; least_loaded takes the replica with the fewest requests, waiting or running,
@@ -130,23 +118,25 @@ def simulate_fleet(
     Three equal requests at once, on two replicas with one seat each; a prefill of 1 s and decode steps of 0.5 s:
 
     >>> import numpy as np
+    >>> from capplan.engine.profile import Scheduling
+    >>> from capplan.serving.step_table import StepTable
     >>> one = np.array([1.0])
     >>> table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
     >>> three = Requests(np.array([9, 9, 9]), np.array([3, 3, 3]))
-    >>> run = simulate_fleet(three, table, Scheduling("mixed", 1, 64), 10, replicas=2)
+    >>> engine = EngineSetup(table, Scheduling("mixed", 1, 64), kv_blocks=10)
+    >>> run = simulate_fleet(three, engine, replicas=2)
     >>> run.outcome.e2e_s, run.replica_seconds
     (array([2., 2., 4.]), 8.0)
 
     When replica 1 fails at 1.2 s, its request goes on in replica 0 with a prompt that is two tokens longer:
 
-    >>> simulate_fleet(three, table, Scheduling("mixed", 1, 64), 10, 2, failures=[(1.2, 1)]).outcome.e2e_s
+    >>> simulate_fleet(three, engine, 2, failures=[(1.2, 1)]).outcome.e2e_s
     array([2., 3., 5.])
     """
-    check_fleet(replicas, routing, caching=caching is not None)
+    check_fleet(replicas, routing, caching=engine.caching is not None)
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
-    clock = _clock(table)
-    terms = _terms(scheduling, kv_blocks, tokens_per_step, query_tokens, reserved_output_fraction, caching)
+    clock, terms = engine.clock, _terms(engine)
     feed, ledger = _feed(requests, clock, concurrency, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(
@@ -181,10 +171,6 @@ def simulate_disaggregated(
     concurrency: int | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
-    tokens_per_step: float = 1.0,
-    query_tokens: int = 1,
-    reserved_output_fraction: float = 0.0,
-    caching: PrefixCaching | None = None,
 ) -> FleetRun:
     """Return what separate engines for prompts and for the tokens after the first do with these requests.
 
@@ -194,12 +180,11 @@ def simulate_disaggregated(
 
     Parameters
     ----------
-    prefill, decode : engines of either kind; static batches are refused.
+    prefill, decode : engines of either kind; static batches are refused. Prefill engines neither reserve blocks for
+        output nor speculate, decode engines look for no prefixes.
     link : between them
-    concurrency, until_s, tokens_per_step, query_tokens, reserved_output_fraction : as for a fleet; the last three of
-        decode engines
+    concurrency, until_s : as for a fleet
     admission : to the prefill engines; priorities hold in both
-    caching : of the prefill engines
 
     Returns
     -------
@@ -216,28 +201,29 @@ def simulate_disaggregated(
     A prefill of 1 s, a transfer of 0.25 s, and two decode steps of 0.5 s:
 
     >>> import numpy as np
+    >>> from capplan.engine.profile import Scheduling
+    >>> from capplan.serving.step_table import StepTable
     >>> one = np.array([1.0])
     >>> table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
-    >>> plan = EnginePlan(table, Scheduling("mixed", 8, 64), kv_blocks=10, replicas=1)
+    >>> plan = EnginePlan(EngineSetup(table, Scheduling("mixed", 8, 64), kv_blocks=10), replicas=1)
     >>> link = KvLink(bytes_per_token=1e6, bytes_per_s=40e6)
     >>> run = simulate_disaggregated(Requests(np.array([10]), np.array([3])), plan, plan, link)
     >>> run.outcome.ttft_s, run.outcome.e2e_s
     (array([1.]), array([2.25]))
     """
-    for plan in (prefill, decode):
-        check_fleet(plan.replicas, plan.routing, caching=caching is not None and plan is prefill)
+    prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
+    before = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
+    after = replace(decode.engine, caching=None)
+    for plan, engine in ((prefill, before), (decode, after)):
+        check_fleet(plan.replicas, plan.routing, caching=engine.caching is not None)
     check_link(link)
-    clock = _clock(prefill.table)
-    feed, ledger = _feed(requests, clock, concurrency, until_s, admission)
+    feed, ledger = _feed(requests, before.clock, concurrency, until_s, admission)
     dispatcher = Dispatcher(feed, ledger, closed_loop=concurrency is not None)
-    first = _terms(prefill.scheduling, prefill.kv_blocks, 1.0, 1, 0.0, caching)
-    later = _terms(
-        decode.scheduling, decode.kv_blocks, tokens_per_step, query_tokens, reserved_output_fraction, None
-    )
     inside = Admission(priority=admission.priority)
-    for plan, terms, rules in ((prefill, first, admission), (decode, later, inside)):
+    for plan, engine, rules in ((prefill, before, admission), (decode, after, inside)):
+        terms = _terms(engine)
         router = Router(plan.routing, terms.id_tokens)
-        pool = EnginePool(_clock(plan.table), terms, rules, router, dispatcher)
+        pool = EnginePool(engine.clock, terms, rules, router, dispatcher)
         dispatcher.pools.append(pool)
         Operations(dispatcher, pool, plan.replicas)
     hand_over = HandOver(dispatcher, link)
@@ -246,30 +232,12 @@ def simulate_disaggregated(
     return _fleet_run(ledger, [life for pool in dispatcher.pools for life in pool.lives], seconds)
 
 
-def _clock(table: StepTable | StepClock) -> StepClock:
-    return table if isinstance(table, StepClock) else StepClock(table)
-
-
-def _terms(
-    scheduling: Scheduling,
-    kv_blocks: int,
-    tokens_per_step: float,
-    query_tokens: int,
-    reserved_output_fraction: float,
-    caching: PrefixCaching | None,
-) -> EngineTerms:
-    if scheduling.policy == "static":
+def _terms(engine: EngineSetup) -> EngineTerms:
+    if engine.scheduling.policy == "static":
         raise InputError(
             "static batches behind a router are not modelled\n  deal the requests out and simulate each engine by itself"
         )
-    return engine_terms(
-        scheduling,
-        kv_blocks,
-        tokens_per_step=tokens_per_step,
-        query_tokens=query_tokens,
-        reserved_output_fraction=reserved_output_fraction,
-        caching=caching,
-    )
+    return engine_terms(engine)
 
 
 def _feed(

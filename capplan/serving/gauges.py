@@ -24,6 +24,16 @@ class WeightedHistogram:
         self.weight = 0.0
         self.total = 0.0
 
+    @classmethod
+    def of(
+        cls, weights: dict[int, float], of_nothing: float, weight: float, total: float
+    ) -> "WeightedHistogram":
+        """Return a histogram of known weights by bin, and of values of nothing."""
+        histogram = cls()
+        histogram._weights = {-(10**9): of_nothing} | weights if of_nothing else weights
+        histogram.weight, histogram.total = weight, total
+        return histogram
+
     def add(self, value: float, weight: float) -> None:
         """Count a value weight times."""
         key = round(log(value) * BINS_PER_E) if value > 0.0 else -(10**9)
@@ -133,6 +143,10 @@ class Gauges:
             [a + b for a, b in zip(bins[::2], bins[1::2], strict=True)] + half for bins in self._bins
         ]
         self._span_s *= 2.0
+
+    def set_timeline(self, span_s: float, bins: list[list[float]]) -> None:
+        """Take over the sums of spans that were counted elsewhere."""
+        self._span_s, self._bins = span_s, bins
 
     def timeline(self, until_s: float) -> Timeline:
         """Return the means over time, from zero to the last span that began."""

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
@@ -74,7 +74,6 @@ class Outcome:
     """Gaps between successive tokens of a sequence."""
     batch_mean: float
     """Sequences in the engine while it was busy, mean over time."""
-    batch_p99: float
     kv_occupancy_mean: float
     """Share of the blocks in use, mean over the whole time."""
     kv_occupancy_p99: float
@@ -94,11 +93,6 @@ class Outcome:
         """Return which requests got all their tokens."""
         result: NDArray[np.bool_] = self.status == FINISHED
         return result
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Return the output of finished requests over the whole time."""
-        return float(self.output_tokens[self.finished].sum()) / self.seconds if self.seconds else 0.0
 
     @property
     def requests_per_s(self) -> float:
@@ -147,42 +141,6 @@ def slo_met(
     return outcome.finished & within
 
 
-def goodput_requests_per_s(
-    outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
-) -> float:
-    """Return requests per second that finished within all limits."""
-    met = np.count_nonzero(slo_met(outcome, ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s))
-    return float(met) / outcome.seconds if outcome.seconds else 0.0
-
-
-def of_class(outcome: Outcome, class_index: int) -> Outcome:
-    """Return the rows of one traffic class; totals of the engine (steps, gaps, occupancy, timeline) stay those of all.
-
-    Examples
-    --------
-    >>> from capplan.serving.requests import InFlight
-    >>> ledger = Ledger()
-    >>> ledger.arrived(InFlight(0, 0.0, 0.0, 10, 2))
-    >>> outcome = ledger.outcome(1.0, [Gauges(4)])
-    >>> len(of_class(outcome, 0).status), len(of_class(outcome, 1).status)
-    (1, 0)
-    """
-    chosen = outcome.class_index == class_index
-    rows = (
-        "status",
-        "arrival_s",
-        "queue_s",
-        "ttft_s",
-        "tpot_s",
-        "e2e_s",
-        "input_tokens",
-        "output_tokens",
-        "class_index",
-    )
-    columns: dict[str, Any] = {name: getattr(outcome, name)[chosen] for name in rows}
-    return replace(outcome, **columns)
-
-
 class Ledger:
     """Results as they come in, in compact arrays by request."""
 
@@ -217,6 +175,18 @@ class Ledger:
         self.class_totals: dict[int, ClassTotals] = {}
         self.steps = 0
         self.in_flight = 0
+
+    @classmethod
+    def of_columns(cls, *, status: NDArray[np.int64], **columns: NDArray[Any]) -> "Ledger":
+        """Return a ledger whose rows are there already, named as in an outcome."""
+        ledger = cls()
+        for name, column in columns.items():
+            kind = "d" if name.endswith("_s") else "l"
+            attribute = "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index")
+            setattr(ledger, attribute, array(kind, np.ascontiguousarray(column).tobytes()))
+        ledger._status = bytearray(status.astype(np.uint8).tobytes())
+        ledger.in_flight = int(np.count_nonzero(status == UNFINISHED))
+        return ledger
 
     def arrived(self, flight: InFlight) -> None:
         """Open the row of a request; rows come in order of arrival."""
@@ -304,7 +274,6 @@ class Ledger:
             cached_tokens=self.cached_tokens,
             itl=self.itl,
             batch_mean=float(batch @ np.arange(batch.size)) / busy if busy else 0.0,
-            batch_p99=float(weighted_percentile(batch, 0.99)),
             kv_occupancy_mean=sum(g.block_seconds for g in gauges) / capacity_seconds
             if capacity_seconds
             else 0.0,

@@ -1,15 +1,14 @@
 """Latencies of very many plans and loads, coarsely: what a search keeps or drops before anything is simulated.
 
-`steady_state.open_loop` starts from a rate and looks for the batch; this starts from the batch and reads off the
-rate, so it needs no search and one pass over the steps. It takes the batch as constant: queues that come of its
-swings are left to the simulation of what the search keeps.
+The batch is given and the rate read off, so one pass over the steps is enough. The batch is taken as constant: queues
+that come of its swings are left to the simulation of what the search keeps.
 """
 
 import numpy as np
 
 from capplan.numbers import Array, Number
 from capplan.serving.steady_state import NORMAL_QUANTILES, LatencySpread, SteadyState, most_sequences
-from capplan.serving.steady_steps import Lengths, Limits, StepFunction, decode_rounds, steps_of
+from capplan.serving.steady_steps import Lengths, Limits, StepFunction, decode_rounds, phase_steps
 
 
 def _lognormal(mean: Array, variance: Array) -> LatencySpread:
@@ -51,7 +50,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     asked = np.asarray(sequences, dtype=np.float64) + 0.0 * most
     held = np.maximum(np.minimum(asked, most), 1e-6)
     rounds = decode_rounds(lengths)
-    steps = steps_of(step_s, held, held / rounds, lengths, limits)
+    steps = phase_steps(step_s, held, held / rounds, lengths, limits)
     token = steps.mean_s
     rate = held / (rounds * token)
     first = limits.request_s + steps.residual_s + steps.backlog_s + steps.own_s
@@ -68,9 +67,5 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
         tpot_s=_lognormal(token, token_variance),
         e2e_s=_lognormal(first + rounds * token, whole_variance),
         requests_per_s=rate,
-        output_tokens_per_s=rate * lengths.output_tokens,
-        decode_sequences=held,
-        step_s=token,
-        utilisation=held / most,
         saturated=np.asarray(asked > most * (1.0 + 1e-9)),
     )

@@ -194,9 +194,9 @@ class Server(EngineState):
     def _take_over(self, flight: InFlight) -> bool:
         """Let a request whose prompt was worked on elsewhere decode, if its blocks and its next token fit."""
         terms = self._terms
-        own = flight.prompt_tokens - flight.shared_tokens
+        private_tokens = flight.prompt_tokens - flight.shared_tokens
         used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
-        blocks = -(-(own + ceil(terms.growth)) // terms.block_tokens)
+        blocks = -(-(private_tokens + ceil(terms.growth)) // terms.block_tokens)
         commit = terms.blocks_of(flight)[1]
         if used + blocks > self._cap or self._committed + commit > self._cap:
             return False

@@ -4,16 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
-from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving.block_cache import PrefixCaching
+from capplan.serving.flat import eligible, flat_outcome
 from capplan.serving.outcome import Ledger, Outcome
 from capplan.serving.requests import Admission, Feed, Requests, check_admission
 from capplan.serving.server import Server
 from capplan.serving.static_batch import StaticServer
-from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineTerms, engine_terms
+from capplan.serving.terms import EngineSetup, engine_terms
 from capplan.serving.waiting_line import Source, WaitingLine
 
 EVERYBODY = Admission()
@@ -21,18 +18,11 @@ EVERYBODY = Admission()
 
 def simulate(
     requests: Requests | Iterable[Requests],
-    table: StepTable | StepClock,
-    scheduling: Scheduling,
-    kv_blocks: int,
+    engine: EngineSetup,
     *,
     concurrency: int | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
-    tokens_per_step: float = 1.0,
-    query_tokens: int = 1,
-    reserved_output_fraction: float = 0.0,
-    batch_timeout_s: float = inf,
-    caching: PrefixCaching | None = None,
 ) -> Outcome:
     """Return what one engine does with these requests.
 
@@ -40,10 +30,7 @@ def simulate(
     ----------
     requests : columns, or parts of a long trace one after the other, of which only one is held at a time
         in order of arrival; without arrival times all come at once (offline).
-    table : step times of the replica; a StepClock saves the set-up when one table serves many runs
-    scheduling : how the engine forms its steps
-    kv_blocks : [blocks]
-        of scheduling.block_tokens tokens, in the cache of the replica.
+    engine : its step times, how it forms its steps, its cache
     concurrency : [-]
         closed loop: so many requests at once from the start, the next one as soon as one ends. Arrival times are
         not used then. None: open loop.
@@ -51,18 +38,6 @@ def simulate(
         stop at the first end of a step from then on; what has arrived and is not done is unfinished, what has not
         arrived is not in the outcome.
     admission : who may wait, how long, and who goes first
-    tokens_per_step : [tokens]
-        that a decode step yields for each sequence on average; above 1 under speculative decoding, with a table
-        whose steps are whole speculative rounds.
-    query_tokens : [tokens]
-        that a decoding sequence takes of the token budget of a step: the drafts that are verified and one more.
-    reserved_output_fraction : [-]
-        part of its output for which a request must find blocks before it is admitted: 0 vLLM, 1 TensorRT-LLM's
-        guaranteed no-evict, between them SGLang.
-    batch_timeout_s : [s]
-        static policy: how long the oldest request waits for the batch to fill; infinite: until it is full.
-    caching : requests with block ids find their leading blocks in a cache that lives in the free blocks of the engine
-        and in its offload tiers; a request waits for its loads while the others go on. None: block ids are not used.
 
     Returns
     -------
@@ -78,9 +53,12 @@ def simulate(
     One request of 10 prompt and 3 output tokens; a prefill of 1 s and decode steps of 0.5 s:
 
     >>> import numpy as np
+    >>> from capplan.engine.profile import Scheduling
+    >>> from capplan.serving.step_table import StepTable
     >>> one = np.array([1.0])
     >>> table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
-    >>> outcome = simulate(Requests(np.array([10]), np.array([3])), table, Scheduling("mixed", 8, 64), kv_blocks=10)
+    >>> engine = EngineSetup(table, Scheduling("mixed", 8, 64), kv_blocks=10)
+    >>> outcome = simulate(Requests(np.array([10]), np.array([3])), engine)
     >>> outcome.ttft_s, outcome.e2e_s, outcome.tpot_s
     (array([1.]), array([2.]), array([0.5]))
     """
@@ -88,41 +66,41 @@ def simulate(
         raise InputError(f"concurrency is {concurrency}; it must be at least 1")
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
-    if not batch_timeout_s >= 0.0:
-        raise InputError(f"batch_timeout_s is {batch_timeout_s}; it must be at least 0")
-    if caching is not None and scheduling.policy == "static":
+    if not engine.batch_timeout_s >= 0.0:
+        raise InputError(f"batch_timeout_s is {engine.batch_timeout_s}; it must be at least 0")
+    if engine.caching is not None and engine.scheduling.policy == "static":
         raise InputError(
             "a prefix cache by block ids is not modelled for static batches; give cached_tokens instead"
         )
     check_admission(admission, closed_loop=concurrency is not None)
-    clock = table if isinstance(table, StepClock) else StepClock(table)
-    terms = engine_terms(
-        scheduling,
-        kv_blocks,
-        tokens_per_step=tokens_per_step,
-        query_tokens=query_tokens,
-        reserved_output_fraction=reserved_output_fraction,
-        caching=caching,
-    )
+    if isinstance(requests, Requests) and eligible(requests, engine, admission):
+        return flat_outcome(requests, engine, concurrency=concurrency, until_s=until_s)
+    return served(requests, engine, concurrency=concurrency, until_s=until_s, admission=admission)
+
+
+def served(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    *,
+    concurrency: int | None = None,
+    until_s: float = inf,
+    admission: Admission = EVERYBODY,
+) -> Outcome:
+    """Return the same from Server or StaticServer, which run everything; see simulate, which checks what is asked."""
+    clock, ledger = engine.clock, Ledger()
     feed = Feed(requests, delay_s=clock.request_s, concurrency=concurrency, priority=admission.priority)
-    ledger = Ledger()
-    server = new_server(clock, terms, scheduling, feed, ledger, admission, batch_timeout_s)
+    server = new_server(replace(engine, table=clock), feed, ledger, admission)
     server.advance(until_s)
     found = server.found_by_place if isinstance(server, Server) else []
     return replace(ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(found))
 
 
 def new_server(
-    clock: StepClock,
-    terms: EngineTerms,
-    scheduling: Scheduling,
-    feed: Source,
-    ledger: Ledger,
-    admission: Admission,
-    batch_timeout_s: float,
+    engine: EngineSetup, feed: Source, ledger: Ledger, admission: Admission
 ) -> Server | StaticServer:
     """Return the engine for a scheduling policy, idle and with an empty queue."""
+    terms = engine_terms(engine)
     line = WaitingLine(feed, terms, ledger, admission)
-    if scheduling.policy == "static":
-        return StaticServer(clock, terms, line, ledger, batch_timeout_s)
-    return Server(clock, terms, line, ledger)
+    if engine.scheduling.policy == "static":
+        return StaticServer(engine.clock, terms, line, ledger, engine.batch_timeout_s)
+    return Server(engine.clock, terms, line, ledger)

@@ -73,8 +73,8 @@ class StaticServer:
         blocks = 0
         while line.count and len(batch) < terms.max_num_seqs:
             flight = line.head()
-            own = flight.prompt_tokens - flight.shared_tokens + flight.output_tokens - 1
-            flight.blocks = -(-own // terms.block_tokens)
+            private_tokens = flight.prompt_tokens - flight.shared_tokens + flight.output_tokens - 1
+            flight.blocks = -(-private_tokens // terms.block_tokens)
             if blocks + flight.blocks > terms.kv_blocks:
                 break
             blocks += flight.blocks

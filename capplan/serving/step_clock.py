@@ -4,6 +4,9 @@ numpy costs microseconds per call on single numbers; a simulated request asks fo
 budget of about forty microseconds. Rows of the table are worked out once per number of sequences and kept.
 """
 
+from __future__ import annotations
+
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf, sqrt
@@ -108,12 +111,12 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
 class StepClock:
     """Times of single steps and runs of steps; see StepTable for the formulas."""
 
-    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "_table", "request_s")
+    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "flat_tables", "request_s", "table")
 
     def __init__(self, table: StepTable) -> None:
         """Check the table and turn what the simulator needs into lists."""
         check_step_table(table)
-        self._table = table
+        self.table = table
         self._rows: list[DecodeRow | None] = [None] * 64
         self._mixed = _dense(table.token_knots, table.mixed_s, 1024)
         self._head = _dense(table.sequence_knots, table.head_s, 64)
@@ -121,6 +124,8 @@ class StepClock:
         self._past: list[float] = table.past_knots.tolist()
         self._prefill: list[list[float]] = table.prefill_attention_s.tolist()
         self.request_s = float(table.request_s)
+        self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
+        """What the flat core reads, by sequences and tokens, once it was asked for."""
 
     def row(self, sequences: int) -> DecodeRow:
         """Return the decode steps of this number of sequences."""
@@ -129,7 +134,7 @@ class StepClock:
             rows.extend([None] * (2 * sequences - len(rows)))
         row = rows[sequences]
         if row is None:
-            table = self._table
+            table = self.table
             base = float(piecewise_linear(table.sequence_knots, table.decode_s, float(sequences)))
             values = bilinear(
                 table.sequence_knots,
@@ -172,9 +177,9 @@ class StepClock:
             seconds += row.step_s(context) - row.base_s
         logits = sequences + len(chunks)
         if tokens >= len(self._mixed):
-            self._mixed = _dense(self._table.token_knots, self._table.mixed_s, 2 * tokens)
+            self._mixed = _dense(self.table.token_knots, self.table.mixed_s, 2 * tokens)
         if logits >= len(self._head):
-            self._head = _dense(self._table.sequence_knots, self._table.head_s, 2 * logits)
+            self._head = _dense(self.table.sequence_knots, self.table.head_s, 2 * logits)
         return seconds + self._mixed[tokens] + self._head[logits]
 
 

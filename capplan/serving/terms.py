@@ -1,12 +1,40 @@
 """What an engine was started with, as the simulator needs it."""
 
 from dataclasses import dataclass
-from math import ceil, isnan
+from math import ceil, inf, isnan
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
+from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """One engine, ready to serve: how long its steps take, how it forms them, what its cache holds."""
+
+    table: StepTable | StepClock
+    """A StepClock saves the set-up where one table serves many runs."""
+    scheduling: Scheduling
+    kv_blocks: int
+    """Blocks of `scheduling.block_tokens` tokens in the cache of the replica."""
+    tokens_per_step: float = 1.0
+    """That a decode step yields for each sequence on average; above 1 under speculative decoding, with a table whose
+    steps are whole speculative rounds."""
+    query_tokens: int = 1
+    """That a decoding sequence takes of the token budget of a step: the drafts that are verified and one more."""
+    batch_timeout_s: float = inf
+    """Static policy: how long the oldest request waits for the batch to fill; infinite: until it is full."""
+    caching: PrefixCaching | None = None
+    """Requests with block ids find their leading blocks in a cache that lives in the free blocks of the engine and in its
+    offload tiers; a request waits for its loads while the others go on. None: block ids are not used."""
+
+    @property
+    def clock(self) -> StepClock:
+        """Step times, one number at a time."""
+        return self.table if isinstance(self.table, StepClock) else StepClock(self.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +90,11 @@ class EngineTerms:
 
     def blocks_of(self, flight: InFlight) -> tuple[int, int]:
         """Return the blocks that a prompt takes when admitted, and those that it must find free."""
-        own = flight.prompt_tokens - flight.shared_tokens
-        blocks = -(-own // self.block_tokens)
+        private_tokens = flight.prompt_tokens - flight.shared_tokens
+        blocks = -(-private_tokens // self.block_tokens)
         if not self.reserved_output_fraction:
             return blocks, 0
-        reserved = own + self.reserved_output_fraction * (flight.remaining_tokens - 1)
+        reserved = private_tokens + self.reserved_output_fraction * (flight.remaining_tokens - 1)
         return blocks, ceil(reserved / self.block_tokens)
 
     def too_long(self, flight: InFlight) -> bool:
@@ -82,15 +110,7 @@ class EngineTerms:
         return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
 
 
-def engine_terms(
-    scheduling: Scheduling,
-    kv_blocks: int,
-    *,
-    tokens_per_step: float = 1.0,
-    query_tokens: int = 1,
-    reserved_output_fraction: float = 0.0,
-    caching: PrefixCaching | None = None,
-) -> EngineTerms:
+def engine_terms(engine: EngineSetup) -> EngineTerms:
     """Return checked terms.
 
     Raises
@@ -98,11 +118,15 @@ def engine_terms(
     InputError
         names the limit that cannot hold
     """
+    scheduling, query_tokens, tokens_per_step = engine.scheduling, engine.query_tokens, engine.tokens_per_step
+    reserved = scheduling.reserved_output_fraction
     for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens"):
         if getattr(scheduling, name) < 1:
             raise InputError(f"{name} is {getattr(scheduling, name)}; it must be at least 1")
-    if kv_blocks < 1:
-        raise InputError(f"kv_blocks is {kv_blocks}; without a block in the cache nothing can be served")
+    if engine.kv_blocks < 1:
+        raise InputError(
+            f"kv_blocks is {engine.kv_blocks}; without a block in the cache nothing can be served"
+        )
     if not tokens_per_step >= 1.0:
         raise InputError(f"tokens_per_step is {tokens_per_step}; a step yields at least one token")
     if query_tokens < 1 or 1 < query_tokens < tokens_per_step:
@@ -118,17 +142,17 @@ def engine_terms(
             f"max_num_batched_tokens ({scheduling.max_num_batched_tokens}) is less than max_num_seqs "
             f"({scheduling.max_num_seqs}){each}: the decoding sequences would not fit in a step"
         )
-    if not 0.0 <= reserved_output_fraction <= 1.0:
-        raise InputError(f"reserved_output_fraction is {reserved_output_fraction}; it must be from 0 to 1")
-    if caching is not None:
-        check_prefix_caching(caching, scheduling.block_tokens)
+    if not 0.0 <= reserved <= 1.0:
+        raise InputError(f"reserved_output_fraction is {reserved}; it must be from 0 to 1")
+    if engine.caching is not None:
+        check_prefix_caching(engine.caching, scheduling.block_tokens)
     return EngineTerms(
         mixed=scheduling.policy == "mixed",
         chunked=scheduling.chunked,
         max_num_seqs=scheduling.max_num_seqs,
         max_num_batched_tokens=scheduling.max_num_batched_tokens,
         block_tokens=scheduling.block_tokens,
-        kv_blocks=kv_blocks,
+        kv_blocks=engine.kv_blocks,
         hold_steps=scheduling.hold_steps,
         hold_tokens=scheduling.hold_tokens,
         hold_prompts=scheduling.hold_prompts,
@@ -136,6 +160,6 @@ def engine_terms(
         poll_steps=scheduling.poll_steps,
         growth=tokens_per_step,
         query_tokens=query_tokens,
-        reserved_output_fraction=reserved_output_fraction,
-        caching=caching,
+        reserved_output_fraction=reserved,
+        caching=engine.caching,
     )

@@ -52,12 +52,9 @@ class RequestClass:
     input_tokens: Lengths
     output_tokens: Lengths
     request_rate_per_s: float | None
-    """At peak. None for users, whose rate depends on how fast they are answered."""
+    """At peak; of a batch job, its requests over its time. None for users, whose rate depends on how fast they are answered."""
     users: float | None = None
     think_time_s: float | None = None
-    requests: float | None = None
-    """A batch job of so many requests; request_rate_per_s is then requests / within_s."""
-    within_s: float | None = None
     trace: str | None = None
     """File that lengths and arrivals were read from."""
     shared_prefix_tokens: float = 0.0
@@ -71,7 +68,7 @@ class RequestClass:
     priority: int | None = None
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None
-    """A simulated request that waited so long is shed."""
+    """In a simulation, requests that waited longer than this are shed."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
         """Return the requests per second, given how long an answer takes."""
@@ -86,12 +83,3 @@ class RequestClass:
         """Prompt tokens per request that need no prefill, in the mean; a prompt shorter than the prefix holds part of it."""
         held = np.minimum(self.shared_prefix_tokens, self.input_tokens.midpoints(SLICES))
         return float(held.mean()) * self.prefix_hit_fraction
-
-
-def mean_tokens(classes: tuple[RequestClass, ...]) -> tuple[float, float]:
-    """Return the mean input and output tokens over all classes, weighted by their rates."""
-    rates = [item.request_rate_at() for item in classes]
-    total = sum(rates)
-    inputs = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, classes, strict=True)) / total
-    outputs = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, classes, strict=True)) / total
-    return inputs, outputs

@@ -23,11 +23,6 @@ class Target:
         """Name in a scenario, such as ttft_p95."""
         return f"{self.metric}_{self.statistic}"
 
-    @property
-    def probability(self) -> float | None:
-        """Share of the requests that must stay within the limit; None for a mean."""
-        return None if self.statistic == "mean" else float(self.statistic[1:]) / 100.0
-
 
 @dataclass(frozen=True, slots=True)
 class Slo:
@@ -36,8 +31,3 @@ class Slo:
     targets: tuple[Target, ...] = ()
     confidence: float = 0.5
     """Probability with which the targets must hold; 0.5 sizes by the central prediction."""
-
-    def limit_s(self, metric: Metric, statistic: Statistic) -> float | None:
-        """Return one limit, or None where there is none."""
-        found = (t.limit_s for t in self.targets if t.metric == metric and t.statistic == statistic)
-        return next(found, None)

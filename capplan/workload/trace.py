@@ -41,13 +41,17 @@ class Omissions:
 
     counts: Counter[str] = field(default_factory=Counter)
     first_line: dict[str, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)
+    """Of them, the reasons for which strict reading refuses the file."""
     notes: list[str] = field(default_factory=list)
     """What was normalised, such as a unit of time."""
 
-    def drop(self, reason: str, line: int) -> None:
-        """Count one row that is left out."""
+    def drop(self, reason: str, line: int, *, broken: bool = False) -> None:
+        """Count one row that is left out; a broken one cannot be what its writer meant."""
         self.counts[reason] += 1
         self.first_line.setdefault(reason, line)
+        if broken:
+            self.broken.setdefault(reason, line)
 
     def note(self, text: str) -> None:
         """Say once what was done to the file."""

@@ -63,18 +63,18 @@ def answer_blocks(
     )
     ready: list[tuple[int, int]] = []
     for row, (start, end, prompt, output) in enumerate(rows):
-        own = ids[start:end][: prompt // block_tokens]
-        ready.append((len(own), (prompt + output) // block_tokens))
-        for place in range(len(own) - 1, -1, -1):
-            before = last.get(own[place])
+        prompt_ids = ids[start:end][: prompt // block_tokens]
+        ready.append((len(prompt_ids), (prompt + output) // block_tokens))
+        for place in range(len(prompt_ids) - 1, -1, -1):
+            before = last.get(prompt_ids[place])
             if before is None or ready[before][0] != place + 1:
                 continue
             whole = ready[before][1]
-            if whole <= len(own) and not answers[before]:
-                answers[before] = own[place + 1 : whole]
+            if whole <= len(prompt_ids) and not answers[before]:
+                answers[before] = prompt_ids[place + 1 : whole]
             break
-        if own and own[-1] not in seen:
-            last[own[-1]] = row
-        seen.update(own)
+        if prompt_ids and prompt_ids[-1] not in seen:
+            last[prompt_ids[-1]] = row
+        seen.update(prompt_ids)
     counts = np.array([len(answer) for answer in answers], dtype=np.int64)
     return np.array([block for answer in answers for block in answer], dtype=np.int64), counts

@@ -19,9 +19,9 @@ def test_a_file_comes_back_as_it_was_measured(calibration, written):
     back = read_calibration(written)
     assert back.machine == calibration.machine
     assert len(back.measurements) == len(calibration.measurements)
-    for fit in calibration.fits:
+    for key, fit in calibration.fitted.items():
         for name, number in fit.numbers.items():
-            assert back.fit_of(fit.key).numbers[name].value == pytest.approx(number.value, rel=1e-5)
+            assert back.fitted[key].numbers[name].value == pytest.approx(number.value, rel=1e-5)
     assert calibration_text(back) == written.read_text()
 
 

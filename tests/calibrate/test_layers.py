@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
 from capplan.calibrate.experts import routed_experts
-from capplan.calibrate.kernels import attention
-from capplan.calibrate.latent import absorbed_attention, expanded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
-from capplan.calibrate.verify import fitted_to_memory, median_errors, verified
+from capplan.calibrate.verify import fitted_to_memory, verified
 from capplan.errors import InputError
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection, StateSpace
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
@@ -129,7 +128,7 @@ def network(*layers, hidden=256):
 
 @pytest.mark.parametrize("layer", [dense(), sparse(), latent()], ids=["dense", "experts", "mla"])
 def test_a_layer_keeps_the_shape_of_the_residual_and_stays_finite(layer):
-    real = built(layer, 256, torch.device("cpu"))
+    real = built(layer, torch.device("cpu"))
     with torch.inference_mode():
         prefilled = real.prefill(torch.randn(12, 256).bfloat16(), sequences=3)
         decoded = real.decode(torch.randn(3, 256).bfloat16(), real.caches(3, 20, torch.device("cpu")))
@@ -148,7 +147,6 @@ def test_dense_and_moe_gqa_and_mla_are_measured_beside_their_prediction(written,
         for phase in ("prefill", "decode")
     }
     assert all(p.measured_s > 0 and p.predicted_s > 0 for p in proofs)
-    assert set(median_errors(proofs)) == {"prefill", "decode"}
 
 
 def test_a_layer_that_torch_cannot_run_is_left_out_and_said(written, target):

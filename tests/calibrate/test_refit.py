@@ -1,5 +1,6 @@
 """Refits from result files find the host times that the results were made with, and every command takes them."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -15,10 +16,11 @@ from capplan.calibrate.replayed import run_of
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
+from capplan.questions.flags import ServingFlags
 from capplan.questions.measured_replica import replica_of_result
 from capplan.questions.replica import asked_replica
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
-from capplan.readers.calibration.host import HostRecord, refitted_overhead
+from capplan.readers.calibration.host import refitted_overhead
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult, Spread
@@ -53,7 +55,7 @@ def result(concurrency, tpot_s=None, ttft_s=None, **more):
 
 @pytest.fixture(scope="module")
 def spec():
-    return replica_of_result(result(1.0), offline=True)
+    return replica_of_result(result(1.0), ServingFlags(offline=True))
 
 
 def results_with(spec, numbers, concurrencies=(1, 4, 16, 64), lengths=(100.0, 400.0)):
@@ -117,7 +119,7 @@ def test_copies_of_one_result_count_once(spec):
 
 def test_results_of_two_devices_are_not_mixed(spec):
     made = results_with(spec, TRUE, (1, 2, 4), (200.0,))
-    other = replica_of_result(result(1.0, hardware="h200-sxm"), offline=True)
+    other = replica_of_result(result(1.0, hardware="h200-sxm"), ServingFlags(offline=True))
     with pytest.raises(InputError, match="several devices: h100-sxm, h200-sxm"):
         refitted([*made, *((r, other) for r, _ in made)])
 
@@ -154,7 +156,7 @@ def test_every_kind_of_result_is_replayed_as_what_it_was(changed, kind, metrics,
 
 def test_a_result_without_model_or_hardware_names_the_flags():
     with pytest.raises(InputError, match="give --model and --hardware"):
-        replica_of_result(replace(result(1.0), model=None, hardware=None))
+        replica_of_result(replace(result(1.0), model=None, hardware=None), ServingFlags())
 
 
 def test_a_refit_comes_back_from_its_file(refit, host_file):
@@ -167,10 +169,29 @@ def test_a_refit_comes_back_from_its_file(refit, host_file):
         read_calibration(host_file)
 
 
-def test_a_refit_from_before_streams_were_counted_is_read(host_file):
-    written = yaml.safe_load(host_file.read_text())["host"]
-    assert written["kept"].pop("stream_s") == 0.0
-    assert HostRecord.model_validate(written).kept["stream_s"] == 0.0
+def with_checksum(values, path):
+    """Write a file whose checksum is that of these values, as another version of capplan would have written it."""
+    body = {key: value for key, value in values.items() if key not in ("schema_version", "checksum")}
+    checksum = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    path.write_text(json.dumps({**values, "checksum": checksum}))
+    return path
+
+
+def test_a_refit_from_before_streams_were_counted_is_read(host_file, tmp_path):
+    values = yaml.safe_load(host_file.read_text())
+    assert values["host"]["kept"].pop("stream_s") == 0.0
+    path = with_checksum(values, tmp_path / "older.calibration.yaml")
+    assert read_calibration_file(path).host == read_calibration_file(host_file).host
+
+
+def test_a_negative_host_time_is_refused_by_its_key(host_file, tmp_path):
+    values = yaml.safe_load(host_file.read_text())
+    values["host"]["numbers"]["step_s"]["low"] = -1.0
+    path = with_checksum(values, tmp_path / "negative.calibration.yaml")
+    with pytest.raises(
+        InputError, match=r"host\.numbers\.step_s\.low: -1\.0 should be greater than or equal to 0"
+    ):
+        read_calibration_file(path)
 
 
 def test_kernels_and_host_share_a_file(calibration, refit, tmp_path):
@@ -200,7 +221,7 @@ def test_host_times_of_another_version_of_the_schema_are_refused(refit, tmp_path
 
 
 def test_every_replica_takes_the_refitted_host(refit, host_file):
-    asked = asked_replica(MODEL, "h100-sxm", calibration=host_file, offline=True)
+    asked = asked_replica(MODEL, "h100-sxm", ServingFlags(calibration=host_file, offline=True))
     for name in TRUE:
         assert getattr(asked.spec.profile.host, name) == pytest.approx(refit.numbers[name].value, rel=1e-5)
     assert asked.spec.profile.host.eager_layer_s == profile("vllm").host.eager_layer_s
@@ -211,13 +232,15 @@ def test_every_replica_takes_the_refitted_host(refit, host_file):
 
 def test_host_times_of_another_engine_or_device_are_refused(host_file):
     with pytest.raises(InputError, match="refitted for vllm, not for sglang"):
-        asked_replica(MODEL, "h100-sxm", engine="sglang", calibration=host_file, offline=True)
+        asked_replica(MODEL, "h100-sxm", ServingFlags(engine="sglang", calibration=host_file, offline=True))
     with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
-        asked_replica(MODEL, "h200-sxm", calibration=host_file, offline=True)
+        asked_replica(MODEL, "h200-sxm", ServingFlags(calibration=host_file, offline=True))
 
 
 def test_host_times_of_another_version_are_used_and_said(host_file):
-    asked = asked_replica(MODEL, "h100-sxm", engine_version="0.5.4", calibration=host_file, offline=True)
+    asked = asked_replica(
+        MODEL, "h100-sxm", ServingFlags(engine_version="0.5.4", calibration=host_file, offline=True)
+    )
     assert any("are used for 0.5.4" in warning for warning in asked.warnings)
 
 
@@ -255,7 +278,9 @@ def test_the_command_refits_from_files_and_estimate_uses_what_it_wrote(capplan, 
 
 def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_both(written, capplan, tmp_path):
     """Results on the calibrated CPU of this machine: the host is 50 ms per step slower than any that is known here."""
-    own = asked_replica("qwen3-0.6b", "cpu", calibration=written, max_model_len=2048, offline=True).spec
+    own = asked_replica(
+        "qwen3-0.6b", "cpu", ServingFlags(calibration=written, max_model_len=2048, offline=True)
+    ).spec
     more = {"model": "qwen3-0.6b", "hardware": "cpu", "input_tokens": 64.0, "output_tokens": 32.0}
     slow = replace(own.profile.host, step_s=0.05)
     paths = []
@@ -309,7 +334,7 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
         path = tmp_path / f"{row['id']}.json"
         path.write_text(json.dumps(values))
         runs += read_results(path, engine_version="0.13.0")
-    found = refitted([(run, replica_of_result(run, offline=True)) for run in runs])
+    found = refitted([(run, replica_of_result(run, ServingFlags(offline=True))) for run in runs])
     path = tmp_path / "b200.calibration.yaml"
     path.write_text(calibration_text(None, found))
     errors = {}

@@ -60,8 +60,8 @@ def test_a_pass_in_a_noisy_minute_does_not_move_the_median():
 
 def test_a_processor_has_tiles_of_sixteen_rows():
     """At 16 rows or fewer the arithmetic is that of 16; a GPU's smallest tile has 64."""
-    gpu = MatmulRates(1e9, 1e15, 1.0, 1e6, 1.0, 1.0, 8.0, 0.0)
-    cpu = MatmulRates(1e9, 1e15, 1.0, 1e6, 1.0, 1.0, 8.0, 0.0, tile_row_halvings=2.0)
+    gpu = MatmulRates(1e9, 1e15, 1.0, 1.0, 1.0, 8.0, 0.0)
+    cpu = MatmulRates(1e9, 1e15, 1.0, 1.0, 1.0, 8.0, 0.0, tile_row_halvings=2.0)
     times = {
         rows: float(matmul_time_s(rows, 1000.0, 640.0, 2.0, 2.0, cpu)) for rows in (1.0, 16.0, 17.0, 64.0)
     }

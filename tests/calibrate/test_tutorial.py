@@ -39,10 +39,10 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, ca
             memory_bytes_per_s=own.peaks.memory_bytes_per_s / 2,
             flop_per_s={dtype: rate / 2 for dtype, rate in own.peaks.flop_per_s.items()},
         ),
-        fits=tuple(
-            replace(fit, numbers={n: replace(v, value=v.value * (2 if n.endswith("_s") else 1)) for n, v in fit.numbers.items()})
-            for fit in own.fits
-        ),
+        fitted={
+            key: replace(fit, numbers={n: replace(v, value=v.value * (2 if n.endswith("_s") else 1)) for n, v in fit.numbers.items()})
+            for key, fit in own.fitted.items()
+        },
     )  # fmt: skip
     slow = tmp_path / "slow.calibration.yaml"
     slow.write_text(calibration_text(halved))

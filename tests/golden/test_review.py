@@ -7,6 +7,7 @@ import pytest
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import Interval
+from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
@@ -17,10 +18,10 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
-from capplan.report.review import Findings
-from capplan.report.review_html import review_html
-from capplan.report.review_markdown import review_markdown
-from capplan.report.review_page import review_of
+from capplan.report.review.findings import Findings
+from capplan.report.review.html import review_html
+from capplan.report.review.page import review_of
+from capplan.report.review.show import review_markdown
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
 
@@ -65,8 +66,8 @@ def given(asked):
     found = FleetAnswer(
         plans,
         (
-            Rejection("h100-sxm", "above the largest load that holds the targets", 150),
-            Rejection("l40s", "memory", 50),
+            Rejection("h100-sxm", "above the largest load that holds the targets", 150, Refusal.LOAD),
+            Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,
     )
@@ -181,7 +182,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
     markdown = " ".join(review_markdown(review).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown
-    assert "kernels on h100-sxm reach what they reach on a related device" in markdown
+    assert "kernel efficiencies of h100-sxm are borrowed from a related device" in markdown
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):

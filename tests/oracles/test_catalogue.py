@@ -16,14 +16,13 @@ from capplan.readers.catalogue.models import (
     shipped_id,
     shipped_names,
     shipped_notes,
-    shipped_or_unknown,
 )
 from capplan.readers.data_folder import data_folder
 from docs.generators.model_index import index_text, read_sources, read_variants
 
 SOURCES = read_sources(data_folder(FOLDER))
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]
-REFUSED = {model for model in MODELS if shipped_or_unknown(model)[0]["model_type"] not in families()}
+REFUSED = {model for model in MODELS if shipped_config(model)[0]["model_type"] not in families()}
 """Shipped so that their name says why they are not modelled."""
 
 
@@ -45,7 +44,7 @@ def test_a_folder_has_the_exact_parameters_that_its_source_states(folder):
     assert source.source
     if source.id in REFUSED:
         return
-    config, _ = shipped_or_unknown(source.id)
+    config, _ = shipped_config(source.id)
     network = read_network(config, source.id)
     counted = parameters(network)
     if not source.counts_vision:
@@ -110,7 +109,7 @@ def test_every_id_and_alias_finds_itself():
 def test_an_unknown_name_suggests_the_nearest():
     assert shipped_config("llama-3.1-71b") is None
     with pytest.raises(InputError, match=r"unknown model 'qwen3-31b': did you mean"):
-        shipped_or_unknown("qwen3-31b")
+        read_model("qwen3-31b", offline=True)
     assert "qwen3-30b" in shipped_names()
 
 
@@ -120,7 +119,7 @@ def test_a_variant_differs_from_its_base_in_what_it_says():
     assert parameters(variant) == parameters(base)
     assert variant.kv_format == "fp8"
     assert base.kv_format is None
-    longer, _ = shipped_or_unknown("Qwen/Qwen3-30B-A3B-Instruct-2507")
+    longer, _ = shipped_config("Qwen/Qwen3-30B-A3B-Instruct-2507")
     assert longer["max_position_embeddings"] == 262144
 
 

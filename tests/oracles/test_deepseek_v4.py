@@ -6,6 +6,8 @@ import pytest
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
+from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.packed_pool import compressed_layers, packed_layout, summed_capacity
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.model.summary import summary
@@ -93,6 +95,55 @@ def test_v4_pro_at_a_million_tokens_needs_nine_gibibytes_in_bf16_on_every_rank(t
     need = kv_bytes_per_sequence(network, 1048576.0, 2.0, tensor)
     assert need == 2 * (30 * 262144 * 640 + 31 * 8192 * 512 + 61 * 128 * 512)
     assert need / 2**30 == pytest.approx(9.62, abs=0.01)
+
+
+HEAVY_STATE, SPARSE_STATE = 128 * 2 * 512 * 4, 2 * 4 * 2 * 2 * (512 + 128) * 4
+"""Of vLLM's `CompressorStateCache`: value and gate in fp32 of 128 tokens; of two entries of 4 tokens, two series, with index keys."""
+
+
+@pytest.mark.parametrize("tensor", [1.0, 8.0])
+def test_engines_keep_value_and_gate_of_every_waiting_token_on_every_rank(tensor):
+    kinds = cache_kinds(read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True), tensor, 2.0)
+    states = {(kind.layers, float(kind.state_bytes)) for kind in kinds if kind.kind == "state"}
+    assert states == {(30, SPARSE_STATE), (31, HEAVY_STATE)}
+
+
+@pytest.mark.parametrize(
+    ("model", "element", "block"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Pro", 1.0, 31 * 37440 + 31 * 1728 + 30 * 8640),
+        ("deepseek-ai/DeepSeek-V4-Flash", 1.0, 22 * 37440 + 20 * 1728 + 21 * 8640),
+        ("deepseek-ai/DeepSeek-V4-Pro", 2.0, 31 * 65536 + 31 * 2048 + 30 * 8448),
+    ],
+)
+def test_a_block_has_a_page_for_every_slot(model, element, block):
+    """Vectors take 584 bytes in fp8 (448 + 2 x 64 + 7 + 1), index keys 132, and fp8 pages are padded to 576 bytes.
+
+    So pages of 64 vectors take 65 x 576, of two 3 x 576, of 64 index keys 15 x 576; in 16 bit 64 KiB, 2 KiB and 64 x 132.
+    """
+    layout = packed_layout(compressed_layers(read_model(model, offline=True)), element)
+    assert float(layout.block_bytes) == block
+    groups = {(group.window_tokens, group.page_tokens, group.tables) for group in layout.groups}
+    assert groups == {(128.0, 64.0, 2), (8.0, 4.0, 1), (128.0, 8.0, 1)}
+
+
+def test_other_engines_hold_the_vectors_of_v4_pro_and_nothing_else():
+    """What is needed at 2^20 tokens, with index keys of 132 bytes and the waiting tokens of an engine."""
+    mixers = compressed_layers(read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True))
+    vectors = 2 * 512 * (30 * 262144 + 31 * 8192 + 61 * 128) + 30 * 262144 * 132
+    size = vectors + 30 * SPARSE_STATE + 31 * HEAVY_STATE
+    flying = 61 * 8192 * 512 * 2
+    _, sequences, each = summed_capacity(flying + 3.0 * size, mixers, 2.0, 1048576.0, 8192.0, 16.0)
+    assert (float(sequences), float(each)) == (3.0, size)
+
+
+@pytest.mark.parametrize(("element", "latent"), [(1.0, 656), (2.0, 1152)])
+def test_v3_2_keeps_656_bytes_of_a_latent_in_fp8_and_132_of_an_index_key(element, latent):
+    """VLLM, fp8_ds_mla: 512 in fp8, four scales in fp32, 64 rotated in bf16; `DeepseekV32IndexerCache`: 128 and a scale."""
+    kinds = cache_kinds(read_model("deepseek-ai/DeepSeek-V3.2", offline=True), 8.0, element)
+    assert [(kind.kind, kind.layers, float(kind.token_bytes)) for kind in kinds] == [
+        ("full", 61, latent + 132)
+    ]
 
 
 @pytest.mark.parametrize(

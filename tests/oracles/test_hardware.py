@@ -174,15 +174,6 @@ def test_device_can_be_a_file_of_ones_own(tmp_path):
     assert device(str(path)).peak_flop_per_s["fp8"] == 484e12
 
 
-def test_groups_reach_over_link_then_host_then_network():
-    entry = DEVICES["h100-sxm"]
-    assert entry.link_within(8).kind == "nvlink4"
-    assert entry.link_within(16).kind == "network"
-    nvl = DEVICES["h100-nvl"]
-    assert (nvl.link_within(2).kind, nvl.link_within(4).kind) == ("nvlink4", "pcie")
-    assert nvl.link_within(16) is None
-
-
 def test_documented_files_of_the_folder_are_read():
     for name in ("aliases", "prices", "token_prices"):
         assert read_yaml(ROOT / "hardware_specs" / f"{name}.yaml", kind="data").value

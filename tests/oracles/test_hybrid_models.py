@@ -7,13 +7,27 @@ as many convolution columns as the kernel is long; engines keep one less, and so
 state in 16 bit, which `mamba_ssm_cache_dtype` and the like say.
 """
 
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
-from capplan.model.kv_cache import cache_elements_per_token, state_bytes, state_bytes_per_sequence
-from capplan.model.network import Attention, LatentAttention, LinearAttention, ShortConvolution, StateSpace
+from capplan.memory.layer_groups import cache_kinds
+from capplan.model.kv_cache import kv_bytes_per_token, state_bytes, state_bytes_per_sequence
+from capplan.model.network import (
+    Attention,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    ShortConvolution,
+    StateSpace,
+)
 from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
+from capplan.operators.linear_attention import LinearAttentionRates, gated_delta_decode_time_s
+from capplan.readers.catalogue.model import read_model
 
 ATTENTION = {"num_attention_heads": 32, "num_key_value_heads": 8}
 DELTA = {
@@ -172,11 +186,89 @@ def test_every_layer_holds_the_measured_state_and_cache(family):
     expected_states, expected_caches = MEASURED[family]
     assert {(state_elements(m), float(state_bytes(m))) for m in states} == {expected_states[1:]}
     assert len(states) == expected_states[0]
-    assert {float(cache_elements_per_token(m)) for m in caches} == (
+    alone = [replace(network, layers=(Layer((m,), ()),)) for m in caches]
+    assert {float(kv_bytes_per_token(one, 0.0, 1.0)) for one in alone} == (
         {expected_caches[1]} if expected_caches else set()
     )
     assert len(caches) == (expected_caches[0] if expected_caches else 0)
     assert float(state_bytes_per_sequence(network)) == expected_states[0] * expected_states[2]
+
+
+SHARED_OUT = (
+    "channels",
+    "key_heads",
+    "value_heads",
+    "conv_channels",
+    "state_elements",
+    "inner_size",
+    "heads",
+    "groups",
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("family", MEASURED)
+def test_a_rank_holds_the_measured_state_of_a_mixer_with_its_share_of_heads(family, ranks):
+    """Tensor parallelism deals out heads, groups and channels: so many times as many on so many ranks are the measured ones."""
+    (_, _, size), _ = MEASURED[family]
+    for layer in read_network(STATES[family], family).layers:
+        for mixer in layer.mixers:
+            if isinstance(mixer, LinearAttention | StateSpace | ShortConvolution):
+                keys = [key for key in SHARED_OUT if hasattr(mixer, key)]
+                wider = replace(mixer, **{key: ranks * getattr(mixer, key) for key in keys})
+                assert float(state_bytes(wider, float(ranks))) == size
+
+
+JAMBA_LARGE, NEMOTRON_3 = "ai21labs/AI21-Jamba-1.5-Large", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B"
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "columns", "recurrent", "element"),
+    [
+        (JAMBA_LARGE, 1, (3, 16384), (16384, 16), 2),
+        (JAMBA_LARGE, 8, (3, 2048), (2048, 16), 2),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 2, (3, 4096), (16, 128, 128), 2),
+        (NEMOTRON_3, 4, (3, 2560), (32, 64, 128), 4),
+        (NEMOTRON_3, 16, (3, 768), (8, 64, 128), 4),
+    ],
+)
+def test_engines_hold_the_tensors_that_vllm_allocates(model, ranks, columns, recurrent, element):
+    """VLLM's mamba_utils.py, `MambaStateShapeCalculator`: `mamba1_state_shape`, `gated_delta_net_state_shape` and
+    `mamba2_state_shape`, which gives every rank a group of its own where they outnumber the eight; columns in bf16.
+    """
+    kinds = cache_kinds(read_model(model, offline=True), float(ranks), 2.0)
+    (size,) = [float(kind.state_bytes) for kind in kinds if kind.kind == "state"]
+    assert size == 2 * math.prod(columns) + element * math.prod(recurrent)
+
+
+def test_lightning_attention_keeps_a_square_for_each_head_and_no_columns():
+    """VLLM, `linear_attention_state_shape`: (heads / ranks, head_dim, head_dim), in 16 bit."""
+    kinds = cache_kinds(read_network(STATES["minimax"], "minimax"), 2.0, 2.0)
+    assert [float(kind.state_bytes) for kind in kinds if kind.kind == "state"] == [2 * 2 * 16 * 16]
+
+
+def test_a_recurrent_step_moves_the_tensors_of_its_kernel_once():
+    """Flash-linear-attention, `fused_recurrent_gated_delta_rule`: q, k [B, T, H, K]; v, o [B, T, HV, V]; a state [HV, K, V]
+    is read once and written after every token. Gates, two numbers for a head and token, are left out.
+    """
+    batch, tokens, key_heads, value_heads, key_dim, value_dim = 3, 2, 4, 8, 16, 32
+    queries = keys = np.zeros((batch, tokens, key_heads, key_dim), np.float16)
+    values = outputs = np.zeros((batch, tokens, value_heads, value_dim), np.float16)
+    state = np.zeros((batch, value_heads, key_dim, value_dim), np.float32)
+    moved = sum(tensor.nbytes for tensor in (queries, keys, values, outputs)) + (1 + tokens) * state.nbytes
+    # A device of one byte a second whose decode kernel reaches all of it and starts at once.
+    rates = LinearAttentionRates(1e12, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    seconds = gated_delta_decode_time_s(
+        float(batch),
+        float(key_heads),
+        float(value_heads),
+        float(key_dim),
+        float(value_dim),
+        4.0,
+        rates,
+        float(tokens),
+    )
+    assert float(seconds) == moved
 
 
 def test_the_measured_states_are_those_of_the_table(measured):
@@ -255,18 +347,18 @@ def test_a_wrong_value_is_refused_with_its_key(family, key, value, words):
 
 def test_kimi_k3_comes_near_the_published_2800_billion():
     """No reference implementation counts it; 2.8 trillion is the published total, and the shapes give 2.78."""
-    from capplan.readers.catalogue.models import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_config
 
-    config, name = shipped_or_unknown("moonshotai/Kimi-K3")
+    config, name = shipped_config("moonshotai/Kimi-K3")
     network = read_network(config, name)
     assert parameters(network) == pytest.approx(2.8e12, rel=0.01)
     assert any("no reference implementation" in note for note in network.notes)
 
 
 def test_nested_qwen_counts_text_and_tower_apart():
-    from capplan.readers.catalogue.models import shipped_or_unknown
+    from capplan.readers.catalogue.models import shipped_config
 
-    config, name = shipped_or_unknown("Qwen/Qwen3.5-35B-A3B")
+    config, name = shipped_config("Qwen/Qwen3.5-35B-A3B")
     elements = weight_elements_by_class(read_network(config, name))
     assert sum(elements.values()) - elements["vision"] == 34_660_610_688
     assert sum(elements.values()) == 35_107_181_936

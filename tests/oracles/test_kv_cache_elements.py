@@ -9,17 +9,18 @@ tokens: the elements of every cache tensor, per layer. Two of its conventions ar
 - Falcon's newer decoder copies each KV head to all its query heads before it caches (4 heads for 2); engines do not.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import (
-    cache_elements_per_token,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     state_bytes_per_sequence,
 )
-from capplan.model.network import Attention
+from capplan.model.network import Attention, Layer
 from capplan.model.weight_format import in_weight_format
 
 TOKENS = np.array([24.0, 48.0, 96.0, 192.0])
@@ -121,12 +122,17 @@ COPIED_HEADS = {"falcon/new": 2}
 """Families whose measured cache repeats each KV head this many times."""
 
 
+def elements_per_token(network, mixer, ranks=1.0):
+    """Return what the first token leaves in the cache of one layer on one rank, at a byte per element."""
+    return kv_bytes_per_token(replace(network, layers=(Layer((mixer,), ()),)), 0.0, 1.0, ranks)
+
+
 def cached_layers(network):
     """Return (layers, elements per token) of the full and of the sliding layers that cache anything."""
     found = {False: [], True: []}
     for layer in network.layers:
         for mixer in layer.mixers:
-            elements = float(cache_elements_per_token(mixer))
+            elements = float(elements_per_token(network, mixer))
             if elements:
                 found[isinstance(mixer, Attention) and mixer.window_tokens is not None].append(elements)
     assert all(len(set(elements)) <= 1 for elements in found.values())
@@ -258,7 +264,7 @@ def test_layers_that_reuse_an_indexer_hold_no_index_keys():
     # Seen in transformers 5.23: of full, shared, full, shared only the full ones hold index keys.
     config = CONFIGS["glm_moe_dsa"] | {"indexer_types": ["full", "shared", "full", "shared"]}
     network = read_network(config, "glm")
-    elements = [float(cache_elements_per_token(mixer)) for layer in network.layers for mixer in layer.mixers]
+    elements = [float(elements_per_token(network, *layer.mixers)) for layer in network.layers]
     assert elements == [40.0, 24.0, 40.0, 24.0]
 
 
@@ -289,6 +295,7 @@ def test_index_keys_of_block_sparse_layers_are_cached_whole_on_every_rank():
     }  # fmt: skip
     network = read_network(config, "minimax_m3")
     elements = [
-        cache_elements_per_token(layer.mixers[0], np.array([1.0, 2.0])).tolist() for layer in network.layers
+        elements_per_token(network, *layer.mixers, ranks=np.array([1.0, 2.0])).tolist()
+        for layer in network.layers
     ]
     assert elements == [[64.0, 32.0]] + [[72.0, 40.0]] * 3

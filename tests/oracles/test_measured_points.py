@@ -7,7 +7,7 @@ from capplan.accuracy.score import scored
 from capplan.errors import CapplanError
 from capplan.questions.validation import BUILT_IN_POINTS, is_core, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.readers.measured.table import measured_rows
+from capplan.readers.measured.table import measured_table
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def built_in():
 @pytest.fixture(scope="module")
 def others(root):
     """Return the scored values of drawn runs that are no built-in point."""
-    shipped = {row["id"] for row in measured_rows(BUILT_IN_POINTS)}
+    shipped = {row["id"] for row in measured_table(BUILT_IN_POINTS)[1]}
     found = validation([root / "tests" / "data" / "runs.csv"], intervals=shipped_intervals())
     assert found.predicted == found.rows
     return [p for p in found.scored if p.row not in shipped]
@@ -56,14 +56,14 @@ def test_runs_that_are_no_built_in_point_are_predicted_as_well(others):
 def test_points_are_those_that_the_seed_draws(shared):
     from calibrate.choose_points import POINTS, SEED, chosen_rows, points_text
 
-    rows = [row for row in measured_rows(shared / "data" / "serving_measured.csv.gz") if is_core(row)]
+    rows = [row for row in measured_table(shared / "data" / "serving_measured.csv.gz")[1] if is_core(row)]
     text = points_text(chosen_rows(rows, POINTS, SEED))
     assert text == BUILT_IN_POINTS.read_text(encoding="utf-8"), "python -m calibrate.choose_points"
 
 
 def test_a_point_describes_the_same_run_as_the_published_row(measured):
     published = {row["id"]: row for row in measured.table("runs")}
-    points = [point for point in measured_rows(BUILT_IN_POINTS) if point["id"] in published]
+    points = [point for point in measured_table(BUILT_IN_POINTS)[1] if point["id"] in published]
     assert len(points) == (200 if measured.whole else 24)
     for point in points:
         try:
@@ -83,5 +83,6 @@ def test_a_point_describes_the_same_run_as_the_published_row(measured):
             "output_tokens",
             "requests",
             "limits",
+            "offered_rate_reported",
         ):
             assert getattr(own, name) == getattr(whole, name), (point["id"], name)

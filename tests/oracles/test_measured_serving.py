@@ -14,8 +14,9 @@ import pytest
 
 from calibrate.choose_traces import log_records, stage_records
 from capplan.fleet.engine_use import Drafting, EngineUse
-from capplan.fleet.simulation import BY_ITSELF, Stream, simulated_fleet
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.readers.traces.trace import read_trace
 from capplan.replica.replica import replica_of
@@ -72,12 +73,14 @@ def replayed_log(log, requests):
     spec = asked_replica(
         model,
         hardware,
-        tensor_parallel=int(log["tensor_parallel"]),
-        data_parallel=int(log["data_parallel"]),
-        expert_parallel=int(log["expert_parallel"]),
-        engine_version=log["engine_version"],
-        offline=True,
-        **limits,
+        ServingFlags(
+            tensor_parallel=int(log["tensor_parallel"]),
+            data_parallel=int(log["data_parallel"]),
+            expert_parallel=int(log["expert_parallel"]),
+            engine_version=log["engine_version"],
+            offline=True,
+            **limits,
+        ),
     ).spec
     use = EngineUse(reuse_preempted=log["prefix_caching"] == "yes")
     found = simulated_fleet(replica_of(spec), Stream(requests, ("sharegpt",)), slo=Slo(), use=use)
@@ -92,12 +95,19 @@ def saturated_rate(stages, name):
     return float(np.mean(rates)), middle_rate(found.parts[0])
 
 
-def closed_loop(sequences, version, cached, clients, use=BY_ITSELF):
+def closed_loop(sequences, version, cached, clients, use=ENGINE_DEFAULTS):
     """Return what the H100 does with so many of the benchmark's requests in flight."""
     spec = asked_replica(
-        "llama-3.1-8b-instruct", "h100-sxm", engine_version=version, max_model_len=512, max_num_seqs=sequences,
-        gpu_memory_utilization=0.9, offline=True,
-    ).spec  # fmt: skip
+        "llama-3.1-8b-instruct",
+        "h100-sxm",
+        ServingFlags(
+            engine_version=version,
+            max_model_len=512,
+            max_num_seqs=sequences,
+            gpu_memory_utilization=0.9,
+            offline=True,
+        ),
+    ).spec
     count = 6000 if clients > 1 else 50
     prompts, answers = np.full(count, 204), np.full(count, 62)
     held = np.full(count, cached) if cached else None

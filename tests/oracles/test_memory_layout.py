@@ -6,7 +6,8 @@ import pytest
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling, unsupported_reason
 from capplan.errors import InputError
 from capplan.memory.budget import memory_plan
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence, token_capacity
+from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
+from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, group_layers
 from capplan.memory.pool import grouped_layout
 from capplan.model.sharding import Sharding
@@ -37,8 +38,12 @@ def test_block_of_a_hybrid_grows_to_the_logged_size(model, tensor, kv_bytes, blo
 def test_latent_cache_is_not_divided_by_tensor_parallelism():
     """DeepSeek-V3 keeps 576 elements per token and layer on each of eight ranks: 61 x 576 x 2 bytes."""
     network = read_model("deepseek-ai/DeepSeek-V3", offline=True)
-    sizes = engine_reserved_bytes_per_sequence(
-        network, Sharding(tensor=np.array([1.0, 8.0])), profile("vllm", "0.19.0"), 4096.0, 2.0, 8192.0
+    sizes = reserved_bytes_per_sequence(
+        network,
+        engine_launch(
+            profile("vllm", "0.19.0"), Sharding(tensor=np.array([1.0, 8.0])), 80e9, 2.0, 4096.0, 1.0, 8192.0
+        ),
+        profile("vllm", "0.19.0"),
     )
     assert sizes == pytest.approx([4096 * 61 * 576 * 2] * 2)
 
@@ -46,8 +51,12 @@ def test_latent_cache_is_not_divided_by_tensor_parallelism():
 def test_kv_heads_are_replicated_beyond_their_number():
     """Llama-3.1-70B has eight KV heads: sixteen ranks hold one each, as much as eight ranks do."""
     network = read_model("meta-llama/Llama-3.1-70B-Instruct", offline=True)
-    sizes = engine_reserved_bytes_per_sequence(
-        network, Sharding(tensor=np.array([8.0, 16.0])), profile("vllm", "0.19.0"), 4096.0, 2.0, 8192.0
+    sizes = reserved_bytes_per_sequence(
+        network,
+        engine_launch(
+            profile("vllm", "0.19.0"), Sharding(tensor=np.array([8.0, 16.0])), 80e9, 2.0, 4096.0, 1.0, 8192.0
+        ),
+        profile("vllm", "0.19.0"),
     )
     assert sizes == pytest.approx([4096 * 80 * 256 * 2] * 2)
 
@@ -56,7 +65,11 @@ def test_405b_in_bf16_does_not_fit_eight_h100_and_does_in_fp8():
     """405.9 billion parameters x 2 bytes / 8 = 101 GB per device of 85 GB."""
     network = read_model("meta-llama/Meta-Llama-3.1-405B", offline=True)
     plans = [
-        memory_plan(variant, Sharding(tensor=8.0), 79.19 * GIB, profile("vllm"), 1.0, 16384.0, 256.0, 8192.0)
+        memory_plan(
+            variant,
+            engine_launch(profile("vllm"), Sharding(tensor=8.0), 79.19 * GIB, 1.0, 16384.0, 256.0, 8192.0),
+            profile("vllm"),
+        )
         for variant in (network, in_weight_format(network, "fp8"))
     ]
     assert [bool(plan.fits) for plan in plans] == [False, True]
@@ -85,7 +98,11 @@ def test_trtllm_takes_its_share_after_the_weights():
     """free_gpu_memory_fraction is of what weights leave: at 0.5 the cache is half of the free memory."""
     network = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
     half, whole = (
-        memory_plan(network, Sharding(), 79.2 * GIB, profile("trtllm"), 2.0, 8192.0, 2048.0, 8192.0, fraction)
+        memory_plan(
+            network,
+            engine_launch(profile("trtllm"), Sharding(), 79.2 * GIB, 2.0, 8192.0, 2048.0, 8192.0, fraction),
+            profile("trtllm"),
+        )
         for fraction in (0.5, 1.0)
     )
     assert half.kv_bytes_available == pytest.approx(whole.kv_bytes_available / 2)
@@ -98,8 +115,8 @@ def test_unknown_engine_names_the_nearest():
 
 
 def test_unknown_version_is_an_assumption_and_not_silent():
-    assert "nightly" in profile("vllm", "nightly").assumptions[0]
-    assert "newer" in profile("sglang", "9.1").assumptions[0]
+    assert "nightly" in profile("vllm", "nightly").assumptions[0].what
+    assert "newer" in profile("sglang", "9.1").assumptions[0].what
     assert profile("vllm", "0.11.0").assumptions == ()
 
 
@@ -120,5 +137,7 @@ def test_hybrid_cache_holds_more_tokens_than_its_engine_prints():
     """VLLM printed 154,496 tokens for Qwen3-Next and a concurrency of 33.47 at 16,384 tokens: 548,000 tokens."""
     network = read_model("Qwen/Qwen3-Next-80B-A3B-Instruct", offline=True)
     engine, sharding = profile("vllm", "0.13.0"), Sharding(tensor=2.0)
-    reserved = engine_reserved_bytes_per_sequence(network, sharding, engine, 16384.0, 2.0, 2048.0)
+    reserved = reserved_bytes_per_sequence(
+        network, engine_launch(engine, sharding, 80e9, 2.0, 16384.0, 1.0, 2048.0), engine
+    )
     assert token_capacity(7.09 * GIB, reserved, 16384.0) == pytest.approx(33.47 * 16384, rel=0.005)

@@ -15,6 +15,7 @@ from capplan.accuracy.score import scores_by_metric
 from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.measured.start_columns import with_start_columns
 
 LAUNCH = ("engine", "engine_version", "model_hf_id", "quantization", "kv_cache_dtype", "gpu", "tp", "pp",
           "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
@@ -39,7 +40,7 @@ STARTED = [
 
 
 def row_of(launch, status="ok"):
-    return {**dict(zip(LAUNCH, launch, strict=True)), "status": status}
+    return with_start_columns({**dict(zip(LAUNCH, launch, strict=True)), "status": status})
 
 
 def predicted(row):
@@ -80,7 +81,7 @@ def test_context_beyond_the_cache_is_refused():
     )
     found = predicted(row_of(long))
     assert not found.starts
-    assert found.limits == ("the KV cache is smaller than one sequence of the maximum context",)
+    assert predicted(row_of((*long[:8], "20000", *long[9:]))).starts
     assert found.values["kv_cache_tokens"] == pytest.approx(23648, rel=0.02)
 
 

@@ -10,6 +10,7 @@ import statistics
 import pytest
 
 from capplan.errors import CapplanError, InputError
+from capplan.families.config import Config
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import METHODS, quantised, read_scheme
 from capplan.memory.rank import rank_weight_bytes
@@ -24,7 +25,7 @@ from capplan.model.weight_format import (
     weight_format_assumptions,
 )
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_id, shipped_or_unknown
+from capplan.readers.catalogue.models import shipped_config, shipped_id
 
 GIB = 2**30
 
@@ -189,7 +190,7 @@ def test_what_is_not_understood_is_refused_with_its_place(section, words):
 
 def test_an_unknown_method_lists_the_known_ones():
     with pytest.raises(InputError) as error:
-        read_scheme({"quant_method": "quip"}, "config.json: quantization_config")
+        read_scheme(Config({"quant_method": "quip"}, "config.json", "quantization_config."))
     assert all(method in str(error.value) for method in METHODS)
 
 
@@ -292,7 +293,7 @@ def test_a_config_with_22000_module_names_gives_what_its_patterns_give(measured)
         published = config.get("quantization_config") or config["text_config"]["quantization_config"]
         assert published == section
     assert len(section["quantized_layers"]) == 22_422
-    shapes, name = shipped_or_unknown("MiniMaxAI/MiniMax-M3")
+    shapes, name = shipped_config("MiniMaxAI/MiniMax-M3")
     long = quantised(read_network(shapes, name), {"quantization_config": section})
     assert stored_formats(long)[:2] == ("nvfp4", "mxfp8")
     assert long.layers == read_model("nvidia/MiniMax-M3-NVFP4", offline=True).layers

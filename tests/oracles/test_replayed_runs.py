@@ -10,11 +10,15 @@ from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.launch import engine_launch
 from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec
+from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.recipes import recipe_settings, recipes
+from capplan.readers.catalogue.recipes import recipe_columns, recipe_file, recipe_settings
+from capplan.readers.measured.run_columns import with_run_columns
+from capplan.readers.measured.table import measured_rows
 from capplan.replica.replica import replica_of
 
 CLOSED = {
@@ -29,14 +33,20 @@ OFFLINE = {
 
 
 def test_every_recipe_names_things_that_exist():
-    assert len(recipes()) > 10
-    for recipe in recipes():
+    file = recipe_file()
+    assert len(file.recipes) > 10
+    assert {recipe.source for recipe in (*file.recipes, *file.runs)} == set(file.sources)
+    for recipe in file.recipes:
         assert recipe.where.engine in ENGINES
         for model in recipe.where.models:
             assert benchmark_network(model, "auto").layers
         for name in recipe.where.devices:
             assert device(name).name == name
         assert recipe.settings.model_dump(exclude_none=True), recipe.scripts
+    columns = set(measured_rows(BUILT_IN_POINTS)[0])
+    for run in file.runs:
+        assert set(run.where) < columns
+        assert set(run.columns.model_dump(exclude_none=True)) <= columns, run.stated_in
 
 
 def test_later_recipes_add_to_earlier_ones():
@@ -90,14 +100,36 @@ def test_the_cache_that_the_tool_believes_in_by_hand():
 def test_experts_without_a_stated_size_ran_with_attention_data_parallelism():
     row = {
         **OFFLINE,
+        "source_family": "trtllm-perf-overview",
+        "source": "trtllm-perf-overview-v1.0",
         "num_gpus": "8",
         "tp": "8",
         "ep": "",
-        "notes": "doc says enable_attention_dp for MoE; EP size not stated",
     }
-    sharding = benchmark_of(row).sharding
+    sharding = benchmark_of(with_run_columns(row)).sharding
     assert (sharding.tensor, sharding.data, sharding.expert) == (1.0, 8.0, 8.0)
-    assert benchmark_of({**row, "ep": "1"}).sharding.tensor == 8.0
+    assert benchmark_of(with_run_columns({**row, "ep": "1"})).sharding.tensor == 8.0
+    assert benchmark_of({**row, "ep": "1", "attention_data_parallel": "1"}).sharding == sharding
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "prompt", "requests"),
+    [
+        ("offline_burst", "meta-llama/Meta-Llama-3-8B-Instruct", "240", 100),
+        ("offline_burst", "meta-llama/Meta-Llama-3-70B-Instruct", "240.0", 100),
+        ("offline_burst", "meta-llama/Llama-3.1-8B-Instruct", "28650.0", 50),
+        ("offline_burst", "Qwen/Qwen2.5-0.5B-Instruct", "72", 200),
+        ("online_rate", "meta-llama/Meta-Llama-3-8B-Instruct", "240", 300),
+        ("online_rate", "meta-llama/Meta-Llama-3-70B-Instruct", "240", 200),
+        ("online_rate", "meta-llama/Llama-3.1-8B-Instruct", "240", 300),
+        ("online_rate", "Qwen/Qwen2.5-0.5B-Instruct", "72", 300),
+    ],
+)
+def test_runs_of_accelmark_send_as_many_requests_as_its_suites_say(kind, model, prompt, requests):
+    """Request Count Design of suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
+    row = {"source_family": "accelmark", "kind": kind, "model_hf_id": model, "isl": prompt}
+    assert int(recipe_columns(row)["requests"]) == requests
+    assert recipe_columns({**row, "source_family": "mine"}) == {}
 
 
 def test_an_engine_that_exploits_no_windows_reads_and_keeps_every_token():
@@ -114,7 +146,9 @@ def test_an_engine_that_exploits_no_windows_reads_and_keeps_every_token():
     assert any(mixer.window_tokens for layer in new.network.layers for mixer in layer.mixers)
     windowed = replace(new.profile, memory=replace(new.profile.memory, whole_windows=False))
     sizes = [
-        engine_reserved_bytes_per_sequence(new.network, new.sharding, profile, 22000.0, 2.0, 2048.0)
+        reserved_bytes_per_sequence(
+            new.network, engine_launch(profile, new.sharding, 80e9, 2.0, 22000.0, 1.0, 2048.0), profile
+        )
         for profile in (new.profile, windowed)
     ]
     assert sizes[0] > 3.0 * sizes[1]

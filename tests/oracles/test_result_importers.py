@@ -209,7 +209,7 @@ def test_split_and_hardware_come_from_files_that_say_them(tool, tmp_path):
 
 def test_split_and_hardware_come_from_flags_where_the_file_is_silent(tmp_path):
     (result,) = read_results(written(tmp_path, vllm_serve()), tensor_parallel=8, hardware="h100-sxm")
-    assert (result.tensor_parallel, result.hardware, result.devices) == (8, "h100-sxm", 8)
+    assert (result.tensor_parallel, result.hardware) == (8, "h100-sxm")
 
 
 def test_a_trailing_colon_of_vllm_0_8_5_is_read(tmp_path):
@@ -307,7 +307,8 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
     path = tmp_path / "profile_export.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     (result,) = read_results(path)
-    assert (result.requests, result.failed_requests) == (2, 2)
+    assert result.requests == 2
+    assert result.notes == ("2 records of warm-up or with an error left out",)
     assert result.tpot_s.mean == pytest.approx(TPOT_S)
 
 
@@ -322,7 +323,7 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
         ('{"completed": 8, "mean_tt', "was the file cut short"),
         ("[1, 2]", "item 0 is int"),
         ("[]", "holds no results"),
-        ("", "the file is empty"),
+        ("", "is empty; a result of a benchmark is expected"),
         ('{"metadata": {"version": 9}, "benchmarks": []}', "metadata.version: 9"),
         ('{"metadata": {"version": 2}, "benchmarks": []}', "benchmarks is empty"),
         ('{"version": "9.9", "scenario": {}, "metrics": {}}', "known: 0.1, 0.2"),

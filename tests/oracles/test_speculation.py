@@ -95,16 +95,15 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
 
     The direction, not the number: once a step is bound by arithmetic every drafted token is paid for.
     """
+    from capplan.questions.flags import DraftFlags, ServingFlags
     from capplan.questions.speculation import asked_speculation
     from capplan.replica.replica import replica_of
 
     asked = asked_speculation(
         "llama-3.1-8b",
         "h100-sxm",
-        draft="llama-3.2-1b",
-        kv_dtype="bf16",
-        max_model_len=8192,
-        max_num_seqs=512,
+        DraftFlags(draft="llama-3.2-1b"),
+        ServingFlags(kv_dtype="bf16", max_model_len=8192, max_num_seqs=512),
     )
     found = speculation(replica_of(asked.target), asked.draft, 0.6, context_tokens=300.0)
     by_batch = {row.batch: row.speedup for row in found.best}

@@ -280,7 +280,7 @@ def test_lengths_without_times_make_a_workload_that_asks_for_its_rate(tmp_path):
     (tmp_path / "w.yaml").write_text(
         workload_text(found).replace("traffic:\n  - name", "traffic:\n  - request_rate: 3 req/s\n    name")
     )
-    assert read_scenario(tmp_path / "s.yaml").request_rate_per_s == 3.0
+    assert [item.request_rate_per_s for item in read_scenario(tmp_path / "s.yaml").classes] == [3.0]
 
 
 def test_the_same_traffic_draws_the_same_picture(tmp_path):

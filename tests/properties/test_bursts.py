@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.demand import dealt_cv, demand_of, sampled_requests
+from capplan.fleet.demand import demand_of, replica_arrival_cv, sampled_requests
 from capplan.questions.scenario import read_scenario
 from capplan.readers.traces.trace import read_trace
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
@@ -29,7 +29,7 @@ def test_what_is_dealt_out_in_turn_varies_as_the_formula_says(seed: int, replica
     gaps = rng.gamma(1.0 / 16.0, 16.0, 60_000)
     own = np.diff(np.cumsum(gaps)[::replicas])
     assert own.std() / own.mean() == pytest.approx(4.0 / np.sqrt(replicas), rel=0.08)
-    assert float(dealt_cv(4.0, float(replicas))) == pytest.approx(max(4.0 / np.sqrt(replicas), 1.0))
+    assert float(replica_arrival_cv(4.0, float(replicas))) == pytest.approx(max(4.0 / np.sqrt(replicas), 1.0))
 
 
 def test_a_drifting_rate_is_no_burst_and_a_crowd_is() -> None:

@@ -9,10 +9,11 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.engine_use import EngineUse, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.simulation import admission_of
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import replica_in_rounds
+from capplan.replica.rounds import speculating_replica
 from capplan.replica.speculation import DraftModel, speculation
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
@@ -31,7 +32,7 @@ PLAN = ["--hardware", "h100-sxm", "--replicas", "1", "--until", "30 s", "--forma
 
 @pytest.fixture(scope="module")
 def replica():
-    spec = asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=8192, offline=True).spec
+    spec = asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
     return replica_of(spec)
 
 
@@ -94,7 +95,9 @@ def test_each_rank_loads_its_part_and_replicated_heads_again():
     """Llama-3.1-8B caches 128 KiB a token: 2 ranks over PCIe at 63 GB/s each load half of it side by side."""
 
     def load_s(model, tensor):
-        spec = asked_replica(model, "h100-sxm", tensor_parallel=tensor, max_model_len=4096, offline=True).spec
+        spec = asked_replica(
+            model, "h100-sxm", ServingFlags(tensor_parallel=tensor, max_model_len=4096, offline=True)
+        ).spec
         return offload_tier(replica_of(spec), TierSize("host", 1e12), 16, 1000.0)
 
     one, two = load_s("llama-3.1-8b", 1), load_s("llama-3.1-8b", 2)
@@ -105,9 +108,11 @@ def test_each_rank_loads_its_part_and_replicated_heads_again():
 
 def test_rounds_take_as_long_as_the_command_spec_says(replica):
     """A draft model on the same devices, at every batch and draft length: the same seconds by another way."""
-    draft = DraftModel(asked_replica("llama-3.2-1b", "h100-sxm", max_model_len=8192, offline=True).spec)
+    draft = DraftModel(
+        asked_replica("llama-3.2-1b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
+    )
     for length in (1, 4):
-        rounds = replica_in_rounds(replica, draft, 0.7, length, 1000.0)
+        rounds = speculating_replica(replica, draft, 0.7, length, 1000.0)
         for batch in (1, 8, 64):
             row = speculation(
                 replica, draft, 0.7, draft_tokens=[length], batches=[batch], context_tokens=1024.0
@@ -120,7 +125,7 @@ def test_rounds_take_as_long_as_the_command_spec_says(replica):
 
 
 def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
-    rounds = replica_in_rounds(replica, 0.0, 0.7, 0, 1000.0)
+    rounds = speculating_replica(replica, 0.0, 0.7, 0, 1000.0)
     assert rounds.tokens_per_round == 1.0
     for name in ("decode_s", "head_s", "decode_attention_s"):
         assert getattr(rounds.replica.table, name) == pytest.approx(getattr(replica.table, name))

@@ -9,6 +9,7 @@ from capplan.engine.lookup import embedded, profile
 from capplan.hardware.efficiency import Efficiency, Fit, fit_of
 from capplan.model.sharding import Sharding
 from capplan.phases.token_work import projection_cost
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -96,7 +97,9 @@ def test_a_router_held_in_fp32_costs_an_fp32_product():
 
 
 def test_streams_cost_an_embedded_engine_each_sequence_and_a_server_nothing():
-    spec = asked_replica("llama-3.1-8b", "h100-sxm", engine_version="0.7.3", max_model_len=8192).spec
+    spec = asked_replica(
+        "llama-3.1-8b", "h100-sxm", ServingFlags(engine_version="0.7.3", max_model_len=8192)
+    ).spec
     own = embedded(spec.profile)
     server, inside = (replica_of(replace(spec, profile=p)).table for p in (spec.profile, own))
     offline = replica_of(replace(spec, profile=own, offline=True)).table

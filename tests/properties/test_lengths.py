@@ -18,7 +18,6 @@ from capplan.workload.length import (
     standard_normal_quantile,
     uniform,
 )
-from capplan.workload.request_class import RequestClass, mean_tokens
 
 
 def refuse(message):
@@ -85,10 +84,3 @@ def test_mean_and_p50_are_met(mean, ratio):
     shape = lengths(LengthFields(mean=mean, p50=mean * ratio), refuse)
     assert shape.mean_tokens == pytest.approx(mean, rel=1e-9)
     assert float(shape.quantile(0.5)) == pytest.approx(mean * ratio, rel=1e-6)
-
-
-def test_mean_over_classes_weighs_by_rate():
-    def item(name, rate, tokens):
-        return RequestClass(name, fixed(tokens), fixed(10), request_rate_per_s=rate)
-
-    assert mean_tokens((item("a", 1, 100), item("b", 3, 500))) == (400.0, 10.0)

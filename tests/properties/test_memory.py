@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES
 from capplan.memory.budget import memory_plan
+from capplan.memory.launch import engine_launch
 from capplan.model.network import (
     Attention,
     Experts,
@@ -56,14 +57,10 @@ def plan_of(
 ):
     return memory_plan(
         network,
-        Sharding(tensor=tensor, pipeline=pipeline),
-        memory,
+        engine_launch(
+            profile, Sharding(tensor=tensor, pipeline=pipeline), memory, kv, context, 64.0, 2048.0, fraction
+        ),
         profile,
-        kv,
-        context,
-        64.0,
-        2048.0,
-        fraction,
     )
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from capplan.errors import CapplanError, InputError
 from capplan.families.model_config import read_network
-from capplan.families.registry import families, refused
+from capplan.families.registry import REFUSED, families, family
+from capplan.memory.stages import stage_edges, stages_of
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import (
     active_parameters,
     layer_parameters,
     parameters,
-    stage_edges,
     weight_bytes,
     weight_bytes_per_rank,
     weight_elements_by_class,
@@ -120,18 +120,42 @@ def test_one_rank_is_the_unsharded_model(network):
     assert state_bytes_per_sequence(network, 1.0) == state_bytes_per_sequence(network)
 
 
+def each_stage(network, pipeline):
+    """Yield the layers of every pipeline rank; `stages_of` gives equal ones once."""
+    found = stages_of(network, pipeline)
+    for start, end in stage_edges(len(network.layers), pipeline):
+        ends = start == 0, end == len(network.layers)
+        yield next(
+            s for s in found if (s.first, s.last) == ends and s.network.layers == network.layers[start:end]
+        )
+
+
 @law
-@given(networks, powers, powers, st.integers(1, 4), powers)
+@given(networks, powers, powers, st.integers(1, 9), powers)
+def test_stages_together_are_the_network_and_a_second_copy_of_a_tied_head(
+    network, tensor, data, pipeline, expert
+):
+    """What the first stage embeds with, the last one needs again; all else is there once."""
+    pipeline = min(pipeline, len(network.layers))
+    sharding = Sharding(float(tensor), expert=float(min(expert, tensor * data)), data=float(data))
+    held = [weight_bytes_per_rank(stage.network, sharding) for stage in each_stage(network, pipeline)]
+    copies = network.vocabulary_size * network.hidden_size * 2.0 / tensor
+    twice = copies if network.tied_embeddings and pipeline > 1 else 0.0
+    assert sum(held) == pytest.approx(weight_bytes_per_rank(network, sharding) + twice, rel=1e-12)
+
+
+@law
+@given(networks, powers, powers, st.integers(1, 9), powers)
 def test_ranks_together_hold_at_least_the_model_and_none_more_than_it(
     network, tensor, data, pipeline, expert
 ):
     expert = min(expert, tensor * data)
-    pipeline = min(pipeline, len(network.layers))
-    sharding = Sharding(float(tensor), float(pipeline), float(expert), float(data))
-    held = weight_bytes_per_rank(network, sharding)
+    sharding = Sharding(float(tensor), expert=float(expert), data=float(data))
+    stages = list(each_stage(network, min(pipeline, len(network.layers))))
+    held = [weight_bytes_per_rank(stage.network, sharding) for stage in stages]
     # Dealt out whole, experts may leave one rank with more than its share, never with more than all of them.
-    assert held * sharding.devices >= weight_bytes(network) * (1 - 1e-12)
-    assert held <= weight_bytes(network) * (1 + 1e-12)
+    assert sum(held) * tensor * data >= weight_bytes(network) * (1 - 1e-12)
+    assert max(held) <= weight_bytes(network) * (1 + 1e-12)
 
 
 @law
@@ -145,11 +169,11 @@ def test_more_tensor_parallelism_never_holds_more(network, tensor):
 @given(networks)
 def test_plans_priced_together_are_plans_priced_alone(network):
     tensor = np.array([1.0, 2.0, 4.0, 8.0, 2.0])
-    pipeline = np.minimum(np.array([1.0, 1.0, 2.0, 3.0, 2.0]), len(network.layers))
     expert = np.array([1.0, 2.0, 4.0, 8.0, 1.0])
-    together = weight_bytes_per_rank(network, Sharding(tensor, pipeline, expert))
+    together = weight_bytes_per_rank(network, Sharding(tensor, expert=expert))
     alone = [
-        weight_bytes_per_rank(network, Sharding(*plan)) for plan in zip(tensor, pipeline, expert, strict=True)
+        weight_bytes_per_rank(network, Sharding(ranks, expert=groups))
+        for ranks, groups in zip(tensor, expert, strict=True)
     ]
     assert together.tolist() == pytest.approx(alone, rel=1e-12)
 
@@ -254,8 +278,9 @@ def test_a_model_type_that_is_not_a_name_is_refused(kind):
         read_network(LLAMA | {"model_type": kind}, "broken")
 
 
-def test_no_type_is_both_modelled_and_refused():
-    assert not set(families()) & set(refused())
+def test_every_type_has_a_reader_and_none_is_refused_as_well():
+    assert all(callable(family(kind)) for kind in families())
+    assert not set(families()) & REFUSED.keys()
 
 
 values = st.one_of(

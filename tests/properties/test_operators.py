@@ -18,7 +18,7 @@ from capplan.operators import (
     state_space,
 )
 from capplan.operators.device_rates import device_rates
-from capplan.operators.elementwise import elementwise_time_s, quantise_time_s
+from capplan.operators.elementwise import elementwise_time_s
 from capplan.operators.roofline import soft_maximum
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -259,9 +259,8 @@ def test_recurrent_mixers_read_and_write_their_state_and_grow_with_the_prompt(
 
 @FEW
 @given(st.sampled_from(NAMES), st.floats(0.0, 1e9))
-def test_quantising_moves_its_bytes(name, elements):
+def test_moving_bytes_takes_at_least_their_time_at_the_datasheets_rate(name, elements):
     rates = rates_of(name).elementwise
-    assert quantise_time_s(elements, 1.0, 1.0, rates) == elementwise_time_s(3.0 * elements, rates)
     assert elementwise_time_s(elements, rates) >= elements / rates.bytes_per_s
 
 

@@ -11,7 +11,7 @@ from capplan.fleet.over_time import (
     RateLine,
     autoscaled_replicas,
     fleet_over_time,
-    foreseen_replicas,
+    forecast_replicas,
     replicas_over_time,
 )
 from capplan.questions.rate_line import rate_line
@@ -28,7 +28,7 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
     byhand = [max(seen[j : j + hold + 1]) for j in range(needed.size)]
     assert autoscaled_replicas(needed, lag, hold).tolist() == byhand
     ahead = [max(needed[j : j + lag + 1]) for j in range(needed.size)]
-    assert foreseen_replicas(needed, lag).tolist() == ahead
+    assert forecast_replicas(needed, lag).tolist() == ahead
 
 
 def over_time(rates, **changes):

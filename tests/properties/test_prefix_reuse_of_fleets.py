@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.fleet.demand import demand_of, sampled_requests
 from capplan.fleet.engine_use import TierTokens
-from capplan.fleet.simulation import Stream, dealt_by_prefix, dealt_round_robin, simulated_fleet
+from capplan.fleet.simulation import Stream, simulated_fleet, split_by_prefix, split_round_robin
+from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
 from capplan.questions.workload_file import workload_text
@@ -72,12 +73,14 @@ def test_a_router_that_knows_the_prefixes_keeps_a_chat_together(tmp_path):
     chats(tmp_path / "t.jsonl")
 
     trace = read_trace(tmp_path / "t.jsonl")
-    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=16384, offline=True).spec)
+    replica = replica_of(
+        asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=16384, offline=True)).spec
+    )
     stream = Stream(trace.requests(), ("chat",), trace.block_tokens)
     together = simulated_fleet(replica, stream, replicas=4, slo=Slo())
     apart = [
         simulated_fleet(replica, Stream(part, ("chat",), trace.block_tokens), slo=Slo()).prefix_hit_fraction
-        for part in dealt_round_robin(trace.requests(), 3)
+        for part in split_round_robin(trace.requests(), 3)
     ]
     assert together.all.finished == 480
     assert together.prefix_hit_fraction > 0.75 > max(apart)
@@ -96,7 +99,7 @@ def test_every_request_goes_to_one_replica(prompts, replicas):
         counts * 16, np.full(counts.size, 3), np.arange(counts.size) * 30.0,
         block_ids=np.concatenate([np.array(prompt) for prompt in prompts]), block_counts=counts,
     )  # fmt: skip
-    dealt = dealt_by_prefix(whole, replicas)
+    dealt = split_by_prefix(whole, replicas)
     arrivals = np.sort(np.concatenate([part.arrival_s for part in dealt]))
     assert arrivals.tolist() == whole.arrival_s.tolist()
     assert sum(part.block_ids.size for part in dealt) == whole.block_ids.size

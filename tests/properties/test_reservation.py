@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
-from capplan.memory.capacity import engine_reserved_bytes_per_sequence
+from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.kv_size import kv_sizes
+from capplan.memory.launch import engine_launch
 from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.model import read_model
@@ -29,8 +30,10 @@ def test_an_engine_reserves_at_least_what_the_architecture_needs(folder, engine)
     for element in (2.0, 1.0):
         need = kv_bytes_per_sequence(network, CONTEXTS, element, RANKS, index_bytes_per_element(element))
         need = need + SMALLER_STATE * state_bytes_per_sequence(network, RANKS)
-        reserved = engine_reserved_bytes_per_sequence(
-            network, Sharding(tensor=RANKS), profile(engine), CONTEXTS, element, 8192.0
+        reserved = reserved_bytes_per_sequence(
+            network,
+            engine_launch(profile(engine), Sharding(tensor=RANKS), 80e9, element, CONTEXTS, 1.0, 8192.0),
+            profile(engine),
         )
         short = np.argwhere(np.broadcast_to(reserved, need.shape) < need * (1 - 1e-9))
         assert not short.size, [(RANKS[i, 0], CONTEXTS[j], element) for i, j in short[:3]]

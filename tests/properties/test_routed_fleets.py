@@ -8,13 +8,19 @@ from typer.testing import CliRunner
 from capplan.cli.main import app
 
 PLAN = (
-    "simulate", "scenarios/support-chat.yaml", "--hardware", "h100-sxm", "-tp", "4", "--replicas", "2",
+    "simulate", "scenarios/support-chat.yaml", "--hardware", "h100-sxm", "-tp", "4",
     "--until", "20s", "--offline", "--format", "json",
 )  # fmt: skip
 
 
+def ran(*flags: str):
+    """Return a run of two replicas, but where the flags say how many there are of each kind."""
+    alike = () if "--prefill-replicas" in flags else ("--replicas", "2")
+    return CliRunner().invoke(app, [*PLAN, *alike, *flags])
+
+
 def answer(*flags: str) -> dict:
-    result = CliRunner().invoke(app, [*PLAN, *flags])
+    result = ran(*flags)
     assert result.exit_code in {0, 4}, result.output
     return json.loads(result.stdout)["result"]
 
@@ -62,6 +68,6 @@ def test_an_autoscaled_fleet_stays_within_its_limits() -> None:
     ],
 )
 def test_an_operation_that_cannot_be_is_refused_by_name(flags, words: str) -> None:
-    result = CliRunner().invoke(app, [*PLAN, *flags])
+    result = ran(*flags)
     assert result.exit_code not in {0, 4}
     assert words in result.output + str(result.exception)

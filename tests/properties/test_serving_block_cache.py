@@ -13,9 +13,8 @@ from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.outcome import FINISHED, Ledger
 from capplan.serving.requests import Admission, Feed, Requests
 from capplan.serving.simulator import new_server, simulate
-from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import StepTable
-from capplan.serving.terms import engine_terms
+from capplan.serving.terms import EngineSetup
 
 ONE = np.array([1.0])
 TABLE = StepTable(
@@ -59,7 +58,9 @@ prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=
 @given(prompts=prompts_of_blocks, blocks=st.integers(6, 15))
 def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], blocks: int) -> None:
     requests = requests_of(prompts, [1] * len(prompts), gap_s=1.0)
-    outcome = simulate(requests, TABLE, Scheduling("mixed", 4, 512), blocks + 1, caching=PrefixCaching(16))
+    outcome = simulate(
+        requests, EngineSetup(TABLE, Scheduling("mixed", 4, 512), blocks + 1, caching=PrefixCaching(16))
+    )
     assert outcome.cached_tokens == 16 * found_one_by_one(prompts, blocks)
     assert outcome.count(FINISHED) == len(prompts)
 
@@ -73,17 +74,15 @@ def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) 
     outputs = rng.integers(1, 40, len(prompts)).tolist()
     requests = requests_of(prompts, outputs, gap_s=0.02)
     caching = PrefixCaching(16, (OffloadTier(3, 0.001), OffloadTier(2, 0.01)))
-    terms = engine_terms(Scheduling(policy, 4, 64), 12, caching=caching)
     ledger = Ledger()
-    server = new_server(
-        StepClock(TABLE), terms, Scheduling(policy, 4, 64), Feed(requests), ledger, Admission(), 0.0
-    )
+    engine = EngineSetup(TABLE, Scheduling(policy, 4, 64), 12, batch_timeout_s=0.0, caching=caching)
+    server = new_server(engine, Feed(requests), ledger, Admission())
     server.advance()
     outcome = ledger.outcome(server.now_s, [server.gauges])
     assert outcome.count(FINISHED) == len(prompts)
     assert (server._cap, server._held, server._kv.sequences) == (12, 0, 0)
-    assert server._cache.pinned == 0
-    assert server._cache.kept <= 12
+    assert not server._cache._users
+    assert len(server._cache._free) <= 12
     worked = outcome.prefill_tokens + outcome.cached_tokens
     assert worked >= outcome.input_tokens.sum()
     if outcome.preemptions == 0:
@@ -94,8 +93,10 @@ def test_what_was_offloaded_is_loaded_and_not_worked_on_again() -> None:
     """Three prompts of four blocks in a cache of six: the first one comes back from the host, at 5 ms a block."""
     requests = requests_of([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]], [1, 1, 1], gap_s=1.0)
     scheduling = Scheduling("mixed", 4, 512)
-    plain = simulate(requests, TABLE, scheduling, 6, caching=PrefixCaching(16))
-    tiered = simulate(requests, TABLE, scheduling, 6, caching=PrefixCaching(16, (OffloadTier(100, 0.005),)))
+    plain = simulate(requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16)))
+    tiered = simulate(
+        requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16, (OffloadTier(100, 0.005),)))
+    )
     assert plain.cached_tokens == 16
     assert tiered.cached_tokens == 64
     assert tiered.ttft_s[2] == pytest.approx(plain.ttft_s[2] + 3 * 0.005)
@@ -104,4 +105,4 @@ def test_what_was_offloaded_is_loaded_and_not_worked_on_again() -> None:
 def test_blocks_of_the_trace_must_be_whole_blocks_of_the_engine() -> None:
     requests = requests_of([[1]], [1], gap_s=1.0)
     with pytest.raises(InputError, match="not a multiple"):
-        simulate(requests, TABLE, Scheduling("mixed", 4, 64), 12, caching=PrefixCaching(24))
+        simulate(requests, EngineSetup(TABLE, Scheduling("mixed", 4, 64), 12, caching=PrefixCaching(24)))

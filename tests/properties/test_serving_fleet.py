@@ -21,6 +21,7 @@ from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
+from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -164,15 +165,12 @@ def test_a_fleet_by_events_is_a_fleet_by_steps(policy: str, routing: str, seed: 
     slow, rejected = slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, failures)
     run = simulate_fleet(
         requests,
-        table,
-        scheduling,
-        blocks,
+        EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks),
         replicas,
         routing=routing,
         failures=failures,
         concurrency=options["concurrency"],
         admission=options["admission"],
-        reserved_output_fraction=options["fraction"],
     )
     fast = run.outcome
     rows = {r.index: r for engine in slow for r in engine.everyone}
@@ -215,15 +213,12 @@ def random_run(seed: int, policy: str, *, until: bool = False):
     happening = events(seed, replicas)
     run = simulate_fleet(
         requests,
-        table,
-        scheduling,
-        blocks,
+        EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks),
         replicas,
         routing=("round_robin", "least_loaded")[seed % 2],
         concurrency=options["concurrency"],
         until_s=options["until_s"] if until else inf,
         admission=options["admission"],
-        reserved_output_fraction=options["fraction"],
         **happening,
     )
     return run, requests, happening
@@ -300,10 +295,15 @@ def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
     requests, table, scheduling, blocks, options = random_case(seed, policy)
     rules = {"concurrency": options["concurrency"], "admission": options["admission"]}
-    alone = simulate(requests, table, scheduling, blocks, **rules)
-    same = simulate_fleet(requests, table, scheduling, blocks, 1, **rules).outcome
+    alone = simulate(requests, EngineSetup(table, scheduling, blocks), **rules)
+    same = simulate_fleet(requests, EngineSetup(table, scheduling, blocks), 1, **rules).outcome
     routed = simulate_fleet(
-        requests, table, scheduling, blocks, 1, failures=[(1e6, 0)], hedging=Hedging(0.1), **rules
+        requests,
+        EngineSetup(table, scheduling, blocks),
+        1,
+        failures=[(1e6, 0)],
+        hedging=Hedging(0.1),
+        **rules,
     ).outcome
     for name in ROWS:
         assert getattr(alone, name).tobytes() == getattr(same, name).tobytes()
@@ -322,7 +322,8 @@ def test_losing_a_replica_does_not_help_and_another_one_does_not_hurt() -> None:
     """In the mean over ten streams: one case may go either way, for a request more or less reorders the rest."""
     means = []
     for seed in range(10):
-        case = busy_case(seed)
+        requests, *engine = busy_case(seed)
+        case = (requests, EngineSetup(*engine))
         waits = [
             float(
                 np.mean(
@@ -344,12 +345,14 @@ def test_losing_a_replica_does_not_help_and_another_one_does_not_hurt() -> None:
 
 def test_requests_wait_while_nobody_serves() -> None:
     requests, table, scheduling, blocks = busy_case(1, 40)
-    run = simulate_fleet(requests, table, scheduling, blocks, 1, failures=[Failure(0.5, 0, 30.0)])
+    run = simulate_fleet(
+        requests, EngineSetup(table, scheduling, blocks), 1, failures=[Failure(0.5, 0, 30.0)]
+    )
     assert run.outcome.count(FINISHED) == 40
     ends = run.outcome.arrival_s + run.outcome.e2e_s
     assert not np.any((ends > 1.5) & (ends < 30.5))
     assert run.rerouted_requests > 0
-    gone = simulate_fleet(requests, table, scheduling, blocks, 1, failures=[(0.5, 0)])
+    gone = simulate_fleet(requests, EngineSetup(table, scheduling, blocks), 1, failures=[(0.5, 0)])
     assert gone.outcome.count(UNFINISHED) > 0
     assert gone.outcome.count(UNFINISHED) + gone.outcome.count(FINISHED) == 40
 
@@ -360,7 +363,7 @@ def test_an_autoscaler_follows_the_load_and_pays_for_what_it_has() -> None:
     arrival = np.cumsum(np.concatenate([quiet, rush, quiet]))
     count = arrival.size
     requests = Requests(rng.integers(5, 60, count), rng.integers(1, 40, count), arrival)
-    case = (requests, random_table(rng), Scheduling("mixed", 8, 64), 400)
+    case = (requests, EngineSetup(random_table(rng), Scheduling("mixed", 8, 64), 400))
     scaled = simulate_fleet(
         *case, 1, routing="least_loaded", autoscaling=Autoscaling(1, 6, start_s=1.0, interval_s=1.0)
     )
@@ -385,8 +388,8 @@ def test_a_hedged_request_gets_its_first_token_sooner_and_costs_more() -> None:
     table = StepTable(one, one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
     requests = Requests(np.array([8, 8, 8]), np.array([50, 2, 3]), np.array([0.0, 0.5, 0.6]))
     scheduling = Scheduling("mixed", 1, 16)
-    plain = simulate_fleet(requests, table, scheduling, 100, 2)
-    hedged = simulate_fleet(requests, table, scheduling, 100, 2, hedging=Hedging(2.0))
+    plain = simulate_fleet(requests, EngineSetup(table, scheduling, 100), 2)
+    hedged = simulate_fleet(requests, EngineSetup(table, scheduling, 100), 2, hedging=Hedging(2.0))
     assert plain.outcome.ttft_s.tolist() == pytest.approx([1.0, 1.0, 50.4])
     assert hedged.outcome.ttft_s.tolist() == pytest.approx([1.0, 1.0, 3.0])
     assert hedged.outcome.e2e_s.tolist() == pytest.approx([50.0, 2.0, 5.0])
@@ -408,9 +411,10 @@ def test_prefix_aware_routing_finds_more_and_does_not_pile_up() -> None:
         block_ids=np.concatenate(ids),
         block_counts=np.array([4 * turn for turn in turns]),
     )
-    case = (requests, random_table(rng), Scheduling("mixed", 16, 256, block_tokens=block), 600)
+    scheduling = Scheduling("mixed", 16, 256, block_tokens=block)
+    engine = EngineSetup(random_table(rng), scheduling, 600, caching=PrefixCaching(block))
     runs = {
-        routing: simulate_fleet(*case, 4, routing=routing, caching=PrefixCaching(block))
+        routing: simulate_fleet(requests, engine, 4, routing=routing)
         for routing in ("round_robin", "least_loaded", "prefix_aware")
     }
     found = {name: run.outcome.cached_tokens for name, run in runs.items()}
@@ -422,8 +426,9 @@ def test_prefix_aware_routing_finds_more_and_does_not_pile_up() -> None:
 def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0):
     requests, table, scheduling, blocks, options = random_case(seed, "mixed")
     rng = np.random.default_rng(seed + 1)
+    reserving = replace(scheduling, reserved_output_fraction=options["fraction"])
     plans = [
-        EnginePlan(table, scheduling, blocks, int(rng.integers(1, 4)), routing)
+        EnginePlan(EngineSetup(table, reserving, blocks), int(rng.integers(1, 4)), routing)
         for routing in ("round_robin", "least_loaded")
     ]
     run = simulate_disaggregated(
@@ -432,7 +437,6 @@ def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0)
         KvLink(1.0, bytes_per_s, latency_s),
         concurrency=options["concurrency"],
         admission=options["admission"],
-        reserved_output_fraction=options["fraction"],
     )
     return run, requests
 
@@ -510,8 +514,8 @@ def test_prefill_and_decode_apart_are_two_fleets_by_steps(
     end_s = {**first_s, **slow_decode(arrivals, table, scheduling.max_num_seqs, decoders)}
     fast = simulate_disaggregated(
         replace(requests, cached_tokens=None),
-        EnginePlan(table, scheduling, 10**4, prefillers),
-        EnginePlan(table, scheduling, 10**4, decoders),
+        EnginePlan(EngineSetup(table, scheduling, 10**4), prefillers),
+        EnginePlan(EngineSetup(table, scheduling, 10**4), decoders),
         link,
     ).outcome
     assert fast.count(FINISHED) == len(requests)
@@ -528,9 +532,9 @@ def test_a_link_without_bounds_takes_no_time(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table, scheduling = random_table(rng), Scheduling("mixed", 8, 64)
     requests = Requests(rng.integers(1, 200, 1), rng.integers(1, 50, 1))
-    plan = EnginePlan(table, scheduling, 400, 1)
+    plan = EnginePlan(EngineSetup(table, scheduling, 400), 1)
     apart = simulate_disaggregated(requests, plan, plan, KvLink(1.0, inf)).outcome
-    together = simulate(requests, table, scheduling, 400)
+    together = simulate(requests, EngineSetup(table, scheduling, 400))
     assert apart.ttft_s == pytest.approx(together.ttft_s)
     assert apart.e2e_s == pytest.approx(together.e2e_s)
 
@@ -562,7 +566,7 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
 def test_a_fleet_that_cannot_be_simulated_is_refused_by_name(options, words: str) -> None:
     requests, table, scheduling, blocks = busy_case(1, 5)
     with pytest.raises(InputError, match=words):
-        simulate_fleet(requests, table, scheduling, blocks, **{"replicas": 2, **options})
+        simulate_fleet(requests, EngineSetup(table, scheduling, blocks), **{"replicas": 2, **options})
     static = Scheduling("static", 8, 64)
     with pytest.raises(InputError, match="static batches"):
-        simulate_fleet(requests, table, static, blocks, 2)
+        simulate_fleet(requests, EngineSetup(table, static, blocks), 2)

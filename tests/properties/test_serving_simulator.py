@@ -18,12 +18,11 @@ from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import (
     StepTable,
     bilinear,
-    decode_run_s,
     decode_step_s,
     mixed_step_s,
     piecewise_linear,
 )
-from capplan.serving.terms import engine_terms
+from capplan.serving.terms import EngineSetup
 
 NOBODY_SHED = Admission()
 
@@ -422,14 +421,15 @@ def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
     slow = Reference(requests, table, scheduling, blocks, **options).run()
     fast = simulate(
         requests,
-        table,
-        scheduling,
-        blocks,
+        EngineSetup(
+            table,
+            replace(scheduling, reserved_output_fraction=options["fraction"]),
+            blocks,
+            batch_timeout_s=options["timeout_s"],
+        ),
         concurrency=options["concurrency"],
         until_s=options["until_s"],
         admission=options["admission"],
-        reserved_output_fraction=options["fraction"],
-        batch_timeout_s=options["timeout_s"],
     )
     return fast, slow
 
@@ -458,10 +458,11 @@ def test_nothing_is_lost(policy: str, seed: int) -> None:
     """Every request ends in one way, every token after the first leaves one gap, all blocks come back."""
     requests, table, scheduling, blocks, options = random_case(seed, policy)
     clock = StepClock(table)
-    terms = engine_terms(scheduling, blocks, reserved_output_fraction=options["fraction"])
+    reserving = replace(scheduling, reserved_output_fraction=options["fraction"])
     ledger = Ledger()
     feed = Feed(requests, delay_s=clock.request_s, concurrency=options["concurrency"])
-    server = new_server(clock, terms, scheduling, feed, ledger, NOBODY_SHED, options["timeout_s"])
+    engine = EngineSetup(clock, reserving, blocks, batch_timeout_s=options["timeout_s"])
+    server = new_server(engine, feed, ledger, NOBODY_SHED)
     server.advance()
     outcome = ledger.outcome(server.now_s, [server.gauges])
     assert outcome.count(FINISHED) + outcome.count(SHED) == len(requests)
@@ -495,8 +496,10 @@ def test_same_requests_give_same_bytes(policy: str) -> None:
 def test_a_trace_in_parts_gives_what_the_whole_gives() -> None:
     requests, table, scheduling, blocks, _ = random_case(3, "mixed")
     parts = [requests.part(start, start + 4) for start in range(0, len(requests), 4)]
-    whole = simulate(requests, table, scheduling, blocks)
-    assert simulate(iter(parts), table, scheduling, blocks).e2e_s.tobytes() == whole.e2e_s.tobytes()
+    whole = simulate(requests, EngineSetup(table, scheduling, blocks))
+    assert (
+        simulate(iter(parts), EngineSetup(table, scheduling, blocks)).e2e_s.tobytes() == whole.e2e_s.tobytes()
+    )
 
 
 def test_a_long_trace_is_read_only_as_far_as_it_is_needed() -> None:
@@ -507,7 +510,11 @@ def test_a_long_trace_is_read_only_as_far_as_it_is_needed() -> None:
             taken.append(number)
             yield Requests(np.array([5]), np.array([3]), arrival_s=np.array([float(number)]))
 
-    simulate(endless(), random_table(np.random.default_rng(1)), Scheduling("mixed", 8, 64), 100, until_s=20.0)
+    simulate(
+        endless(),
+        EngineSetup(random_table(np.random.default_rng(1)), Scheduling("mixed", 8, 64), 100),
+        until_s=20.0,
+    )
     assert len(taken) <= 23
 
 
@@ -519,10 +526,12 @@ def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
     requests = Requests(np.full(concurrency, 10), rng.integers(1, 40, concurrency))
     twice = Requests(np.full(4 * concurrency, 10), np.full(4 * concurrency, 12))
     outcome = simulate(
-        requests, random_table(rng), Scheduling("mixed", 32, 64), 10**4, concurrency=concurrency
+        requests, EngineSetup(random_table(rng), Scheduling("mixed", 32, 64), 10**4), concurrency=concurrency
     )
     assert outcome.seconds == pytest.approx(np.max(outcome.e2e_s))
-    equal = simulate(twice, random_table(rng), Scheduling("mixed", 32, 640), 10**4, concurrency=concurrency)
+    equal = simulate(
+        twice, EngineSetup(random_table(rng), Scheduling("mixed", 32, 640), 10**4), concurrency=concurrency
+    )
     assert equal.e2e_s.sum() == pytest.approx(concurrency * equal.seconds)
 
 
@@ -535,9 +544,6 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     singly = decode_step_s(table, float(sequences), context + np.arange(steps))
     row = StepClock(table).row(sequences)
     assert row.run(context, steps) == (steps, pytest.approx(singly.sum(), rel=1e-12))
-    assert decode_run_s(table, float(sequences), context, float(steps)) == pytest.approx(
-        singly.sum(), rel=1e-12
-    )
     limit = float(rng.random() * singly.sum())
     taken, seconds = row.run(context, steps, limit)
     assert taken == np.searchsorted(np.cumsum(singly), limit) + 1
@@ -560,8 +566,8 @@ def test_speculation_takes_fewer_steps_and_gives_the_same_tokens() -> None:
     """With three tokens a step, 31 tokens are a prefill and ten steps."""
     table = random_table(np.random.default_rng(5))
     requests = Requests(np.array([20, 20]), np.array([31, 31]))
-    plain = simulate(requests, table, Scheduling("mixed", 8, 64), 100)
-    fast = simulate(requests, table, Scheduling("mixed", 8, 64), 100, tokens_per_step=3.0)
+    plain = simulate(requests, EngineSetup(table, Scheduling("mixed", 8, 64), 100))
+    fast = simulate(requests, EngineSetup(table, Scheduling("mixed", 8, 64), 100, tokens_per_step=3.0))
     assert plain.steps == 31
     assert fast.steps == 11
     assert fast.output_tokens.sum() == plain.output_tokens.sum()
@@ -571,9 +577,10 @@ def test_speculation_takes_fewer_steps_and_gives_the_same_tokens() -> None:
 def test_cached_tokens_cost_no_prefill() -> None:
     table = random_table(np.random.default_rng(5))
     scheduling = Scheduling("mixed", 8, 64)
-    cold = simulate(Requests(np.array([60]), np.array([4])), table, scheduling, 100)
+    cold = simulate(Requests(np.array([60]), np.array([4])), EngineSetup(table, scheduling, 100))
     warm = simulate(
-        Requests(np.array([60]), np.array([4]), cached_tokens=np.array([48])), table, scheduling, 100
+        Requests(np.array([60]), np.array([4]), cached_tokens=np.array([48])),
+        EngineSetup(table, scheduling, 100),
     )
     assert (cold.prefill_tokens, warm.prefill_tokens, warm.cached_tokens) == (60, 12, 48)
     assert warm.ttft_s[0] < cold.ttft_s[0]
@@ -612,11 +619,13 @@ def test_cached_tokens_cost_no_prefill() -> None:
         (
             Requests(np.array([3]), np.array([1])),
             Scheduling("mixed", 4, 64),
-            {"tokens_per_step": 0.5},
+            {"engine": {"tokens_per_step": 0.5}},
             "tokens_per_step",
         ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_by_name(requests, scheduling, options, words: str) -> None:
+    options = dict(options)
+    engine = EngineSetup(random_table(np.random.default_rng(1)), scheduling, 100, **options.pop("engine", {}))
     with pytest.raises(InputError, match=words):
-        simulate(requests, random_table(np.random.default_rng(1)), scheduling, 100, **options)
+        simulate(requests, engine, **options)

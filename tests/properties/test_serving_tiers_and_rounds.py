@@ -1,6 +1,7 @@
 """Prefix cache, offload tiers and speculation under load, against engines that take one step after the other."""
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from math import ceil, inf, nan
 from pathlib import Path
@@ -19,7 +20,7 @@ from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger
 from capplan.serving.requests import Admission, Feed, Requests
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_clock import StepClock
-from capplan.serving.terms import engine_terms
+from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -343,22 +344,27 @@ def random_chat(seed, policy):
     return requests, table, scheduling, blocks, options
 
 
+def engine_of(table, scheduling, blocks, options):
+    return EngineSetup(
+        table,
+        replace(scheduling, reserved_output_fraction=options["fraction"]),
+        blocks,
+        tokens_per_step=options["growth"],
+        query_tokens=options["query"],
+        batch_timeout_s=options["timeout_s"],
+        caching=options["caching"],
+    )
+
+
 def both(seed, policy):
     requests, table, scheduling, blocks, options = random_chat(seed, policy)
     slow = TieredReference(requests, table, scheduling, blocks, **options).run()
     fast = simulate(
         requests,
-        table,
-        scheduling,
-        blocks,
+        engine_of(table, scheduling, blocks, options),
         concurrency=options["concurrency"],
         until_s=options["until_s"],
         admission=options["admission"],
-        tokens_per_step=options["growth"],
-        query_tokens=options["query"],
-        reserved_output_fraction=options["fraction"],
-        batch_timeout_s=options["timeout_s"],
-        caching=options["caching"],
     )
     return fast, slow
 
@@ -388,18 +394,10 @@ def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, see
 def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> None:
     """Every request ends in one way, every block comes back, no block is left on its way."""
     requests, table, scheduling, blocks, options = random_chat(seed, policy)
-    clock = StepClock(table)
-    terms = engine_terms(
-        scheduling,
-        blocks,
-        tokens_per_step=options["growth"],
-        query_tokens=options["query"],
-        reserved_output_fraction=options["fraction"],
-        caching=options["caching"],
-    )
+    engine = engine_of(table, scheduling, blocks, options)
     ledger = Ledger()
-    feed = Feed(requests, delay_s=clock.request_s, concurrency=options["concurrency"])
-    server = new_server(clock, terms, scheduling, feed, ledger, Admission(), 0.0)
+    feed = Feed(requests, delay_s=engine.clock.request_s, concurrency=options["concurrency"])
+    server = new_server(engine, feed, ledger, Admission())
     server.advance()
     outcome = ledger.outcome(server.now_s, [server.gauges])
     done = outcome.finished
@@ -412,7 +410,7 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
         assert worked >= outcome.input_tokens[done].sum()
     if options["caching"]:
         cache = server._cache
-        assert (cache.pinned, cache._absent, cache._loading) == (0, set(), {})
+        assert (cache._users, cache._absent, cache._loading) == ({}, set(), {})
         places = [cache._free, *cache._tiers]
         assert len({block for place in places for block in place}) == sum(len(place) for place in places)
 
@@ -432,15 +430,9 @@ def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
     ):
         run = simulate_fleet(
             requests,
-            table,
-            scheduling,
-            blocks,
+            engine_of(table, scheduling, blocks, options),
             replicas,
             concurrency=options["concurrency"],
-            tokens_per_step=options["growth"],
-            query_tokens=options["query"],
-            reserved_output_fraction=options["fraction"],
-            caching=options["caching"],
             **operation,
         )
         assert run.outcome.count(FINISHED) + run.outcome.count(SHED) == len(requests)
@@ -456,7 +448,7 @@ def test_a_load_delays_its_own_request_and_no_other() -> None:
 
     def run(load_s):
         caching = PrefixCaching(16, (OffloadTier(100, load_s),))
-        return simulate(requests, block_cache.TABLE, scheduling, 7, caching=caching)
+        return simulate(requests, EngineSetup(block_cache.TABLE, scheduling, 7, caching=caching))
 
     slow, quick = run(0.05), run(0.0)
     assert slow.found_blocks == quick.found_blocks == (2, 2)
@@ -470,7 +462,9 @@ def test_one_link_brings_one_prompt_after_the_other() -> None:
     requests = block_cache.requests_of(prompts, [1] * 5, gap_s=1.0)
     requests.arrival_s[4] = 3.0
     caching = PrefixCaching(16, (OffloadTier(100, 0.1),))
-    outcome = simulate(requests, block_cache.TABLE, Scheduling("mixed", 4, 512), 6, caching=caching)
+    outcome = simulate(
+        requests, EngineSetup(block_cache.TABLE, Scheduling("mixed", 4, 512), 6, caching=caching)
+    )
     first, second = outcome.ttft_s[3], outcome.ttft_s[4]
     assert outcome.found_blocks == (0, 4)
     assert first == pytest.approx(0.2 + 0.017)
@@ -487,7 +481,9 @@ def test_a_slower_tier_finds_as_much_one_request_at_a_time() -> None:
 
     def run(*tiers):
         caching = PrefixCaching(16, tiers)
-        return simulate(requests, block_cache.TABLE, Scheduling("mixed", 4, 512), 8, caching=caching)
+        return simulate(
+            requests, EngineSetup(block_cache.TABLE, Scheduling("mixed", 4, 512), 8, caching=caching)
+        )
 
     fast, slow = run(OffloadTier(8, 0.001)), run(OffloadTier(8, 0.02))
     assert fast.found_blocks == slow.found_blocks
@@ -499,6 +495,11 @@ def test_a_slower_tier_finds_as_much_one_request_at_a_time() -> None:
 def test_a_round_that_yields_more_than_it_works_on_is_refused() -> None:
     requests, table, _, _, _ = random_case(1, "mixed")
     with pytest.raises(InputError, match="query_tokens is 2"):
-        simulate(requests, table, Scheduling("mixed", 4, 64), 100, tokens_per_step=2.5, query_tokens=2)
+        simulate(
+            requests, EngineSetup(table, Scheduling("mixed", 4, 64), 100, tokens_per_step=2.5, query_tokens=2)
+        )
     with pytest.raises(InputError, match="of 5 tokens each"):
-        simulate(requests, table, Scheduling("mixed", 16, 64), 100, tokens_per_step=2.5, query_tokens=5)
+        simulate(
+            requests,
+            EngineSetup(table, Scheduling("mixed", 16, 64), 100, tokens_per_step=2.5, query_tokens=5),
+        )

@@ -10,10 +10,11 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.fleet.executor import PointFile, executor, finished_points, runner
-from capplan.fleet.simulation import Stream, dealt_round_robin, fleet_outcome, simulated_fleet
+from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
 from capplan.fleet.sweep import knee, load_of, summaries, swept
+from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.replica import asked_replica
-from capplan.questions.sweep import Loads, loads_of, model_sweep, slo_of
+from capplan.questions.sweep import asked_sweep, loads_of, slo_of
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
 
@@ -109,7 +110,9 @@ def test_a_queue_limit_and_a_deadline_shed(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def replica():
-    return replica_of(asked_replica("llama-3.1-8b", "h100-sxm", max_model_len=8192, offline=True).spec)
+    return replica_of(
+        asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=8192, offline=True)).spec
+    )
 
 
 def requests(count, seed=3):
@@ -121,7 +124,7 @@ def requests(count, seed=3):
 
 def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
     whole = requests(301)
-    dealt = dealt_round_robin(whole, 3)
+    dealt = split_round_robin(whole, 3)
     assert [len(part) for part in dealt] == [101, 100, 100]
     together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=slo_of(()))
     alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=slo_of(())) for part in dealt]
@@ -139,14 +142,12 @@ def test_more_replicas_never_make_a_stream_slower_in_the_mean(replica):
 
 
 def asked(**loads):
-    return model_sweep(
-        "llama-3.1-8b", Loads(**loads), hardware=["h100-sxm"], tensor_parallel=[], input_tokens=500, output_tokens=60,
-        weight_dtype=None, kv_dtype=None, engine="vllm", slo=slo_of(["tpot_p95=12 ms"]), seed=1, offline=True,
-    )  # fmt: skip
+    flags = SweepFlags(hardware=["h100-sxm"], slo=["tpot_p95=12 ms"], **loads)
+    return asked_sweep("llama-3.1-8b", flags, LoadFlags(500, 60), ServingFlags(offline=True))
 
 
 def test_more_in_flight_serves_more_and_takes_longer():
-    rows = swept(asked(concurrencies=(1, 4, 16, 64)).points, runner(None, PointFile(None)), refine=False)
+    rows = swept(asked(concurrency="1, 4, 16, 64").points, runner(None, PointFile(None)), refine=False)
     assert [row["concurrency"] for row in rows] == [1, 4, 16, 64]
     served = [row["requests_per_s"] for row in rows]
     took = [row["e2e_s"]["mean"] for row in rows]
@@ -159,7 +160,7 @@ def test_more_in_flight_serves_more_and_takes_longer():
 
 
 def test_the_last_good_load_is_closed_in_on():
-    sweep = asked(concurrencies=(1, 256))
+    sweep = asked(concurrency="1, 256")
     rows = swept(sweep.points, runner(None, PointFile(None)))
     (summary,) = summaries(rows, sweep.slo)
     missed = min(load_of(row) for row in rows if not row["holds"])
@@ -173,7 +174,7 @@ def test_the_knee_is_where_power_is_largest():
 
 def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
     path = tmp_path / "points.jsonl"
-    points = asked(concurrencies=(1, 2, 4)).points
+    points = asked(concurrency="1, 2, 4").points
     first = swept(points[:2], runner(None, PointFile(path)), refine=False)
     kept = path.read_text()
     path.write_text(kept + '{"key": "cut sho')
@@ -188,17 +189,17 @@ def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
 def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
     from capplan.fleet import executor as place
 
-    real = place.swept_point
+    real = place.point_result
 
     def cut_short(point):
         if point.concurrency == 4:
             raise KeyboardInterrupt
         return real(point)
 
-    monkeypatch.setattr(place, "swept_point", cut_short)
+    monkeypatch.setattr(place, "point_result", cut_short)
     file = PointFile(tmp_path / "points.jsonl")
     rows, interrupted = finished_points(
-        asked(concurrencies=(1, 2, 4, 8)).points, None, file, None, refine=False
+        asked(concurrency="1, 2, 4, 8").points, None, file, None, refine=False
     )
     assert interrupted
     assert [row["concurrency"] for row in rows] == [1, 2]
@@ -206,7 +207,7 @@ def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
 
 
 def test_processes_find_what_one_process_finds():
-    points = asked(concurrencies=(1, 8)).points
+    points = asked(concurrency="1, 8").points
     here = swept(points, runner(None, PointFile(None)), refine=False)
     with executor(2, None) as pool:
         there = swept(points, runner(pool, PointFile(None)), refine=False)
@@ -215,7 +216,7 @@ def test_processes_find_what_one_process_finds():
 
 def test_a_dask_cluster_finds_what_one_process_finds():
     distributed = pytest.importorskip("distributed")
-    points = asked(concurrencies=(1, 8)).points
+    points = asked(concurrency="1, 8").points
     here = swept(points, runner(None, PointFile(None)), refine=False)
     with (
         distributed.LocalCluster(
@@ -227,7 +228,7 @@ def test_a_dask_cluster_finds_what_one_process_finds():
 
 
 def test_a_key_changes_with_all_that_changes_a_point():
-    (point,) = asked(concurrencies=(4,)).points
+    (point,) = asked(concurrency="4").points
     others = [
         replace(point, seed=2),
         replace(point, concurrency=5),
@@ -236,7 +237,7 @@ def test_a_key_changes_with_all_that_changes_a_point():
         ),
     ]
     assert len({point.key, *(other.key for other in others)}) == 4
-    assert asked(concurrencies=(4,)).points[0].key == point.key
+    assert asked(concurrency="4").points[0].key == point.key
 
 
 @pytest.mark.parametrize(

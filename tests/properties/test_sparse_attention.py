@@ -55,7 +55,7 @@ def prefill(mixer, new, past, ranks=1.0, prompts=1.0):
 
 def test_times_of_compressed_attention_are_labelled_as_assumed():
     assert rates().label == "assumed"
-    assert any("compressed attention" in note for note in rates().assumptions)
+    assert any("compressed attention" in item.what for item in rates().assumptions)
 
 
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
@@ -156,3 +156,6 @@ def test_one_sequence_starts_where_it_and_the_chunk_in_flight_fit():
     (_, fits, _), (_, short, _) = (packed_capacity(10.0 * n, layout, 1024.0, 512.0) for n in (most, most - 1))
     assert fits == 1.0
     assert short < 1.0
+    # Between steps it keeps its blocks, the pages of its windows and of its waiting tokens, and one more of each.
+    (_, _, each) = packed_capacity(10.0 * most, layout, 1024.0, 512.0)
+    assert each == 10.0 * (4 + 2 * (2 + 1) + (2 + 1))

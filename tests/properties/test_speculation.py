@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.phases.speculation import expected_tokens_per_round
+from capplan.questions.flags import DraftFlags, ServingFlags
 from capplan.questions.speculation import asked_speculation
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation
@@ -62,9 +63,11 @@ def test_from_the_breakeven_batch_on_nothing_is_gained(speedups):
 def pair():
     """A 70B target with a 1B draft on four devices."""
     asked = asked_speculation(
-        "llama-3.1-70b-instruct", "h100-sxm", draft="llama-3.2-1b", tensor_parallel=4, weight_dtype="fp8", kv_dtype="fp8",
-        max_model_len=8192,
-    )  # fmt: skip
+        "llama-3.1-70b-instruct",
+        "h100-sxm",
+        DraftFlags(draft="llama-3.2-1b"),
+        ServingFlags(tensor_parallel=4, weight_dtype="fp8", kv_dtype="fp8", max_model_len=8192),
+    )
     return replica_of(asked.target), asked.draft
 
 

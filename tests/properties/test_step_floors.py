@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
+from capplan.memory.launch import engine_launch
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import layer_counts
 from capplan.model.parameters import active_parameters, weight_bytes_by_class
@@ -25,11 +26,11 @@ from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.replica.plans import Settings, plan_limits, plans_tables
+from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.rates import step_rates
-from capplan.replica.replica import cubed, replica_of
+from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, context_bends, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, context_limits, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 
 MODELS = (
@@ -66,7 +67,7 @@ def network_of(name, weights):
 
 def own_knots(network):
     """Return knots as replicas have them; the longest context is no power of two, so that windows lie between."""
-    return step_knots(256.0, 8192.0, 11000.0, context_bends(network))
+    return step_knots(256.0, 8192.0, 11000.0, context_limits(network))
 
 
 def legal(network, gpu, sharding, engine):
@@ -77,7 +78,8 @@ def tables_of(network, gpu, sharding, engine, kv_format="bf16", kv_bytes=None, k
     """Return rates and step table of a plan, the host included, whether it fits or not."""
     own = step_rates(network, gpu, efficiency_for(gpu), profile=engine, kv_format=kv_format)
     size = kv_bytes_per_element(kv_format) if kv_bytes is None else kv_bytes
-    tables = device_tables(network, cubed(sharding), own.rates, size, knots)
+    launch = engine_launch(engine, sharding, 80e9, size, 8192.0, 1.0, 1.0).as_columns()
+    tables = device_tables(network, launch, own.rates, knots)
     return own.rates, table_of_plan(with_host(tables, engine.host, len(network.layers)), 0)
 
 
@@ -239,16 +241,26 @@ def test_plans_in_arrays_take_the_times_of_each_plan_alone(name, names, engine, 
     gpus = [device(place) for place in names]
     found, _ = layouts(network, gpus, Ranges((1, 4), (1, 2), ("auto",), (kv_format,)), own)
     assume(found)
-    asked = Settings(own, kv_format, 8192, max_num_seqs=128, max_num_batched_tokens=4096)
-    shardings = [layout.sharding for layout in found]
-    placed = [layout.device for layout in found]
-    try:
-        tables, labels = plans_tables(
-            network, placed, [efficiency_for(gpu) for gpu in placed], shardings, asked
+    specs = [
+        ReplicaSpec(
+            network,
+            layout.device,
+            efficiency_for(layout.device),
+            own,
+            layout.sharding,
+            kv_format,
+            8192,
+            128,
+            4096,
         )
+        for layout in found
+    ]
+    plans = plans_of(specs)
+    try:
+        steps = plans_tables(plans)
     except CapplanError:
         assume(False)  # a device lacks a compute dtype that the model needs
-    limits = plan_limits(placed, shardings, asked)
+    tables = steps.table
     for row in range(0, len(found), max(1, len(found) // 4)):
         own_knots = Knots(
             tables.sequence_knots,
@@ -257,18 +269,15 @@ def test_plans_in_arrays_take_the_times_of_each_plan_alone(name, names, engine, 
             tables.new_knots,
             tables.past_knots,
         )
-        _, alone = tables_of(network, placed[row], shardings[row], own, kv_format, knots=own_knots)
+        _, alone = tables_of(network, specs[row].device, specs[row].sharding, own, kv_format, knots=own_knots)
         for array, single in zip(whole_table(table_of_plan(tables, row)), whole_table(alone), strict=True):
             assert np.allclose(array, single, rtol=1e-12, atol=0.0)
-        spec = ReplicaSpec(
-            network, placed[row], efficiency_for(placed[row]), own, shardings[row], kv_format, 8192, 128, 4096
-        )
         try:
-            replica = replica_of(spec)
+            replica = replica_of(specs[row])
         except CapplanError:
             continue  # it does not fit, so there is no replica to compare with
-        assert replica.label == labels[row]
-        assert replica.scheduling.max_num_seqs == limits.max_num_seqs[row]
-        one, _ = plans_tables(network, [placed[row]], [spec.efficiency], [shardings[row]], asked)
+        assert replica.label == steps.rates[row].label
+        assert replica.scheduling.max_num_seqs == plans.max_num_seqs[row]
+        one = plans_tables(plans_of([specs[row]])).table
         for array, single in zip(whole_table(table_of_plan(one, 0)), whole_table(replica.table), strict=True):
             assert np.allclose(array, single, rtol=1e-12, atol=0.0)

@@ -13,6 +13,7 @@ from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
 from capplan.workload.turns import answer_blocks
 
 ONE = np.array([1.0])
@@ -66,7 +67,9 @@ def test_only_what_is_new_is_worked_on(seed: int, people: int, turns: int) -> No
         answer_ids=answers,
         answer_counts=answer_counts,
     )
-    outcome = simulate(requests, TABLE, Scheduling("mixed", 4, 4096), 10**5, caching=PrefixCaching(BLOCK))
+    outcome = simulate(
+        requests, EngineSetup(TABLE, Scheduling("mixed", 4, 4096), 10**5, caching=PrefixCaching(BLOCK))
+    )
     found, known = 0, set()
     for row, (prompt, _, blocks) in enumerate(rows):
         own = blocks[: prompt // BLOCK]

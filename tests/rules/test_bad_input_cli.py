@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from capplan.cli.commands import COMMANDS
-from capplan.fleet.engine_use import SCHEDULERS
+from capplan.fleet.engine_use import Scheduler
 from capplan.serving.fleet_terms import ROUTINGS
 
 LLAMA = {
@@ -383,7 +384,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(root, tmp_path):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("flag", "names"), [("--routing", ROUTINGS), ("--scheduling", SCHEDULERS)])
+@pytest.mark.parametrize(("flag", "names"), [("--routing", ROUTINGS), ("--scheduling", get_args(Scheduler))])
 def test_a_flag_knows_the_names_that_the_simulator_knows(capplan, flag, names):
     """The command lists them itself, for it starts before the simulator is loaded."""
     ran = capplan("simulate", "scenario.yaml", flag, "zzz")

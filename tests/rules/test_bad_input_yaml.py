@@ -251,11 +251,26 @@ TRACES = {
     "words": ("arrival_s,input_tokens,output_tokens\n0,1,1\nx,2,2\n", "line 3: is not a request"),
     "negative": (
         "arrival_s,input_tokens,output_tokens\n0,1,1\n1,-2,2\n",
-        "line 3: a time or a token count is negative",
+        "line 3: a token count is negative",
+    ),
+    "no end": (
+        "arrival_s,input_tokens,output_tokens\n0,1,1\n1,inf,2\n",
+        "line 3: a token count is not a finite",
+    ),
+    "before the start": (
+        "arrival_s,input_tokens,output_tokens\n-1,1,1\n1,2,2\n",
+        "line 2: the time stamp is negative",
     ),
     "one": ("arrival_s,input_tokens,output_tokens\n0,1,1\n", "fewer than two requests"),
     "empty": ("", "is empty"),
 }
+
+
+def test_rows_that_are_no_mistakes_are_left_out_even_where_reading_is_strict(tmp_path):
+    """No output, no prompt, too long, or a time beyond any clock: a log has such rows, and the others are replayed."""
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,1,1\n1,2,0\n2,0,2\n3,1e12,2\n2e12,1,1\n5,1,1\n")
+    assert len(read_trace(path).arrival_s) == 2
 
 
 @pytest.mark.parametrize("mistake", TRACES)

@@ -24,9 +24,13 @@ def test_a_command_is_one_thin_file(name):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command")
     assert ast.get_docstring(function).splitlines()[0] == COMMANDS[name], "the summary in cli/commands.py"
-    # An import or a call with many flags takes many lines and is still one statement.
-    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
-    assert len(statements) <= 30
+    body = function.body[1:]
+    assert body[-1].end_lineno - body[0].lineno < 30
+    assert len(function.args.args + function.args.kwonlyargs) <= 10, (
+        "options that belong together are a group"
+    )
+    operators = (ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)  # + joins lists
+    assert [ast.unparse(n) for n in ast.walk(function) if isinstance(getattr(n, "op", None), operators)] == []
 
 
 def test_the_architecture_names_every_room():

@@ -1,12 +1,14 @@
 """Shipped scenarios are read, keep their schema, and state every default."""
 
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario
 from capplan.readers.traces.trace import read_trace
 from capplan.workload.length import lognormal_sigma
@@ -25,7 +27,7 @@ traffic: [{request_rate: 5 req/s, input_tokens: 800, output_tokens: {mean: 200, 
 def test_shipped_scenario_is_read_and_names_its_schema(path):
     scenario = read_scenario(path)
     assert scenario.name == path.stem
-    assert scenario.request_rate_per_s > 0
+    assert all(item.request_rate_at() > 0 for item in scenario.classes)
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/schema/scenario.json\n")
 
 
@@ -46,8 +48,7 @@ def test_support_chat_is_read_in_base_units():
         lambda tokens: min(tokens, 1200.0), lb=0.0, ub=np.inf
     )
     assert chat.cached_input_tokens == pytest.approx(held * 0.85, rel=1e-3)
-    assert scenario.slo.limit_s("ttft", "p95") == 0.8
-    assert scenario.slo.limit_s("tpot", "p95") == 0.04
+    assert {t.key: t.limit_s for t in scenario.slo.targets} == {"ttft_p95": 0.8, "tpot_p95": 0.04}
     assert [entry.name for entry in scenario.fleet.hardware] == [
         "a100-sxm-80gb",
         "h100-sxm",
@@ -62,7 +63,7 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALLEST)
     scenario = read_scenario(path)
-    replaced = {assumption.replace for assumption in scenario.assumptions}
+    replaced = {assumption.replace for assumption in asked_fleet(scenario, offline=True).assumptions}
     keys = {
         "weight_dtype",
         "kv_dtype",
@@ -75,14 +76,25 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
     }
     assert keys <= replaced
     assert any(key.startswith("slo.") for key in replaced)
-    assert scenario.kv_dtypes == ("bf16",)
+    assert scenario.kv_dtypes == ("auto",)
     assert scenario.weight_dtypes == (None,)
 
 
 def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALLEST + "weight_dtype: fp8\n")
-    assert read_scenario(path).kv_dtypes == ("bf16",)
+    assert asked_fleet(read_scenario(path), offline=True).question.kv_formats == ("bf16",)
+
+
+@pytest.mark.parametrize("model", ["nvidia/Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-8B-Instruct"])
+@pytest.mark.parametrize("asked", ["", "kv_dtype: auto\n", "kv_dtype: fp8\n"])
+def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_path, capplan, model, asked):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALLEST.replace("meta-llama/Llama-3.1-8B-Instruct", model) + asked)
+    (planned,) = asked_fleet(read_scenario(path), offline=True).question.kv_formats
+    flags = ["--kv-dtype", asked.split()[-1]] if asked else []
+    fit = json.loads(capplan("fit", model, "--hardware", "h100-sxm", "--format", "json", *flags).out)
+    assert fit["result"]["kv_dtype"] == planned
 
 
 @pytest.mark.parametrize(
@@ -96,7 +108,8 @@ def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
 def test_rate_may_be_given_as_rate_users_or_job(traffic, rate, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(SMALLEST.replace("request_rate: 5 req/s", traffic))
-    assert read_scenario(path).request_rate_per_s == pytest.approx(rate)
+    (item,) = read_scenario(path).classes
+    assert item.request_rate_at() == pytest.approx(rate)
 
 
 def test_users_who_wait_ask_less_often(tmp_path):

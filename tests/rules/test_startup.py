@@ -15,11 +15,15 @@ import contextlib, io, sys
 from capplan.cli.main import main
 with contextlib.redirect_stdout(io.StringIO()):
     code = main(sys.argv[1:])
-print(code, *sorted({name.partition('.')[0] for name in sys.modules}))
+print(code, *sorted(sys.modules))
 """
 
 
 def loaded(*words):
+    return {name.partition(".")[0] for name in modules(*words)}
+
+
+def modules(*words):
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *words],
         cwd=ROOT,
@@ -29,9 +33,9 @@ def loaded(*words):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    code, *modules = done.stdout.split()
+    code, *found = done.stdout.split()
     assert code == "0", done.stderr
-    return set(modules)
+    return set(found)
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",)])
@@ -59,3 +63,18 @@ def test_a_command_on_shipped_data_loads_no_heavy_library(words):
 
 def test_kv_size_of_a_shipped_model_reads_no_yaml():
     assert "yaml" not in loaded("kv-size", "llama-3.1-8b", "--context", "8192", "--format", "json")
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [
+        ("llama-3.1-8b", "attention.llama"),
+        ("gpt-oss-20b", "attention.gpt_oss"),
+        ("mamba-2.8b-hf", "hybrid.mamba"),
+    ],
+)
+def test_reading_a_model_imports_the_file_of_its_family_alone(model, file):
+    found = modules("kv-size", model, "--context", "8192")
+    assert {
+        name for name in found if name.startswith(("capplan.families.attention.", "capplan.families.hybrid."))
+    } == {f"capplan.families.{file}"}

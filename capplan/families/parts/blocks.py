@@ -1,6 +1,6 @@
 """The building blocks that families share: attention, feed-forward, norms, the whole decoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -80,7 +80,6 @@ def attention(
     *,
     chunked: bool = False,
     cached: bool = True,
-    sinks: bool = False,
     query_key_norms: Literal["none", "head", "wide"] = "none",
 ) -> Attention:
     """Return the mixer of these heads."""
@@ -92,7 +91,6 @@ def attention(
         window_tokens=window_tokens,
         chunked=chunked,
         cached=cached,
-        biases_softmax=sinks,
         query_key_norms=query_key_norms,
     )
 
@@ -229,9 +227,7 @@ def decoder(
     final_norm: int | None = None,
     embedding_parameters: int | None = None,
     head_bias: bool = False,
-    vision_parameters: int = 0,
     vocabulary: int | None = None,
-    other_parameters: int = 0,
     tied: bool | None = None,
 ) -> Network:
     """Return the whole network: token embedding, layers, final norm, LM head."""
@@ -250,8 +246,6 @@ def decoder(
         tied_embeddings=tied,
         embedding_parameters=vocabulary * hidden if embedding_parameters is None else embedding_parameters,
         final_norm_parameters=hidden if final_norm is None else final_norm,
-        vision_parameters=vision_parameters,
-        other_parameters=other_parameters,
         max_context_tokens=config.optional(
             "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
         ),
@@ -269,3 +263,12 @@ def with_vision(network: Network, config: Config, vision_parameters: int) -> Net
         notes=tuple(config.notes),
         keys_used=tuple(config.keys_used),
     )
+
+
+def with_tower(network: Network, config: Config, tower: Callable[[Config, int], int]) -> Network:
+    """Return the network with the tower that `vision_config` describes, or with none where it is missing.
+
+    `tower` counts the parameters of a section in front of a text model of some hidden size.
+    """
+    vision = config.section("vision_config")
+    return with_vision(network, config, tower(vision, network.hidden_size) if vision else 0)

@@ -1,7 +1,7 @@
 """Whole stacks of attention and feed-forward: what most families are, up to a few traits."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from capplan.families.config import Config
@@ -23,8 +23,8 @@ from capplan.model.network import Layer, Network, Projection
 
 
 @dataclass(frozen=True, slots=True)
-class Dense:
-    """What distinguishes the families that are a stack of attention and feed-forward blocks."""
+class Traits:
+    """What distinguishes the blocks of attention and feed-forward that most families are stacks of."""
 
     qkv_bias: bool = False
     output_bias: bool = False
@@ -44,7 +44,7 @@ class Dense:
     final_norm: bool = True
 
 
-def attention_norms(shape: Heads, traits: Dense) -> int:
+def attention_norms(shape: Heads, traits: Traits) -> int:
     """Return the norm and sink parameters inside attention."""
     count = shape.query_heads if traits.sinks else 0
     if traits.head_norms:
@@ -55,7 +55,7 @@ def attention_norms(shape: Heads, traits: Dense) -> int:
 
 
 def block(
-    shape: Heads, traits: Dense, feed_forward: Part, *, window: int | None = None, chunked: bool = False
+    shape: Heads, traits: Traits, feed_forward: Part, *, window: int | None = None, chunked: bool = False
 ) -> Layer:
     """Return one layer of attention and feed-forward."""
     width = shape.hidden_size * (2 if traits.norm_bias else 1)
@@ -63,67 +63,50 @@ def block(
         "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
     )
     return decoder_layer(
-        attention(shape, window, chunked=chunked, sinks=traits.sinks, query_key_norms=norms),
+        attention(shape, window, chunked=chunked, query_key_norms=norms),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
         traits.norms * width + attention_norms(shape, traits),
     )
 
 
-def dense_mlp(config: Config, shape: Heads, traits: Dense, *keys: str, default: int | None = None) -> Part:
+def dense_mlp(config: Config, shape: Heads, traits: Traits, *keys: str, default: int | None = None) -> Part:
     """Return the dense feed-forward that `intermediate_size` (or the keys given) describes."""
     intermediate = config.dimension(*(keys or ("intermediate_size",)), default=default)
     make = gated_mlp if traits.gated else plain_mlp
     return make(shape.hidden_size, intermediate, bias=traits.mlp_bias), None
 
 
-def dense_decoder(
+def block_decoder(
     config: Config,
     name: str,
-    traits: Dense,
+    traits: Traits,
+    parts: Sequence[Part] | None = None,
     *,
     shape: Heads | None = None,
     windows: Sequence[int | None] | None = None,
     head_bias: bool = False,
 ) -> Network:
-    """Return a network whose layers differ at most in their window."""
+    """Return a network of blocks that differ at most in feed-forward and window.
+
+    Without `parts` every layer has the dense feed-forward of `intermediate_size`.
+    """
     shape = shape or heads(config)
-    layers = config.layers()
-    part = dense_mlp(config, shape, traits)
-    return sparse_decoder(
-        config,
-        name,
-        traits,
-        [part] * layers,
-        shape=shape,
-        windows=windows or [None] * layers,
-        head_bias=head_bias,
-    )
-
-
-def sparse_decoder(
-    config: Config,
-    name: str,
-    traits: Dense,
-    parts: Sequence[Part],
-    *,
-    shape: Heads,
-    windows: Sequence[int | None] | None = None,
-    head_bias: bool = False,
-) -> Network:
-    """Return a network whose layers differ in feed-forward and window."""
+    if parts is None:
+        layers = config.layers()
+        parts = [dense_mlp(config, shape, traits)] * layers
     made: dict[tuple[int, int | None], Layer] = {}
-    layers = []
+    stack = []
     for part, window in zip(parts, windows or [None] * len(parts), strict=True):
         key = (id(part), window)
         if key not in made:
             made[key] = block(shape, traits, part, window=window)
-        layers.append(made[key])
+        stack.append(made[key])
     final = shape.hidden_size * (2 if traits.norm_bias else 1) if traits.final_norm else 0
     return decoder(
         config,
         name,
-        layers,
+        stack,
         hidden=shape.hidden_size,
         tied_default=traits.tied,
         final_norm=final,
@@ -167,6 +150,14 @@ def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) ->
     )
 
 
+def parts_by_layer(
+    config: Config, shape: Heads, traits: Traits, sparse: Part, is_sparse: Sequence[bool]
+) -> list[Part]:
+    """Return the feed-forward of each layer; the keys of the dense one are read where a layer has it."""
+    dense = sparse if all(is_sparse) else dense_mlp(config, shape, traits)
+    return [sparse if mixed else dense for mixed in is_sparse]
+
+
 def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sparse: int) -> list[Part]:
     """Return dense layers first, then mixtures; `mlp_layer_types` decides where it is given."""
     kinds = config.items("mlp_layer_types", length=layers)
@@ -197,3 +188,17 @@ def layer_windows(
     if any(slides) and window is None:
         raise config.missing("sliding_window")
     return tuple(window if sliding else None for sliding in slides)
+
+
+def with_next_token_layers(config: Config, network: Network, last: Layer) -> Network:
+    """Return the network with its multi-token-prediction layers: a layer like the last, a merge, two norms, a norm."""
+    count = config.count("num_nextn_predict_layers")
+    if not count:
+        return network
+    hidden = network.hidden_size
+    dense = (
+        sum(p.parameters for p in last.projections) + last.norm_parameters + 2 * hidden * hidden + 3 * hidden
+    )
+    experts = replace(last.experts, experts=last.experts.experts * count) if last.experts else None
+    total = count * (dense + (last.experts.parameters if last.experts else 0))
+    return replace(network, mtp_parameters=total, mtp_experts=experts)

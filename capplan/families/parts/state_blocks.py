@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capplan.families.config import Config
-from capplan.model.network import LinearAttention, Mixer, Projection, StateSpace
+from capplan.families.parts.blocks import Part
+from capplan.model.network import Layer, LinearAttention, Mixer, Projection, StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,31 @@ class StateBlock:
     """Convolution taps and biases, A, D, dt bias."""
     norm_parameters: int = 0
 
+    def layer(self, norms: int, feed_forward: Part = ((), None)) -> Layer:
+        """Return a layer of this mixer and a feed-forward, with so many norm parameters around them."""
+        matmuls, experts = feed_forward
+        return Layer(
+            (self.mixer,),
+            (*self.projections, *matmuls),
+            experts,
+            norms + self.norm_parameters,
+            state_parameters=self.state_parameters,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2Shape:
+    """The sizes of a Mamba-2 mixer."""
+
+    heads: int
+    head_dim: int
+    state: int
+    """Elements of the state per channel."""
+    groups: int
+    """Groups of heads that share B and C."""
+    kernel: int
+    """Taps of the convolution."""
+
 
 def rank_of(config: Config, key: str, hidden: int) -> int:
     """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up."""
@@ -27,7 +53,6 @@ def rank_of(config: Config, key: str, hidden: int) -> int:
 
 
 def mamba1(
-    config: Config,
     hidden: int,
     *,
     inner: int,
@@ -39,7 +64,6 @@ def mamba1(
     inner_norms: bool = False,
 ) -> StateBlock:
     """Return a Mamba-1 block; `inner_norms` are Jamba's norms of step size, B and C."""
-    del config  # same signature as mamba2
     projections = (
         Projection("in_proj", "attention", hidden, 2 * inner, "columns", bias=2 * inner if bias else 0),
         Projection("x_proj", "state", inner, dt_rank + 2 * state, "rows"),
@@ -58,34 +82,33 @@ def mamba1(
 def mamba2(
     config: Config,
     hidden: int,
+    shape: Mamba2Shape,
     *,
-    heads: int,
-    head_dim: int,
-    state: int,
-    groups: int,
-    kernel: int,
     bias: bool,
     conv_bias: bool,
     gated_norm: bool = True,
     state_format: str = "fp32",
 ) -> StateBlock:
     """Return a Mamba-2 block: one input matmul for gate, x, B, C and step size."""
-    inner = heads * head_dim
-    config.divisible("mamba heads", heads, "groups", groups)
-    channels = inner + 2 * groups * state
-    outputs = inner + channels + heads
+    inner, kernel = shape.heads * shape.head_dim, shape.kernel
+    config.divisible("mamba heads", shape.heads, "groups", shape.groups)
+    shared = 2 * shape.groups * shape.state
+    channels = inner + shared
+    outputs = inner + channels + shape.heads
     projections = (
         Projection(
             "in_proj", "attention", hidden, outputs, "columns", bias=outputs if bias else 0,
-            kv_outputs=2 * groups * state, kv_heads=groups,
+            kv_outputs=shared, kv_heads=shape.groups,
         ),
         Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
     )  # fmt: skip
     taps = channels * kernel + (channels if conv_bias else 0)
     return StateBlock(
-        StateSpace(2, inner, heads, head_dim, state, groups, channels, kernel, state_format),
+        StateSpace(
+            2, inner, shape.heads, shape.head_dim, shape.state, shape.groups, channels, kernel, state_format
+        ),
         projections,
-        taps + 3 * heads,
+        taps + 3 * shape.heads,
         inner if gated_norm else 0,
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 
-from capplan.model.network import Layer, LinearAttention, Network, Projection, StateSpace
+from capplan.model.network import Layer, Network, Projection
 
 _ATTENTION = {"llama4": "self_attn", "nemotron_h": "mixer", "deepseek_v4": "attn"}
 _FEED_FORWARD = {
@@ -30,6 +30,8 @@ _EXPERTS = {
 }  # fmt: skip
 _SHARED = {"shared_experts": "shared_experts", "shared_expert": "shared_expert"}
 _STATE = {"nemotron_h": "mixer", "mamba": "mixer", "mamba2": "mixer", "falcon_mamba": "mixer"}
+_LINEAR_KINDS = {"gated_delta", "lightning", "kda"}
+"""Mixers whose module is called linear attention; that of other recurrent ones is called mamba."""
 _LINEAR = {"minimax": "self_attn", "kimi_linear": "self_attn", "kimi_k3": "self_attn"}
 
 _SPELLINGS = {
@@ -101,7 +103,7 @@ def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, 
     family = model_type.removesuffix("_text")
     if projection.tensor_class == "attention":
         if projection.name.startswith(("in_proj", "out_proj")) or _only_states(layer):
-            linear = any(isinstance(mixer, LinearAttention) for mixer in layer.mixers)
+            linear = any(mixer.description.name in _LINEAR_KINDS for mixer in layer.mixers)
             return (_LINEAR.get(family, "linear_attn") if linear else _STATE.get(family, "mamba"),)
         return (_ATTENTION.get(family, "self_attn"),)
     if projection.tensor_class == "shared_expert":
@@ -111,9 +113,7 @@ def _bases(model_type: str, layer: Layer, projection: Projection) -> tuple[str, 
 
 
 def _only_states(layer: Layer) -> bool:
-    return bool(layer.mixers) and all(
-        isinstance(mixer, LinearAttention | StateSpace) for mixer in layer.mixers
-    )
+    return bool(layer.mixers) and not any(mixer.description.softmax for mixer in layer.mixers)
 
 
 def expert_names(network: Network) -> tuple[str, ...]:
@@ -205,10 +205,10 @@ def name_list(entries: Iterable[tuple[str, str]]) -> NameList:
     >>> listed.value(3, ["mlp.down_proj"]), listed.value(4, ["mlp.down_proj"])
     ('left out', None)
     """
-    found = NameList()
+    names = NameList()
     for name, value in entries:
-        found.add(name, value)
-    return found
+        names.add(name, value)
+    return names
 
 
 def _is_or_is_inside(name: str, entry: str) -> bool:

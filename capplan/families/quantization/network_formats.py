@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.families.config import Config
 from capplan.families.quantization.module_names import NameList, expert_names, name_list, projection_names
 from capplan.families.quantization.schemes import (
     algorithm_format,
@@ -13,7 +14,7 @@ from capplan.families.quantization.schemes import (
     packed_format,
     quark_format,
 )
-from capplan.families.quantization.section import LEFT_OUT, Section, quantization_section
+from capplan.families.quantization.section import LEFT_OUT, left_out, module_pattern, quantization_section
 from capplan.model.network import Experts, Network, Projection
 from capplan.model.weight_format import QUANTISED_CLASSES, with_formats
 
@@ -69,8 +70,7 @@ def quantised(
     section = quantization_section(config, place, hf_quant_config)
     if section is None:
         return network
-    scheme = read_scheme(section.values, section.place, expert_dtype=_expert_dtype(config))
-    return in_scheme(network, scheme)
+    return in_scheme(network, read_scheme(section, expert_dtype=_expert_dtype(config)))
 
 
 def _expert_dtype(config: Mapping[str, Any]) -> str | None:
@@ -135,13 +135,12 @@ def _mtp_experts(network: Network, experts: Experts, scheme: Scheme, experts_for
     return replace(experts, weight_format=experts_format(len(network.layers), experts))
 
 
-def read_scheme(section: Mapping[str, Any], place: str, *, expert_dtype: str | None = None) -> Scheme:
+def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
     """Return what a quantisation config says.
 
     Parameters
     ----------
     section : the object under `quantization_config`
-    place : file and key, as an error should name them
     expert_dtype : `expert_dtype` of the config (DeepSeek V4), which the section does not mention
 
     Returns
@@ -150,38 +149,51 @@ def read_scheme(section: Mapping[str, Any], place: str, *, expert_dtype: str | N
 
     Examples
     --------
-    >>> read_scheme({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "config.json").default
+    >>> read_scheme(Config({"quant_method": "awq", "bits": 4, "group_size": 128}, "config.json")).default
     'w4a16-g128-zp'
     """
-    reader = Section(section, place)
-    method = section.get("quant_method")
+    stated = section.values
+    method = stated.get("quant_method")
     if method is None:
         method = (
-            "modelopt" if "quant_algo" in section or "quantized_layers" in section else "compressed-tensors"
+            "modelopt" if "quant_algo" in stated or "quantized_layers" in stated else "compressed-tensors"
         )
+    known = f"known: {', '.join(METHODS)}"
     if not isinstance(method, str):
-        raise InputError(f"{place}.quant_method: {method!r} is not a name\n  known: {', '.join(METHODS)}")
+        raise section.error("quant_method", f"{method!r} is not a name", known)
     name = method.lower().replace("_", "-")
     if (
-        "quantized_layers" in section
+        "quantized_layers" in stated
         or name.startswith("modelopt")
-        or (name != "fp8" and "quant_algo" in section)
+        or (name != "fp8" and "quant_algo" in stated)
     ):
-        scheme = _modelopt(reader)
+        scheme = _modelopt(section)
     elif name in _READERS:
-        scheme = _READERS[name](reader)
+        scheme = _READERS[name](section)
     else:
-        raise InputError(
-            f"{place}.quant_method: {method!r} is not known\n  known: {', '.join(METHODS)}\n"
-            "  remove the section and give --weight-dtype instead, for example --weight-dtype w4a16-g128"
-        )
+        way_out = "remove the section and give --weight-dtype instead, for example --weight-dtype w4a16-g128"
+        raise section.error("quant_method", f"{method!r} is not known", f"{known}\n  {way_out}")
     if expert_dtype in ("fp4", "mxfp4"):
         scheme = replace(scheme, expert_format="mxfp4")
     return scheme
 
 
-def _fp8(reader: Section) -> Scheme:
-    block = reader.values.get("weight_block_size")
+def _whole(section: Config, key: str, default: int) -> int:
+    """Return a whole number, which may be -1 (one group per channel); null is not taken for a missing one."""
+    if key in section.values and section.values[key] is None:
+        raise section.error(key, "None is not a whole number")
+    value = section.optional(key, least=-1)
+    return default if value is None else value
+
+
+def _object(section: Config, key: str) -> Mapping[str, Any]:
+    """Return a nested object, empty where it is missing."""
+    inner = section.section(key) if section.values.get(key) else None
+    return inner.values if inner else {}
+
+
+def _fp8(section: Config) -> Scheme:
+    block = section.values.get("weight_block_size")
     if block is None:
         name = "fp8"
     elif block == [128, 128]:
@@ -189,103 +201,106 @@ def _fp8(reader: Section) -> Scheme:
     elif block == [1, 32]:
         name = "mxfp8"
     else:
-        raise InputError(
-            f"{reader.place}.weight_block_size: {block!r} is not modelled\n  known: [128, 128], [1, 32], null"
+        raise section.error(
+            "weight_block_size", f"{block!r} is not modelled", "known: [128, 128], [1, 32], null"
         )
-    return Scheme(name, name_list(reader.left_out()), kv_format=_cache(reader))
+    return Scheme(name, name_list(left_out(section)), kv_format=_cache(section))
 
 
-def _mxfp4(reader: Section) -> Scheme:
+def _mxfp4(section: Config) -> Scheme:
     return Scheme(
-        "mxfp4", name_list(reader.left_out()), classes=frozenset({"expert"}), kv_format=_cache(reader)
+        "mxfp4", name_list(left_out(section)), classes=frozenset({"expert"}), kv_format=_cache(section)
     )
 
 
-def _awq(reader: Section) -> Scheme:
+def _awq(section: Config) -> Scheme:
     name = packed_format(
-        reader.number("bits" if "bits" in reader.values else "w_bit", 4),
-        reader.number("group_size" if "group_size" in reader.values else "q_group_size", 128),
-        zero_points=bool(reader.values.get("zero_point", True)),
-        place=reader.place,
+        _whole(section, "bits" if "bits" in section.values else "w_bit", 4),
+        _whole(section, "group_size" if "group_size" in section.values else "q_group_size", 128),
+        zero_points=bool(section.values.get("zero_point", True)),
+        place=section.where(),
     )
-    return Scheme(name, name_list(reader.left_out()))
+    return Scheme(name, name_list(left_out(section)))
 
 
-def _gptq(reader: Section) -> Scheme:
+def _gptq(section: Config) -> Scheme:
     name = packed_format(
-        reader.number("bits", 4), reader.number("group_size", 128), zero_points=True, place=reader.place
+        _whole(section, "bits", 4),
+        _whole(section, "group_size", 128),
+        zero_points=True,
+        place=section.where(),
     )
-    skipped = [(f"re:{key[2:]}", LEFT_OUT) for key in reader.objects("dynamic") if key.startswith("-:")]
-    return Scheme(name, name_list([*skipped, *reader.left_out()]))
+    skipped = [(f"re:{key[2:]}", LEFT_OUT) for key in _object(section, "dynamic") if key.startswith("-:")]
+    return Scheme(name, name_list([*skipped, *left_out(section)]))
 
 
-def _auto_round(reader: Section) -> Scheme:
-    bits, group = reader.number("bits", 4), reader.number("group_size", 128)
-    symmetric = bool(reader.values.get("sym", True))
-    packing = str(reader.values.get("packing_format", "auto_round:auto_gptq"))
-    name = packed_format(bits, group, zero_points="gptq" in packing or not symmetric, place=reader.place)
-    named = list(reader.left_out())
-    for module, entry in reader.objects("extra_config").items():
+def _auto_round(section: Config) -> Scheme:
+    bits, group = _whole(section, "bits", 4), _whole(section, "group_size", 128)
+    symmetric = bool(section.values.get("sym", True))
+    packing = str(section.values.get("packing_format", "auto_round:auto_gptq"))
+    name = packed_format(bits, group, zero_points="gptq" in packing or not symmetric, place=section.where())
+    named = list(left_out(section))
+    for module, entry in _object(section, "extra_config").items():
         if not isinstance(entry, Mapping):
-            raise InputError(f"{reader.place}.extra_config.{module}: not an object")
+            raise section.error(f"extra_config.{module}", "not an object")
         own_bits, own_group = entry.get("bits", bits), entry.get("group_size", group)
         unquantised = not isinstance(own_bits, int) or own_bits >= 16
         value = (
             LEFT_OUT
             if unquantised
-            else packed_format(own_bits, int(own_group), zero_points=True, place=reader.place)
+            else packed_format(own_bits, int(own_group), zero_points=True, place=section.where())
         )
         pattern = f"re:{module}" if any(mark in module for mark in "\\^$(") or ".*" in module else module
-        named.append((reader.checked("extra_config", pattern), value))
+        named.append((module_pattern(section, "extra_config", pattern), value))
     return Scheme(name, name_list(named))
 
 
-def _bitsandbytes(reader: Section) -> Scheme:
-    if reader.values.get("load_in_8bit"):
+def _bitsandbytes(section: Config) -> Scheme:
+    if section.values.get("load_in_8bit"):
         name = "int8"
-    elif reader.values.get("load_in_4bit"):
-        name = "nf4_double" if reader.values.get("bnb_4bit_use_double_quant") else "nf4"
+    elif section.values.get("load_in_4bit"):
+        name = "nf4_double" if section.values.get("bnb_4bit_use_double_quant") else "nf4"
     else:
-        raise InputError(f"{reader.place}: neither load_in_8bit nor load_in_4bit is true")
-    return Scheme(name, name_list(reader.left_out()))
+        raise InputError(f"{section.where()}: neither load_in_8bit nor load_in_4bit is true")
+    return Scheme(name, name_list(left_out(section)))
 
 
-def _compressed_tensors(reader: Section) -> Scheme:
-    groups = reader.objects("config_groups")
+def _compressed_tensors(section: Config) -> Scheme:
+    groups = _object(section, "config_groups")
     if not groups:
-        raise InputError(f"{reader.place}.config_groups: missing or empty")
-    default, named = None, list(reader.left_out())
+        raise section.error("config_groups", "missing or empty")
+    default, named = None, list(left_out(section))
     for key, group in groups.items():
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
-            raise InputError(f"{reader.place}.config_groups.{key}: not an object with weights")
+            raise section.error(f"config_groups.{key}", "not an object with weights")
         if group.get("weights") is None:
             continue
-        name = compressed_format(group, f"{reader.place}.config_groups.{key}")
+        name = compressed_format(group, section.where(f"config_groups.{key}"))
         targets = group.get("targets") or ["Linear"]
         if not isinstance(targets, list):
-            raise InputError(f"{reader.place}.config_groups.{key}.targets: not a list of module names")
+            raise section.error(f"config_groups.{key}.targets", "not a list of module names")
         for target in targets:
             if target in ("Linear", "MoEGMM", "FusedMoE"):
                 default = default or name
             elif isinstance(target, str):
-                named.append((reader.checked(f"config_groups.{key}.targets", target), name))
-    return Scheme(default, name_list(named), kv_format=_cache(reader))
+                named.append((module_pattern(section, f"config_groups.{key}.targets", target), name))
+    return Scheme(default, name_list(named), kv_format=_cache(section))
 
 
-def _modelopt(reader: Section) -> Scheme:
-    layers = reader.objects("quantized_layers")
-    named: list[tuple[str, str]] = list(reader.left_out())
-    named.extend(_algorithms(layers, f"{reader.place}.quantized_layers"))
-    algorithm = reader.values.get("quant_algo")
+def _modelopt(section: Config) -> Scheme:
+    layers = _object(section, "quantized_layers")
+    named: list[tuple[str, str]] = list(left_out(section))
+    named.extend(_algorithms(layers, section.where("quantized_layers")))
+    algorithm = section.values.get("quant_algo")
     default: str | None = None
     if isinstance(algorithm, str) and algorithm.upper() != "MIXED_PRECISION":
-        default = algorithm_format(algorithm, reader.number("group_size", 0), f"{reader.place}.quant_algo")
+        default = algorithm_format(algorithm, _whole(section, "group_size", 0), section.where("quant_algo"))
     elif algorithm is None and not layers:
-        return replace(_compressed_tensors(reader), kv_format=_cache(reader))
-    elif reader.values.get("quant_method") == "fp8":
-        default = _fp8(reader).default
-        named = list(_algorithms(layers, f"{reader.place}.quantized_layers"))
-    return Scheme(default, name_list(named), kv_format=_cache(reader))
+        return replace(_compressed_tensors(section), kv_format=_cache(section))
+    elif section.values.get("quant_method") == "fp8":
+        default = _fp8(section).default
+        named = list(_algorithms(layers, section.where("quantized_layers")))
+    return Scheme(default, name_list(named), kv_format=_cache(section))
 
 
 def _algorithms(layers: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
@@ -303,22 +318,22 @@ def _algorithms(layers: Mapping[str, Any], place: str) -> Iterator[tuple[str, st
         yield module, known[key]
 
 
-def _quark(reader: Section) -> Scheme:
-    overall = reader.objects("global_quant_config")
-    default = quark_format(overall, f"{reader.place}.global_quant_config")
+def _quark(section: Config) -> Scheme:
+    overall = _object(section, "global_quant_config")
+    default = quark_format(overall, section.where("global_quant_config"))
     named: Iterable[tuple[str, str]] = [
-        *reader.left_out(),
-        *((module, quark_format(entry, reader.place) or LEFT_OUT)
-          for module, entry in reader.objects("layer_quant_config").items()
+        *left_out(section),
+        *((module, quark_format(entry, section.where()) or LEFT_OUT)
+          for module, entry in _object(section, "layer_quant_config").items()
           if isinstance(entry, Mapping) and entry.get("weight")),
     ]  # fmt: skip
-    return Scheme(default, name_list(named), kv_format=_cache(reader))
+    return Scheme(default, name_list(named), kv_format=_cache(section))
 
 
-def _cache(reader: Section) -> str | None:
+def _cache(section: Config) -> str | None:
     for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
-        if reader.values.get(key) is not None:
-            return kv_format(reader.values[key], f"{reader.place}.{key}")
+        if section.values.get(key) is not None:
+            return kv_format(section.values[key], section.where(key))
     return None
 
 

@@ -1,73 +1,45 @@
-"""Where a checkpoint states its quantisation, and its keys, checked."""
+"""Where a checkpoint states its quantisation, and the modules that it leaves out."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.families.config import Config
 
 LEFT_OUT = "left out"
 """The value of a module that stays unquantised."""
+_LISTS = (
+    "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "exclude",
+)  # fmt: skip
+"""Keys under which quantisers list such modules."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A quantisation config: its keys, checked as they are read."""
+def left_out(section: Config) -> Iterator[tuple[str, str]]:
+    """Yield each module name that stays unquantised."""
+    for key in _LISTS:
+        names = section.values.get(key)
+        if names is None:
+            continue
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise section.error(key, "not a list of module names")
+        for name in names:
+            yield module_pattern(section, key, name), LEFT_OUT
 
-    values: Mapping[str, Any]
-    place: str
-    lists: tuple[str, ...] = field(
-        default=(
-            "ignore",
-            "exclude_modules",
-            "modules_to_not_convert",
-            "ignored_layers",
-            "llm_int8_skip_modules",
-            "exclude",
-        )
-    )
 
-    def left_out(self) -> Iterator[tuple[str, str]]:
-        """Yield each module name that stays unquantised."""
-        for key in self.lists:
-            names = self.values.get(key)
-            if names is None:
-                continue
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise InputError(f"{self.place}.{key}: not a list of module names")
-            for name in names:
-                yield self.checked(key, name), LEFT_OUT
-
-    def checked(self, key: str, name: str) -> str:
-        """Return a name or pattern; a regular expression has to be one."""
-        if name.startswith("re:"):
-            try:
-                re.compile(name[3:])
-            except re.error as error:
-                raise InputError(
-                    f"{self.place}.{key}: {name!r} is not a regular expression ({error})"
-                ) from None
-        return name
-
-    def number(self, key: str, default: int) -> int:
-        """Return a whole number."""
-        value: Any = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"{self.place}.{key}: {value!r} is not a whole number")
-        return int(value)
-
-    def objects(self, key: str) -> Mapping[str, Any]:
-        """Return a nested object, empty where it is missing."""
-        value = self.values.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise InputError(f"{self.place}.{key}: not an object")
-        return value
+def module_pattern(section: Config, key: str, name: str) -> str:
+    """Return a name or pattern; a regular expression has to be one."""
+    if name.startswith("re:"):
+        try:
+            re.compile(name[3:])
+        except re.error as error:
+            raise section.error(key, f"{name!r} is not a regular expression ({error})") from None
+    return name
 
 
 def quantization_section(
     config: Mapping[str, Any], place: str, hf_quant_config: Mapping[str, Any] | None = None
-) -> Section | None:
+) -> Config | None:
     """Return the section that states the quantisation, or None for an unquantised checkpoint.
 
     Parameters
@@ -92,10 +64,10 @@ def quantization_section(
                 continue
             if not isinstance(values, Mapping):
                 raise InputError(f"{place}: {path}{key}: not an object")
-            return Section(values, f"{place}: {path}{key}")
+            return Config(values, place, f"{path}{key}.")
     if hf_quant_config is not None:
         inner = hf_quant_config.get("quantization", hf_quant_config)
         if not isinstance(inner, Mapping):
             raise InputError("hf_quant_config.json: quantization: not an object")
-        return Section({"quant_method": "modelopt", **inner}, "hf_quant_config.json: quantization")
+        return Config({"quant_method": "modelopt", **inner}, "hf_quant_config.json", "quantization.")
     return None

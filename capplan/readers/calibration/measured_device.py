@@ -2,15 +2,16 @@
 
 import math
 import os
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.hardware.calibration import Calibration, KernelFit, Machine
 from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.operators.device_rates import RECORDS
 from capplan.operators.roofline import TILES
 from capplan.readers.calibration.file import read_calibration, read_calibration_file
+from capplan.readers.calibration.record import Calibration, Machine
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 
@@ -37,6 +38,11 @@ RELATIVE_FRACTIONS = frozenset(
     {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
 )
 """Fractions that are not shares of a peak."""
+SHEET = frozenset(
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
+    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
+)
+"""Numbers of a kernel that the datasheet gives, or the best rate seen."""
 MEASURED_NAMES = ("cpu", "measured")
 """Names of the device that a calibration measured, which the catalogue need not know."""
 _FORM_FACTORS = ("pcie", "nvl")
@@ -130,7 +136,7 @@ def device_from_calibration(path: str | os.PathLike[str]) -> Device:
         "peak_flop_per_s",
         "multiprocessors",
     )
-    copies = [calibration.fit_of(f"{name}/int8") for name in ("host_to_device", "device_to_host")]
+    copies = [calibration.fitted.get(f"{name}/int8") for name in ("host_to_device", "device_to_host")]
     return Device(
         name="cpu" if is_cpu else machine.name.lower().replace(" ", "-"),
         title=machine.name,
@@ -166,10 +172,10 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     -------
     the fits: measured where they were measured, those of the device's family (labelled assumed) elsewhere
     """
-    found = read_calibration_file(path)
-    if found.kernels is None:
+    calibration_file = read_calibration_file(path)
+    if calibration_file.kernels is None:
         return efficiency_for(device)  # host times alone: kernels are those that are shipped
-    calibration = found.kernels
+    calibration = calibration_file.kernels
     machine = calibration.machine
     if not same_device(machine, device):
         hint = "--hardware cpu" if machine.device == "cpu" else f"the hardware entry of {machine.name}"
@@ -182,52 +188,69 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
         key: replace(fit, label="assumed", fitted_on=f"{family.device}, not measured on {machine.name}")
         for key, fit in family.fits.items()
     }
-    measured = [fit for fit in calibration.fits if fit.kernel in TAKEN_KERNELS]
-    taken = {fit.key for fit in measured}
-    fits = {key: fit for key, fit in fits.items() if key.partition("@")[0] not in taken}
-    for fit in measured:
-        fits[fit.key] = _taken(fit, calibration, device, family, Path(path).name)
+    measured = [key for key in calibration.fitted if key.partition("/")[0] in TAKEN_KERNELS]
+    fits = {key: fit for key, fit in fits.items() if key.partition("@")[0] not in measured}
+    for key in measured:
+        fits[key] = _taken(key, calibration, device, family, Path(path).name)
+        _refuse_other_numbers(f"{os.fspath(path)}: fitted.{key}.numbers", key.partition("/")[0], fits[key])
     note = "interrupted before all shapes were measured" if calibration.partial else ""
-    return Efficiency(device=machine.name, fits=fits, label="measured", note=note)
+    return Efficiency(device=machine.name, fits=fits, note=note)
 
 
-def _taken(fit: KernelFit, calibration: Calibration, device: Device, family: Efficiency, name: str) -> Fit:
+def _taken(fitted: str, calibration: Calibration, device: Device, family: Efficiency, name: str) -> Fit:
     """Return a fit as numbers of the device's peaks, with what is not measured from the device's family."""
+    fit = calibration.fitted[fitted]
+    kernel, _, dtype = fitted.partition("/")
     numbers = {
-        key: number.value * _peak_ratio(key, fit, calibration, device) for key, number in fit.numbers.items()
+        key: number.value * _peak_ratio(key, kernel, dtype, calibration, device)
+        for key, number in fit.numbers.items()
     }
-    relatives = [f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fit.key]
-    relatives += [f.numbers for key, f in family.fits.items() if key.startswith(f"{fit.kernel}/")]
+    relatives = [f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted]
+    relatives += [f.numbers for key, f in family.fits.items() if key.startswith(f"{kernel}/")]
     near = relatives[0] if relatives else {}
     unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]
     numbers |= {key: near[key] for key in unseen if key in near}
-    if fit.kernel == "matmul":
-        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine, fit.dtype)
-    launch = next((f.numbers["launch_s"].value for f in calibration.fits if f.kernel == "launch"), None)
+    if kernel == "matmul":
+        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine, dtype)
+    launch = next((f for key, f in calibration.fitted.items() if key.startswith("launch/")), None)
     if "launch_s" in near and launch is not None:
-        numbers["launch_s"] = launch
-    held = [s.held_out_median_ape for s in fit.scores.values() if s.held_out_median_ape is not None]
+        numbers["launch_s"] = launch.numbers["launch_s"].value
+    scores = fit.operators.values()
+    held = [score.held_out_median_ape for score in scores if score.held_out_median_ape is not None]
     return Fit(
         numbers=numbers,
         label="measured",
-        rows=sum(s.points for s in fit.scores.values()),
-        median_error_fraction=max(s.median_ape for s in fit.scores.values()),
+        rows=sum(score.points for score in scores),
+        median_error_fraction=max(score.median_ape for score in scores),
         held_out_median_error_fraction=max(held, default=None),
         fitted_on=f"{name}, {calibration.machine.name}, torch {calibration.machine.torch}, {calibration.date[:10]}",
     )
 
 
-def _peak_ratio(number: str, fit: KernelFit, calibration: Calibration, device: Device) -> float:
+def _refuse_other_numbers(place: str, kernel: str, fit: Fit) -> None:
+    """Refuse a fit whose numbers are not those that this version of capplan prices the kernel with."""
+    known = {f.name: f.default is MISSING for f in fields(RECORDS[kernel]) if f.name not in SHEET}
+    missing = [name for name, is_needed in known.items() if is_needed and name not in fit.numbers]
+    odd = [name for name in fit.numbers if name not in known]
+    if missing or odd:
+        why = f"{missing[0]} is missing" if missing else f"{odd[0]} is not known"
+        raise InputError(
+            f"{place}: {why}\n  known: {', '.join(known)}\n"
+            "  another version of capplan fitted them; measure again with: capplan calibrate -o FILE"
+        )
+
+
+def _peak_ratio(number: str, kernel: str, dtype: str, calibration: Calibration, device: Device) -> float:
     if not number.endswith("_fraction") or number in RELATIVE_FRACTIONS:
         return 1.0
-    if fit.kernel == "link":
+    if kernel == "link":
         link = device.link_bytes_per_s or device.pcie_bytes_per_s
-        own = calibration.peaks.link_bytes_per_s
-        return own / link if own and link and number in LINK_FRACTIONS else 1.0
+        link_rate = calibration.peaks.link_bytes_per_s
+        return link_rate / link if link_rate and link and number in LINK_FRACTIONS else 1.0
     if number not in COMPUTE_FRACTIONS:
         return calibration.peaks.memory_bytes_per_s / device.memory_bytes_per_s
     seen = calibration.peaks.flop_per_s
     # attention and experts multiply in the 16-bit dtype, which a device may list under the other name
-    wanted = device.peak_flop_per_s.get(fit.dtype) or device.peak_flop_per_s.get("bf16")
-    best = seen.get(fit.dtype) or max(seen.values(), default=0.0)
+    wanted = device.peak_flop_per_s.get(dtype) or device.peak_flop_per_s.get("bf16")
+    best = seen.get(dtype) or max(seen.values(), default=0.0)
     return best / wanted if wanted and best else 1.0

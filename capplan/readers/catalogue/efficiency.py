@@ -6,15 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field
-
 from capplan.errors import InputError
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.hardware.efficiency import Efficiency, Fit, not_measured
 from capplan.readers.data_folder import data_folder
-from capplan.readers.record import Record
-from capplan.readers.yaml_file import read_yaml
+from capplan.readers.record import Record, validated
+from capplan.readers.yaml_file import read_yaml, yaml_text
 
 SCHEMA_VERSION = 1
 """Of the efficiency files; raised when a name changes its meaning."""
@@ -31,31 +28,6 @@ PCIE_CROWDING_EXPONENT = 0.3
 path. Served results of eight L40S show cards that do not, and a server bought for serving is taken to be like those."""
 
 
-class FitRecord(Record):
-    """One kernel in one format."""
-
-    numbers: dict[str, float]
-    """Fitted numbers, in base units."""
-    rows: int = 0
-    """Measured timings that they were fitted on."""
-    median_error_fraction: float | None = None
-    """In-sample median of |predicted / measured - 1|."""
-    mean_error_fraction: float | None = None
-    """In-sample mean of |predicted / measured - 1|."""
-    held_out_median_error_fraction: float | None = None
-    """Median error on groups of rows that the fit had not seen."""
-    fitted_on: str
-    """What was measured, with which engine and version."""
-    loop_l2_ratio: float = 1.0
-    """How much faster than main memory the benchmark loop re-read what had stayed in L2."""
-    fitted_numbers: float = 0.0
-    """Numbers that the timings told; one that n fits share counts 1/n, one taken over or known beforehand 0."""
-    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    """Kind of timing -> 10th and 90th percentile of measured over predicted, on held-out shapes."""
-    label: str = Field(default="measured", pattern="^(measured|assumed)$")
-    """assumed where the numbers were taken over from something else."""
-
-
 class EfficiencyRecord(Record):
     """All kernels of one device."""
 
@@ -65,7 +37,7 @@ class EfficiencyRecord(Record):
     """Device that was measured."""
     catalogue_names: list[str]
     """Hardware entries that are this device."""
-    fits: dict[str, FitRecord]
+    fits: dict[str, Fit]
     """By kernel/format or kernel/format@engine."""
 
 
@@ -86,21 +58,20 @@ def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
     the fits, and catalogue names
     """
     document = read_yaml(path, kind="an efficiency YAML", way_out="write one with: capplan calibrate -o FILE")
-    record = EfficiencyRecord.model_validate(document.value)
+    record = validated(EfficiencyRecord, document)
     if record.schema_version != SCHEMA_VERSION:
         raise InputError(
             f"{path}: schema_version {record.schema_version} is not read\n"
             f"  known: {SCHEMA_VERSION}\n  write the file anew with: capplan calibrate -o FILE"
         )
-    fits = {key: Fit(**fit.model_dump()) for key, fit in record.fits.items()}
-    return Efficiency(record.device, fits), tuple(record.catalogue_names)
+    return Efficiency(record.device, record.fits), tuple(record.catalogue_names)
 
 
 @lru_cache(maxsize=1)
 def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
     """Return all shipped efficiency files by device."""
-    found = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
-    return {efficiency.device: (efficiency, names) for efficiency, names in found}
+    efficiencies = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
+    return {efficiency.device: (efficiency, names) for efficiency, names in efficiencies}
 
 
 def nearest_device(device: Device) -> str:
@@ -142,11 +113,11 @@ def efficiency_for(device: Device) -> Efficiency:
             return _uncrowded(efficiency) if _over_pcie(device) else efficiency
     nearest = nearest_device(device)
     known = device.vendor.lower() == "nvidia"
-    note = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
+    what = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
     if not known:
-        note += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
+        what += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, "assumed", note)
+    return Efficiency(nearest, taken.fits, not_measured(what))
 
 
 def timed_efficiency(device: Device) -> Efficiency:
@@ -218,4 +189,4 @@ def efficiency_text(efficiency: Efficiency, names: Sequence[str], head: str) -> 
         "catalogue_names": list(names),
         "fits": {key: _plain(fit) for key, fit in efficiency.fits.items()},
     }
-    return head + yaml.safe_dump(record, sort_keys=False, width=110)
+    return head + yaml_text(record, short=False, width=110)

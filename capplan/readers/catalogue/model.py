@@ -1,4 +1,4 @@
-"""The MODEL of a command line -> a network: a path, a shipped id or alias, or a Hugging Face id, in this order."""
+"""The MODEL of a command line -> a network and its source: a path, a shipped id or alias, or a Hugging Face id, in this order."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,10 +9,19 @@ from typing import Any
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
+from capplan.hardware.device import Source
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format
 from capplan.readers.catalogue.hub import hub_file, is_repository
-from capplan.readers.catalogue.models import shipped_config, shipped_names, shipped_notes
+from capplan.readers.catalogue.models import (
+    FOLDER,
+    shipped_config,
+    shipped_folder,
+    shipped_id,
+    shipped_names,
+    shipped_notes,
+)
+from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 
 _KIND = "a model's config.json"
@@ -57,15 +66,53 @@ def shipped_networks() -> tuple[list[Network], list[str]]:
     return networks, refused
 
 
+def model_source(name: str, revision: str | None = None) -> Source:
+    """Return where MODEL was read: a file, the shipped catalogue with its own source, or the hub.
+
+    Parameters
+    ----------
+    name : as given to `read_model`
+    revision : asks the hub even where the model is shipped
+
+    Returns
+    -------
+    a source with a title, and an address where there is one
+
+    Examples
+    --------
+    >>> model_source("llama-3.1-8b-instruct").title
+    'meta-llama/Llama-3.1-8B-Instruct, config as shipped'
+    """
+    from capplan.readers.yaml_file import read_yaml
+
+    if Path(name).expanduser().exists():
+        return Source("model", f"config of {Path(name).name}", note="a file beside the scenario")
+    model = None if revision else shipped_id(name)
+    if model is None:
+        at = revision or "main"
+        return Source("model", f"{name}, revision {at}", url=f"https://huggingface.co/{name}/tree/{at}")
+    folder = shipped_folder(model)
+    origin = read_yaml(data_folder(FOLDER) / folder / "source.yaml", kind="a model's source").value
+    base = folder.replace("--", "/", 1)
+    of = "" if base == model else f" (a variant of {base})"
+    return Source("model", f"{model}, config as shipped{of}", note=str(origin.get("source") or "") or None)
+
+
 def _read(name: str, revision: str | None, *, offline: bool) -> Network:
     path = Path(name).expanduser()
     if _is_path(name, path):
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r}: {name} is a path, and only models on the hub have revisions\n"
+                "  leave it out, or give a Hugging Face id (owner/name)"
+            )
         return _from_path(path)
     shipped = None if revision else shipped_config(name)
     if shipped is not None:
         config, title = shipped
         network = _network(config, title, title)
         return replace(network, notes=(*network.notes, *shipped_notes(name)))
+    name = shipped_id(name) or name
     if not is_repository(name) or "/" not in name:
         short = {known.rpartition("/")[2].lower() for known in shipped_names()}
         raise unknown(

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError
 from capplan.readers.data_folder import data_folder
 
 FOLDER = "model_configs"
@@ -70,8 +70,8 @@ def shipped_id(name: str) -> str | None:
     >>> shipped_id("llama 3.1 70B instruct")
     'meta-llama/Llama-3.1-70B-Instruct'
     """
-    found: str | None = _index()["names"].get(normalised(name))
-    return found
+    model_id: str | None = _index()["names"].get(normalised(name))
+    return model_id
 
 
 def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
@@ -121,22 +121,6 @@ def shipped_notes(name: str) -> tuple[str, ...]:
     model = shipped_id(name)
     note = _index()["models"][model].get("note") if model else None
     return (note,) if note else ()
-
-
-def shipped_or_unknown(name: str) -> tuple[dict[str, Any], str]:
-    """Return the config of a shipped model with its id; an unknown name is an error with the nearest ones.
-
-    Examples
-    --------
-    >>> shipped_or_unknown("gpt-oss-20b")[1]
-    'openai/gpt-oss-20b'
-    """
-    found = shipped_config(name)
-    if found is None:
-        raise unknown(
-            "model", name, shipped_names(), hint="or give a Hugging Face id, or the path of a config.json"
-        )
-    return found
 
 
 def shipped_folder(model: str) -> str:

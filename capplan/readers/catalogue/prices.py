@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from capplan.fleet.price import ChosenPrice, PriceRecord, TokenPrice, choose_price, missing_price_warning
+from capplan.fleet.price import (
+    ChosenPrice,
+    PriceRecord,
+    TokenPrice,
+    choose_price,
+    missing_price_warning,
+    with_electricity,
+)
 from capplan.fleet.scenario import Scenario
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record, UsdPerHour, UsdPerMillionTokens, validated
@@ -98,17 +105,9 @@ def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     file = validated(PriceFile, read_yaml(path, kind="a price YAML"))
     return tuple(
         PriceRecord(
-            device=offer.device,
-            provider=offer.provider,
-            commitment=offer.commitment,
+            **offer.model_dump(exclude={"price", "source"}),
             usd_per_hour=offer.price / offer.devices,
             source=file.sources[offer.source].url,
-            sku=offer.sku,
-            devices=offer.devices,
-            region=offer.region,
-            date=offer.date,
-            quality=offer.quality,
-            note=offer.note,
         )
         for offer in file.prices
     )
@@ -157,10 +156,45 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     chosen = {
         item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
     }
-    warnings: list[str] = []
+    others = [name for name in scenario.prices.overrides if name not in chosen]
+    warnings = [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
     for name, price in chosen.items():
         if price is None:
             warnings.append(missing_price_warning(records, name, scenario.prices))
         elif price.warning:
             warnings.append(price.warning)
-    return chosen, tuple(warnings)
+    if scenario.prices.usd_per_kwh is None:
+        return chosen, tuple(warnings)
+    powered, more = _powered(chosen, scenario)
+    return powered, (*warnings, *more)
+
+
+def _powered(
+    chosen: dict[str, ChosenPrice | None], scenario: Scenario
+) -> tuple[dict[str, ChosenPrice | None], list[str]]:
+    """Return the prices with the electricity of each device; a device of unknown power has no cost."""
+    powered: dict[str, ChosenPrice | None] = {}
+    warnings: list[str] = []
+    for item in scenario.fleet.hardware:
+        price = chosen[item.name]
+        if price is not None and item.tdp_w is None:
+            warnings.append(
+                f"the power of {item.name} is not known, so its electricity and its cost are left out; "
+                "give chip.power in a hardware YAML of your own"
+            )
+            price = None
+        powered[item.name] = with_electricity(price, item.tdp_w or 0.0, scenario.prices) if price else None
+    listed = [
+        name for name, price in powered.items() if price and price.record and not _is_own(price, scenario)
+    ]
+    if listed:
+        warnings.append(
+            f"a listed price includes electricity, which is added to it all the same ({', '.join(listed)}); "
+            "leave out prices.electricity, or give what your own hardware costs without it: prices.per_gpu_hour"
+        )
+    return powered, warnings
+
+
+def _is_own(price: ChosenPrice, scenario: Scenario) -> bool:
+    """Return whether a price is what the scenario's own price list says of hardware that is owned."""
+    return scenario.price_file is not None and price.commitment == "owned"

@@ -1,12 +1,13 @@
-"""Launch settings of published benchmarks whose results do not state them, from their public scripts."""
+"""What results of published benchmarks leave to other pages: launch settings, and columns of their rows."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.benchmark import Benchmark, source_of
 from capplan.readers.record import Record
 from capplan.readers.yaml_file import read_yaml
 
@@ -70,6 +71,30 @@ class Recipe(Record):
     settings: RecipeSettings
 
 
+class RunColumns(Record):
+    """Columns of a row of serving results that its source states elsewhere."""
+
+    requests: int | None = None
+    requests_per_client: int | None = None
+    """Of a closed loop."""
+    duration_s: float | None = None
+    """Of an open loop."""
+    attention_data_parallel: bool | None = None
+    """Attention runs in as many groups as `tp` says, with the experts spread over all of them."""
+    offered_rate_reported: bool | None = None
+    """`req_s` counts the requests that were sent, not those that were finished."""
+
+
+class RunRecipe(Record):
+    """Columns of some rows of a source, and the pages that state them."""
+
+    source: str
+    stated_in: list[str]
+    where: dict[str, list[float | str]]
+    """Column -> values; an empty text is a column that is not stated."""
+    columns: RunColumns
+
+
 class RecipeSource(Record):
     """Where scripts are."""
 
@@ -81,13 +106,44 @@ class RecipeFile(Record):
     """All recipes."""
 
     sources: dict[str, RecipeSource]
+    runs: list[RunRecipe]
     recipes: list[Recipe]
 
 
 @lru_cache(maxsize=1)
-def recipes() -> tuple[Recipe, ...]:
+def recipe_file() -> RecipeFile:
     """Return the shipped recipes."""
-    return tuple(RecipeFile.model_validate(read_yaml(RECIPES_FILE, kind="recipes").value).recipes)
+    return RecipeFile.model_validate(read_yaml(RECIPES_FILE, kind="recipes").value)
+
+
+def recipe_columns(row: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that the recipes of a row's source state.
+
+    Parameters
+    ----------
+    row : serving results, text by column name
+
+    Returns
+    -------
+    text by column name, later recipes over earlier ones; empty for any other source
+    """
+    columns: dict[str, str] = {}
+    source = source_of(row)
+    for recipe in recipe_file().runs:
+        if recipe.source == source and all(
+            _is_one_of(row.get(column) or "", values) for column, values in recipe.where.items()
+        ):
+            stated = recipe.columns.model_dump(exclude_none=True)
+            columns |= {column: f"{value:g}" for column, value in stated.items()}
+    return columns
+
+
+def _is_one_of(text: str, values: list[float | str]) -> bool:
+    """Tell whether a cell has one of the values; numbers are compared as such, `72.0` is 72."""
+    try:
+        return float(text) in values or text in values
+    except ValueError:
+        return text in values
 
 
 def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
@@ -118,8 +174,8 @@ def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
     -------
     the settings of all recipes that match, later ones over earlier ones; empty for any other source
     """
-    found: dict[str, object] = {}
-    for recipe in recipes():
+    settings: dict[str, object] = {}
+    for recipe in recipe_file().recipes:
         if recipe.source == benchmark.source and _matches(recipe.where, benchmark):
-            found.update(recipe.settings.model_dump(exclude_none=True))
-    return RecipeSettings.model_validate(found)
+            settings.update(recipe.settings.model_dump(exclude_none=True))
+    return RecipeSettings.model_validate(settings)

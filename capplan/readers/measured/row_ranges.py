@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import isfinite
 
+from capplan.accuracy.benchmark import MOST_REQUESTS
 from capplan.readers.measured.table import MeasuredKind
 
 _RANKS = (1.0, 4096.0)
@@ -11,11 +12,13 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
     "serving": {
         "num_gpus": _RANKS, "tp": _RANKS, "pp": _RANKS, "ep": _RANKS, "dp": _RANKS, "isl": _TOKENS, "osl": (0.0, 2e6),
         "concurrency": (1.0, 1e5), "request_rate": (0.0, 1e5), "batch_static": (1.0, 1e5), "weight": (0.0, 1e6),
+        "requests": (1.0, MOST_REQUESTS), "requests_per_client": (1.0, 1e5), "duration_s": (1e-3, 1e7),
+        "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8), "kv_blocks": (1.0, 1e9),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),
         "gpu_memory_utilization": (1e-3, 1.0), "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8),
-        "block_size": (1.0, 1e6),
+        "block_size": (1.0, 1e6), "ep": _RANKS, "dcp": _RANKS,
     },
     "kernel": {
         **dict.fromkeys(

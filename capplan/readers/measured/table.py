@@ -1,12 +1,15 @@
 """Files of measured results -> rows: CSV, plain or gzipped, of serving, memory or kernel measurements."""
 
 import csv
-import gzip
 import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from capplan.errors import InputError, unknown
+from capplan.readers.measured.run_columns import with_run_columns
+from capplan.readers.measured.start_columns import with_start_columns
+from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
 
 MeasuredKind: TypeAlias = Literal["serving", "memory", "kernel"]
 
@@ -18,17 +21,34 @@ NEEDED: dict[MeasuredKind, tuple[str, ...]] = {
 """Columns that tell a kind, and that every file of that kind must have."""
 
 
+_COMPLETE: dict[MeasuredKind, Callable[[Mapping[str, str]], dict[str, str]]] = {
+    "serving": with_run_columns,
+    "memory": with_start_columns,
+}
+"""Kind -> what turns the texts of a row into columns."""
+
+
+def measured_table(path: Path, asked: str | None = None) -> tuple[MeasuredKind, list[dict[str, str]]]:
+    """Return the kind of results in a file and its rows, what their notes say in columns of its own.
+
+    Parameters
+    ----------
+    path : CSV, gzipped or not
+    asked : the kind; None tells it by the columns
+
+    Returns
+    -------
+    kind, and text by column name for every row
+    """
+    rows = measured_rows(path)
+    kind = measured_kind(path, rows, asked)
+    complete = _COMPLETE.get(kind)
+    return kind, [complete(row) for row in rows] if complete else rows
+
+
 def measured_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, gzipped or not, as text by column name."""
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder\n  give a CSV file of measured results") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({str(error)[:80]})") from None
+    """Return the rows of a CSV file, gzipped or not, as text by column name and as they stand there."""
+    text = read_text(path, kind="a CSV file of measured results", max_bytes=MAX_RESULT_BYTES, unpacked=True)
     try:
         rows = [
             {

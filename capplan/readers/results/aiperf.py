@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document, unit_seconds
 from capplan.readers.results.record import BenchmarkResult, RequestRecord, Spread
+from capplan.readers.results.values import ResultValues, unit_seconds
 
 NAMES = {"mean": ("avg",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
 RELATIVE_MISMATCH = 0.02
@@ -18,7 +18,7 @@ def summary_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     Where the server counted other output tokens than the client's tokenizer, the server's count is
     used, and the latency per token and the rate are corrected by it.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     tool = "AIPerf" if document.text("schema_version", "aiperf_version") else "GenAI-Perf"
     document.at("request_throughput").needed("avg", tool=tool)
     counted = document.at("output_sequence_length").needed("avg", tool=tool)
@@ -39,17 +39,14 @@ def summary_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     return BenchmarkResult(
         tool=tool,
         path=path,
-        tool_version=document.text("aiperf_version"),
         model=_model(document),
         concurrency=_concurrency(document),
         request_rate_per_s=_request_rate(document),
         requests=document.at("request_count").count("avg"),
-        duration_s=_duration(document),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
         ttft_s=ttft,
         tpot_s=_latency(document, "inter_token_latency").scaled(gap_ratio),
-        itl_s=_latency(document, "inter_chunk_latency"),
         e2e_s=e2e,
         requests_per_s=document.at("request_throughput").number("avg"),
         output_tokens_per_s=None if rate is None else rate * rate_ratio,
@@ -79,10 +76,12 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
     """Return the run of `profile_export.jsonl`: one record per request, warm-up and errors left out."""
     kept: list[RequestRecord] = []
     dropped = 0
-    starts = [Document(path, record).at("metadata").number("request_start_ns") or 0.0 for record in records]
+    starts = [
+        ResultValues(path, record).at("metadata").number("request_start_ns") or 0.0 for record in records
+    ]
     first = min(starts, default=0.0)
     for start, record in zip(starts, records, strict=True):
-        document = Document(path, record)
+        document = ResultValues(path, record)
         phase = document.at("metadata").text("benchmark_phase")
         if phase not in (None, "profiling") or record.get("error") is not None:
             dropped += 1
@@ -101,8 +100,6 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         tool="AIPerf",
         path=path,
         requests=len(kept),
-        failed_requests=dropped,
-        duration_s=duration,
         input_tokens=sum(request.input_tokens for request in kept) / len(kept),
         output_tokens=sum(request.output_tokens for request in kept) / len(kept),
         ttft_s=Spread(_mean([request.ttft_s for request in kept])),
@@ -115,12 +112,12 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
     )
 
 
-def _request(metrics: Document, arrival_s: float) -> RequestRecord:
+def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
     def value(*names: str) -> float | None:
         for name in names:
-            found = metrics.at(name).number("value")
-            if found is not None:
-                return found
+            number = metrics.at(name).number("value")
+            if number is not None:
+                return number
         return None
 
     def seconds(name: str) -> float | None:
@@ -150,25 +147,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _latency(document: Document, name: str) -> Spread:
+def _latency(document: ResultValues, name: str) -> Spread:
     metric = document.at(name)
     if not metric.values:
         return Spread()
     return metric.spread(unit_seconds(metric, metric.text("unit") or "ms"), NAMES)
 
 
-def _duration(document: Document) -> float | None:
-    metric = document.at("benchmark_duration")
-    value = metric.number("avg")
-    return None if value is None else value * unit_seconds(metric, metric.text("unit") or "s")
-
-
-def _inputs(document: Document, *keys: str) -> float | None:
+def _inputs(document: ResultValues, *keys: str) -> float | None:
     configs = [document.at("input_config"), document.at("input_config", "loadgen")]
     phases = document.at("input_config").values.get("phases")
     if isinstance(phases, list):
         configs += [
-            Document(document.path, phase, "input_config.phases")
+            ResultValues(document.path, phase, "input_config.phases")
             for phase in phases
             if isinstance(phase, Mapping)
         ]
@@ -179,16 +170,16 @@ def _inputs(document: Document, *keys: str) -> float | None:
     return None
 
 
-def _concurrency(document: Document) -> float | None:
+def _concurrency(document: ResultValues) -> float | None:
     stated = _inputs(document, "concurrency")
     return document.at("effective_concurrency").number("avg") if stated is None else stated
 
 
-def _request_rate(document: Document) -> float | None:
+def _request_rate(document: ResultValues) -> float | None:
     return _inputs(document, "request_rate", "rate")
 
 
-def _model(document: Document) -> str | None:
+def _model(document: ResultValues) -> str | None:
     config = document.at("input_config")
     models = config.values.get("models", config.values.get("model_names", config.values.get("model")))
     if isinstance(models, Mapping):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "GuideLLM"
 VERSIONS = (1, 2)
@@ -17,7 +17,7 @@ def report_results(values: Mapping[str, Any], path: str) -> list[BenchmarkResult
     Request latency is in seconds in these files and all other latencies in milliseconds. TPOT is read
     from ``inter_token_latency_ms``, for ``time_per_output_token_ms`` includes the first token.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     version = document.at("metadata").count("version") or 1
     if version not in VERSIONS:
         raise InputError(
@@ -30,11 +30,11 @@ def report_results(values: Mapping[str, Any], path: str) -> list[BenchmarkResult
     for index, benchmark in enumerate(benchmarks):
         if not isinstance(benchmark, Mapping):
             raise InputError(f"{path}: benchmarks.{index} is not a mapping")
-        results.append(_benchmark(Document(path, benchmark, f"benchmarks.{index}"), document))
+        results.append(_benchmark(ResultValues(path, benchmark, f"benchmarks.{index}"), document))
     return results
 
 
-def _benchmark(document: Document, report: Document) -> BenchmarkResult:
+def _benchmark(document: ResultValues, report: ResultValues) -> BenchmarkResult:
     metrics = document.at("metrics")
     if not metrics.values:
         raise InputError(
@@ -46,7 +46,7 @@ def _benchmark(document: Document, report: Document) -> BenchmarkResult:
             f"{document.where('metrics')}: no request was successful, so this run measured nothing"
         )
 
-    def good(name: str) -> Document:
+    def good(name: str) -> ResultValues:
         metric = metrics.at(name)
         return metric.at("successful") if "successful" in metric.values else metric
 
@@ -57,19 +57,15 @@ def _benchmark(document: Document, report: Document) -> BenchmarkResult:
     if tpot.mean is None and None not in (e2e.mean, ttft.mean, tokens_out) and (tokens_out or 0.0) > 1.0:
         tpot = Spread(((e2e.mean or 0.0) - (ttft.mean or 0.0)) / ((tokens_out or 2.0) - 1.0))
         notes.append("TPOT from the means of latency, TTFT and length")
-    errored = document.at("scheduler_metrics", "requests_made").count("errored")
     strategy = _strategy(document)
     concurrency = strategy.number("streams", "max_concurrency") if "rate" not in strategy.values else None
     return BenchmarkResult(
         tool=TOOL,
         path=document.path,
-        tool_version=report.at("metadata").text("guidellm_version"),
         model=_model(document, report),
         concurrency=concurrency or good("request_concurrency").number("mean"),
         request_rate_per_s=strategy.number("rate"),
         requests=requests,
-        failed_requests=errored,
-        duration_s=document.number("duration", "run_duration"),
         input_tokens=good("prompt_token_count").number("mean"),
         output_tokens=tokens_out,
         ttft_s=ttft,
@@ -82,7 +78,7 @@ def _benchmark(document: Document, report: Document) -> BenchmarkResult:
     )
 
 
-def _requests(document: Document, metrics: Document) -> int | None:
+def _requests(document: ResultValues, metrics: ResultValues) -> int | None:
     for place, name in (
         (document.at("scheduler_metrics", "requests_made"), "successful"),
         (metrics.at("request_totals"), "successful"),
@@ -90,13 +86,13 @@ def _requests(document: Document, metrics: Document) -> int | None:
         (document.at("run_stats", "requests_made"), "successful"),
         (metrics.at("request_latency", "successful"), "count"),
     ):
-        found = place.count(name)
-        if found is not None:
-            return found
+        count = place.count(name)
+        if count is not None:
+            return count
     return None
 
 
-def _strategy(document: Document) -> Document:
+def _strategy(document: ResultValues) -> ResultValues:
     for place in (
         document.at("config", "strategy"),
         document.at("scheduler", "strategy"),
@@ -107,7 +103,7 @@ def _strategy(document: Document) -> Document:
     return document.at("strategy")
 
 
-def _model(document: Document, report: Document) -> str | None:
+def _model(document: ResultValues, report: ResultValues) -> str | None:
     for place in (
         report.at("config", "spec", "backend"),
         document.at("config", "backend"),
@@ -115,13 +111,13 @@ def _model(document: Document, report: Document) -> str | None:
         document.at("worker"),
         document.at("benchmarker", "backend"),
     ):
-        found = place.text("model", "backend_model")
-        if found:
-            return found
+        model = place.text("model", "backend_model")
+        if model:
+            return model
     return None
 
 
-def _spread(metric: Document, seconds: float) -> Spread:
+def _spread(metric: ResultValues, seconds: float) -> Spread:
     ranks = metric.at("percentiles").spread(seconds, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
     mean = metric.number("mean")
     median = metric.number("median")

@@ -5,13 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "inference-perf"
 NAMES = {"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
 LARGEST_DISAGREEMENT_RATIO = 1.2
 """A mean TPOT further than this from (latency - TTFT) / (tokens - 1) of the means counted something else."""
+
+
+def stage_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one stage or summary, as the client measured it or as the server's metrics saw it."""
+    successes = values["successes"]
+    of_server = isinstance(successes, Mapping) and "rate" in successes
+    return prometheus_result(values, path) if of_server else lifecycle_result(values, path)
 
 
 def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
@@ -20,7 +27,7 @@ def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     ``time_per_output_token`` is the mean gap between chunks. Servers that send empty or split chunks make it
     smaller than the time per token; then TPOT is taken from the means of latency, TTFT and length.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     successes = document.at("successes")
     count = successes.needed("count", tool=TOOL)
     if count == 0:
@@ -33,13 +40,10 @@ def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         concurrency=load.number("concurrency"),
         request_rate_per_s=load.number("requested_rate", "achieved_rate"),
         requests=round(count),
-        failed_requests=document.at("failures").count("count"),
-        duration_s=load.number("send_duration"),
         input_tokens=successes.at("prompt_len").number("mean"),
         output_tokens=successes.at("output_len").number("mean"),
         ttft_s=latency.at("time_to_first_token").spread(1.0, NAMES),
         tpot_s=latency.at("time_per_output_token").spread(1.0, NAMES),
-        itl_s=latency.at("inter_token_latency").spread(1.0, NAMES),
         e2e_s=latency.at("request_latency").spread(1.0, NAMES),
         requests_per_s=throughput.number("requests_per_sec"),
         output_tokens_per_s=throughput.number("output_tokens_per_sec"),
@@ -67,7 +71,7 @@ def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
 
 def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one stage as the server's own metrics saw it."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     successes = document.at("successes")
     if successes.needed("count", tool=TOOL) == 0:
         raise InputError(f"{path}: successes.count is 0, so this run measured nothing")

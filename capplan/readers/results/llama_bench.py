@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "llama-bench"
 
 
 def row_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one row; ``avg_ns`` is the time of the whole test, ``n_depth`` the context already in the cache."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     prompt = document.needed("n_prompt", tool=TOOL)
     generated = document.needed("n_gen", tool=TOOL)
     seconds = document.needed("avg_ns", tool=TOOL) * 1e-9
@@ -23,13 +23,11 @@ def row_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         tool=TOOL,
         path=path,
         kind=result_kind,
-        tool_version=document.text("build_commit"),
         model=document.text("model_type", "model_filename"),
         engine="llama.cpp",
         hardware=document.text("gpu_info", "cpu_info"),
         concurrency=1.0,
         requests=1,
-        duration_s=seconds,
         input_tokens=prompt,
         output_tokens=generated,
         context_tokens=mean_context,

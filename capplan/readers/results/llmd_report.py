@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document, unit_seconds
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues, unit_seconds
 
 TOOL = "llm-d benchmark report"
 NAMES = {"mean": ("mean",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
@@ -13,7 +13,7 @@ NAMES = {"mean": ("mean",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "
 
 def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return the run of one report of either version."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     version = document.text("version") or ""
     if version.startswith("0.1"):
         return _first_version(document)
@@ -24,7 +24,7 @@ def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     )
 
 
-def _first_version(document: Document) -> BenchmarkResult:
+def _first_version(document: ResultValues) -> BenchmarkResult:
     metrics, scenario = document.at("metrics"), document.at("scenario")
     throughput, requests = metrics.at("throughput"), metrics.at("requests")
     hosts = _items(scenario.at("host"), "accelerator")
@@ -39,7 +39,6 @@ def _first_version(document: Document) -> BenchmarkResult:
         **_split(hosts, notes),
         concurrency=load.number("max_concurrency", "concurrency"),
         request_rate_per_s=load.number("request_rate"),
-        duration_s=metrics.at("time").number("duration"),
         requests_per_s=throughput.number("requests_per_sec"),
         output_tokens_per_s=throughput.number("output_tokens_per_sec"),
         total_tokens_per_s=throughput.number("total_tokens_per_sec"),
@@ -47,7 +46,7 @@ def _first_version(document: Document) -> BenchmarkResult:
     )
 
 
-def _second_version(document: Document) -> BenchmarkResult:
+def _second_version(document: ResultValues) -> BenchmarkResult:
     aggregate = document.at("results", "request_performance", "aggregate")
     throughput = aggregate.at("throughput")
     load = document.at("scenario", "load", "standardized")
@@ -72,26 +71,23 @@ def _second_version(document: Document) -> BenchmarkResult:
     )
 
 
-def _performance(requests: Document, latency: Document, document: Document) -> dict[str, Any]:
+def _performance(requests: ResultValues, latency: ResultValues, document: ResultValues) -> dict[str, Any]:
     total = requests.needed("total", tool=TOOL)
     if total == 0:
         raise InputError(f"{requests.where('total')} is 0, so this run measured nothing")
     return {
         "tool": TOOL,
         "path": document.path,
-        "tool_version": document.text("version"),
         "requests": round(total),
-        "failed_requests": requests.count("failures"),
         "input_tokens": requests.at("input_length").number("mean"),
         "output_tokens": requests.at("output_length").number("mean"),
         "ttft_s": _latency(latency, "time_to_first_token"),
         "tpot_s": _latency(latency, "time_per_output_token"),
-        "itl_s": _latency(latency, "inter_token_latency"),
         "e2e_s": _latency(latency, "request_latency"),
     }
 
 
-def _latency(document: Document, name: str) -> Spread:
+def _latency(document: ResultValues, name: str) -> Spread:
     metric = document.at(name)
     if not metric.values:
         return Spread()
@@ -101,14 +97,14 @@ def _latency(document: Document, name: str) -> Spread:
     return metric.spread(unit_seconds(metric, units), NAMES)
 
 
-def _items(document: Document, key: str) -> list[Document]:
+def _items(document: ResultValues, key: str) -> list[ResultValues]:
     items = document.values.get(key) or []
     if not isinstance(items, list):
         raise InputError(f"{document.where(key)} is not a list")
-    return [Document(document.path, item, document.place) for item in items if isinstance(item, Mapping)]
+    return [ResultValues(document.path, item, document.place) for item in items if isinstance(item, Mapping)]
 
 
-def _split(hosts: list[Document], notes: list[str]) -> dict[str, Any]:
+def _split(hosts: list[ResultValues], notes: list[str]) -> dict[str, Any]:
     if not hosts or notes:
         return {"hardware": hosts[0].text("model") if hosts else None}
     parallelism = hosts[0].at("parallelism")
@@ -121,7 +117,7 @@ def _split(hosts: list[Document], notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _unlike(hosts: list[Document]) -> list[str]:
+def _unlike(hosts: list[ResultValues]) -> list[str]:
     splits = {(host.text("model"), str(dict(host.at("parallelism").values))) for host in hosts}
     return (
         [f"{len(hosts)} hosts that differ in device or split: the split is left open"]

@@ -1,9 +1,9 @@
 """Find out which tool wrote a result file, and read it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from capplan.errors import InputError
 from capplan.readers.results import (
@@ -16,8 +16,8 @@ from capplan.readers.results import (
     trtllm,
     vllm,
 )
-from capplan.readers.results.document import result_objects
 from capplan.readers.results.record import BenchmarkResult, RequestRecord
+from capplan.readers.results.values import result_objects
 
 KNOWN_TOOLS = (
     "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "
@@ -95,34 +95,32 @@ def _whole_file(values: Sequence[Mapping[str, Any]], path: str) -> list[Benchmar
     return None
 
 
+_Reader: TypeAlias = Callable[[Mapping[str, Any], str], BenchmarkResult | list[BenchmarkResult]]
+_TOOLS: tuple[tuple[set[str], set[str], _Reader], ...] = (
+    ({"benchmarks"}, set(), guidellm.report_results),
+    ({"version", "scenario"}, {"metrics", "results"}, llmd_report.report_result),
+    ({"successes", "load_summary"}, set(), inference_perf.stage_result),
+    ({"engine"}, {"world_info", "performance"}, trtllm.report_result),
+    (set(), {"n_prompt", "n_gen", "avg_ns"}, llama_bench.row_result),
+    ({"request_throughput.*"}, set(), aiperf.summary_result),
+    ({"hw", "conc"}, set(), vllm.inferencex_result),
+    ({"avg_latency"}, set(), vllm.latency_result),
+    ({"elapsed_time", "num_requests"}, set(), vllm.throughput_result),
+    ({"batch_size", "input_len"}, set(), sglang.one_batch_results),
+    (set(), {"total_throughput", "mean_e2e_latency_ms", "sharegpt_output_len"}, sglang.serving_result),
+    (set(), {"completed", "mean_ttft_ms", "output_throughput", "num_prompts"}, vllm.serve_result),
+)
+"""Keys that a tool's object has, keys of which it has at least one, and its reader; the first that fits is taken. `.*`
+marks a key that holds an object."""
+
+
 def _object(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
     keys = {str(key) for key in values}
-    if "benchmarks" in keys:
-        return guidellm.report_results(values, path)
-    if "version" in keys and "scenario" in keys and keys & {"metrics", "results"}:
-        return [llmd_report.report_result(values, path)]
-    if "successes" in keys and "load_summary" in keys:
-        lifecycle = not isinstance(values["successes"], Mapping) or "rate" not in values["successes"]
-        reader = inference_perf.lifecycle_result if lifecycle else inference_perf.prometheus_result
-        return [reader(values, path)]
-    if keys & {"world_info", "performance"} and "engine" in keys:
-        return [trtllm.report_result(values, path)]
-    if "n_prompt" in keys or {"n_gen", "avg_ns"} & keys:
-        return [llama_bench.row_result(values, path)]
-    if "request_throughput" in keys and isinstance(values["request_throughput"], Mapping):
-        return [aiperf.summary_result(values, path)]
-    if "hw" in keys and "conc" in keys:
-        return [vllm.inferencex_result(values, path)]
-    if "avg_latency" in keys:
-        return [vllm.latency_result(values, path)]
-    if "elapsed_time" in keys and "num_requests" in keys:
-        return [vllm.throughput_result(values, path)]
-    if "batch_size" in keys and "input_len" in keys:
-        return sglang.one_batch_results(values, path)
-    if "total_throughput" in keys or "mean_e2e_latency_ms" in keys or "sharegpt_output_len" in keys:
-        return [sglang.serving_result(values, path)]
-    if keys & {"completed", "mean_ttft_ms", "output_throughput", "num_prompts"}:
-        return [vllm.serve_result(values, path)]
+    told = keys | {f"{key}.*" for key, value in values.items() if isinstance(value, Mapping)}
+    for needed, one_of, read in _TOOLS:
+        if needed <= told and (not one_of or one_of & told):
+            results = read(values, path)
+            return results if isinstance(results, list) else [results]
     shown = ", ".join(sorted(keys)[:6]) or "none"
     raise InputError(
         f"{path}: not a result of a tool that is known (its keys start with: {shown})\n  known: {KNOWN_TOOLS}"

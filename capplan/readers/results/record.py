@@ -49,7 +49,6 @@ class BenchmarkResult:
     tool: str
     path: str
     kind: Kind = "serving"
-    tool_version: str | None = None
     model: str | None = None
     engine: str | None = None
     engine_version: str | None = None
@@ -63,8 +62,6 @@ class BenchmarkResult:
     request_rate_per_s: float | None = None
     """Offered rate; None for a closed loop or all at once."""
     requests: int | None = None
-    failed_requests: int | None = None
-    duration_s: float | None = None
     input_tokens: float | None = None
     """Mean per request."""
     output_tokens: float | None = None
@@ -73,7 +70,6 @@ class BenchmarkResult:
     """Tokens already in the cache before a bare prefill or decode."""
     ttft_s: Spread = field(default_factory=Spread)
     tpot_s: Spread = field(default_factory=Spread)
-    itl_s: Spread = field(default_factory=Spread)
     e2e_s: Spread = field(default_factory=Spread)
     requests_per_s: float | None = None
     output_tokens_per_s: float | None = None
@@ -83,10 +79,3 @@ class BenchmarkResult:
     notes: tuple[str, ...] = ()
     """What was normalised, corrected or left out."""
     log: tuple[RequestRecord, ...] = ()
-
-    @property
-    def devices(self) -> int | None:
-        """Devices of the replica, where the file says how it was split."""
-        if self.tensor_parallel is None:
-            return None
-        return self.tensor_parallel * (self.pipeline_parallel or 1) * (self.data_parallel or 1)

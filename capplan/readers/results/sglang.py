@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
-from capplan.readers.results.vllm import latency_names, request_log
+from capplan.readers.results.values import ResultValues
+from capplan.readers.results.vllm import latency_names, measures, request_log
 
 SERVING = "sglang bench_serving"
 ONE_BATCH = "sglang bench_one_batch"
@@ -15,32 +14,14 @@ ONE_BATCH = "sglang bench_one_batch"
 
 def serving_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `bench_serving`."""
-    document = Document(path, values)
-    completed = document.needed("completed", tool=SERVING)
-    if completed == 0:
-        raise InputError(f"{path}: none of the requests of this run completed, so it measured nothing")
-    document.needed("mean_ttft_ms", tool=SERVING)
+    document = ResultValues(path, values)
     limited = document.number("max_concurrency")
-    rate = (
-        None if document.values.get("request_rate") in ("inf", "trace") else document.number("request_rate")
-    )
     result = BenchmarkResult(
-        tool=SERVING,
-        path=path,
+        **measures(document, SERVING),
         model=document.text("model_id", "model"),
         engine=document.text("backend"),
         concurrency=document.number("concurrency") if limited is None else limited,
-        request_rate_per_s=rate,
-        requests=round(completed),
-        duration_s=document.needed("duration", tool=SERVING),
-        input_tokens=document.needed("total_input_tokens", tool=SERVING) / completed,
-        output_tokens=document.needed("total_output_tokens", tool=SERVING) / completed,
-        ttft_s=document.spread(1e-3, latency_names("ttft_ms")),
-        tpot_s=document.spread(1e-3, latency_names("tpot_ms")),
-        itl_s=document.spread(1e-3, latency_names("itl_ms")),
         e2e_s=document.spread(1e-3, latency_names("e2e_latency_ms")),
-        requests_per_s=document.number("request_throughput"),
-        output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("total_throughput"),
         accepted_tokens_per_step=document.number("accept_length"),
     )
@@ -52,7 +33,7 @@ def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkRes
 
     The line of `bench_one_batch_server` has the whole latency instead; it is one static batch.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     batch = document.needed("batch_size", tool=ONE_BATCH)
     tokens_in = document.needed("input_len", tool=ONE_BATCH)
     tokens_out = document.needed("output_len", tool=ONE_BATCH)
@@ -73,13 +54,11 @@ def one_batch_results(values: Mapping[str, Any], path: str) -> list[BenchmarkRes
     decode = document.number("median_decode_latency")
     if decode:
         step = Spread(decode, decode)
-        results.append(
-            replace(shared, kind="decode", tpot_s=step, itl_s=step, context_tokens=tokens_in + tokens_out / 2)
-        )
+        results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=tokens_in + tokens_out / 2))
     return results
 
 
-def _server_result(document: Document, shared: BenchmarkResult) -> BenchmarkResult:
+def _server_result(document: ResultValues, shared: BenchmarkResult) -> BenchmarkResult:
     latency = document.needed("latency", tool="sglang bench_one_batch_server")
     ttft = document.number("last_ttft")
     gaps = (shared.output_tokens or 1.0) - 1.0
@@ -91,7 +70,6 @@ def _server_result(document: Document, shared: BenchmarkResult) -> BenchmarkResu
         e2e_s=Spread(latency),
         ttft_s=Spread(ttft),
         tpot_s=Spread(tpot),
-        duration_s=latency,
         output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("overall_throughput"),
         accepted_tokens_per_step=document.number("acc_length"),

@@ -4,28 +4,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, Spread
+from capplan.readers.results.values import ResultValues
 
 TOOL = "trtllm-bench"
 
 
 def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return the run of one report; latencies there are in milliseconds."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     engine, world = document.at("engine"), document.at("world_info")
     requests, performance = document.at("request_info"), document.at("performance")
     streaming = document.at("streaming_metrics")
     count = requests.needed("num_requests", tool=TOOL)
     if count == 0:
         raise InputError(f"{path}: request_info.num_requests is 0, so this run measured nothing")
-    total = performance.needed("total_latency_ms", tool=TOOL)
+    performance.needed("total_latency_ms", tool=TOOL)
     rate = world.number("issue_rate", minimum=-1.0)
     return BenchmarkResult(
         tool=TOOL,
         path=path,
         kind="serving" if streaming.values else "offline",
-        tool_version=engine.text("version"),
         model=engine.text("model"),
         engine="trtllm",
         engine_version=engine.text("version"),
@@ -36,7 +35,6 @@ def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         concurrency=requests.number("avg_num_concurrent_requests"),
         request_rate_per_s=rate if rate and rate > 0 else None,
         requests=round(count),
-        duration_s=total * 1e-3,
         input_tokens=requests.number("avg_input_length"),
         output_tokens=requests.number("avg_output_length"),
         ttft_s=_spread(streaming, "avg_ttft_ms", "ttft_percentiles"),
@@ -55,7 +53,7 @@ def _positive(value: float | None) -> int | None:
     return round(value) if value and value > 0 else None
 
 
-def _spread(document: Document, mean_name: str, percentiles_name: str) -> Spread:
+def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Spread:
     percentiles = document.at(percentiles_name)
     spread = percentiles.spread(1e-3, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
     mean = document.number(mean_name)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document
 from capplan.readers.results.record import BenchmarkResult, RequestRecord, Spread
+from capplan.readers.results.values import ResultValues
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"
@@ -30,14 +30,9 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
     Version 0.8.5 writes ``request_goodput:`` with a trailing colon; keys are read without it.
     """
-    document = Document(path, {key.rstrip(":"): value for key, value in values.items()})
-    completed = document.needed("completed", tool=SERVE)
-    if completed == 0:
-        raise InputError(f"{path}: none of the requests of this run completed, so it measured nothing")
-    document.needed("mean_ttft_ms", tool=SERVE)
+    document = ResultValues(path, {key.rstrip(":"): value for key, value in values.items()})
     result = BenchmarkResult(
-        tool=SERVE,
-        path=path,
+        **measures(document, SERVE),
         model=document.text("model_id"),
         engine=document.text("backend") if document.text("backend") in ("vllm", "sglang") else None,
         hardware=document.text("gpu", "hardware", "accelerator"),
@@ -46,25 +41,38 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         expert_parallel=document.count("ep", "EP"),
         data_parallel=document.count("dp", "DP"),
         concurrency=document.number("max_concurrency"),
-        request_rate_per_s=_rate(document),
-        requests=round(completed),
-        failed_requests=document.count("failed"),
-        duration_s=document.needed("duration", tool=SERVE),
-        input_tokens=document.needed("total_input_tokens", tool=SERVE) / completed,
-        output_tokens=document.needed("total_output_tokens", tool=SERVE) / completed,
-        ttft_s=document.spread(1e-3, latency_names("ttft_ms")),
-        tpot_s=document.spread(1e-3, latency_names("tpot_ms")),
-        itl_s=document.spread(1e-3, latency_names("itl_ms")),
         e2e_s=document.spread(1e-3, latency_names("e2el_ms")),
-        requests_per_s=document.number("request_throughput"),
-        output_tokens_per_s=document.number("output_throughput"),
         total_tokens_per_s=document.number("total_token_throughput"),
         accepted_tokens_per_step=document.number("spec_decode_acceptance_length"),
     )
     return replace(result, log=request_log(document), notes=_notes(document))
 
 
-def request_log(document: Document) -> tuple[RequestRecord, ...]:
+def measures(document: ResultValues, tool: str) -> dict[str, Any]:
+    """Return what a run of vLLM and one of SGLang state under the same keys."""
+    completed = document.needed("completed", tool=tool)
+    if completed == 0:
+        raise InputError(
+            f"{document.path}: none of the requests of this run completed, so it measured nothing"
+        )
+    for name in ("mean_ttft_ms", "duration"):
+        document.needed(name, tool=tool)
+    endless = document.values.get("request_rate") in ("inf", "trace")
+    return {
+        "tool": tool,
+        "path": document.path,
+        "request_rate_per_s": None if endless else document.number("request_rate"),
+        "requests": round(completed),
+        "input_tokens": document.needed("total_input_tokens", tool=tool) / completed,
+        "output_tokens": document.needed("total_output_tokens", tool=tool) / completed,
+        "ttft_s": document.spread(1e-3, latency_names("ttft_ms")),
+        "tpot_s": document.spread(1e-3, latency_names("tpot_ms")),
+        "requests_per_s": document.number("request_throughput"),
+        "output_tokens_per_s": document.number("output_throughput"),
+    }
+
+
+def request_log(document: ResultValues) -> tuple[RequestRecord, ...]:
     """Return the requests of a detailed result of vLLM or SGLang; empty without the lists.
 
     TTFT and gaps are in seconds in these lists. A request with an error is left out.
@@ -88,18 +96,12 @@ def request_log(document: Document) -> tuple[RequestRecord, ...]:
     )
 
 
-def _totals(document: Document, ttfts: list[float]) -> list[float]:
+def _totals(document: ResultValues, ttfts: list[float]) -> list[float]:
     gaps = document.values.get("itls") or [[] for _ in ttfts]
     return [ttft + sum(gap) for ttft, gap in zip(ttfts, gaps, strict=False)]
 
 
-def _rate(document: Document) -> float | None:
-    return (
-        None if document.values.get("request_rate") in ("inf", "trace") else document.number("request_rate")
-    )
-
-
-def _notes(document: Document) -> tuple[str, ...]:
+def _notes(document: ResultValues) -> tuple[str, ...]:
     notes = []
     if document.number("failed"):
         notes.append(f"{document.count('failed')} requests failed")
@@ -113,7 +115,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
     The file holds neither batch size nor lengths: they are to be given beside it.
     """
-    document = Document(path, values)
+    document = ResultValues(path, values)
     percentiles = document.at("percentiles")
     names = {"p50": ("50",), "p90": ("90",), "p99": ("99",)}
     mean = document.needed("avg_latency", tool=LATENCY)
@@ -130,7 +132,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench throughput`: all requests at once, tokens of prompt and output together."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
     requests = document.needed("num_requests", tool=THROUGHPUT)
     if requests == 0 or elapsed == 0:
@@ -142,7 +144,6 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         model=document.text("model_id", "model"),
         engine="vllm",
         requests=round(requests),
-        duration_s=elapsed,
         requests_per_s=document.number("requests_per_second"),
         total_tokens_per_s=document.needed("tokens_per_second", tool=THROUGHPUT),
         notes=("tokens per second count prompt and output together; the file does not split them",),
@@ -151,7 +152,7 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
-    document = Document(path, values)
+    document = ResultValues(path, values)
     tensor = document.count("tp")
     pipeline = document.count("pp") or 1
     devices = (tensor or 1) * pipeline * (document.count("pcp_size") or 1)
@@ -177,7 +178,6 @@ def inferencex_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         output_tokens=document.number("osl"),
         ttft_s=spread("ttft"),
         tpot_s=spread("tpot"),
-        itl_s=spread("itl"),
         e2e_s=spread("e2el"),
         output_tokens_per_s=per_device * devices,
         total_tokens_per_s=None if total is None else total * devices,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.readers.traces.rows import Row, seconds_of, time_unit
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import Row, lines_of, noted_unit, seconds_of
 from capplan.workload.trace import Omissions
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -103,7 +102,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     InputError
         a column is missing, or most rows are no requests
     """
-    lines: Iterator[tuple[int, str]] = (pair for pair in numbered_lines(path) if pair[1].strip())
+    lines: Iterator[tuple[int, str]] = (pair for pair in lines_of(path) if pair[1].strip())
     first_number, header = next(lines)
     layout = layout_of(path, header)
     if layout.arrival is None:
@@ -119,11 +118,11 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             cells = next(csv.reader([line], delimiter=layout.delimiter))
         try:
             if unit is None and layout.arrival is not None:
-                unit = _unit_of(cells[layout.arrival], layout, omissions)
+                unit = noted_unit(_number(cells[layout.arrival], layout.delimiter), omissions)
             yield _row(number, cells, layout, unit or 1.0)
         except (ValueError, IndexError, OverflowError) as error:
             bad += 1
-            omissions.drop("is not a request", number)
+            omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
 
@@ -131,14 +130,6 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
 def _with_first(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     yield first
     yield from rest
-
-
-def _unit_of(cell: str, layout: Layout, omissions: Omissions) -> float:
-    number = _number(cell, layout.delimiter)
-    factor, name = time_unit(number) if number is not None else (1.0, "s")
-    if name != "s":
-        omissions.note(f"time stamps are in {name} since 1970")
-    return factor
 
 
 def _row(number: int, cells: Sequence[str], layout: Layout, unit: float) -> Row:

@@ -8,8 +8,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.readers.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
-from capplan.readers.traces.rows import NO_TOKENS, Row, seconds_of, time_unit
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import NO_TOKENS, Row, lines_of, noted_unit, seconds_of
 from capplan.workload.trace import Omissions
 
 BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
@@ -45,17 +44,17 @@ def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
 
 def sample_of(path: Path) -> list[dict[str, Any]]:
     """Return the first objects of a file of JSON lines, keys in lower case."""
-    found: list[dict[str, Any]] = []
-    for _, line in numbered_lines(path):
+    records: list[dict[str, Any]] = []
+    for _, line in lines_of(path):
         try:
             value = json.loads(line) if line.strip() else None
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append({str(key).lower(): item for key, item in value.items()})
-        if len(found) >= SAMPLE:
+            records.append({str(key).lower(): item for key, item in value.items()})
+        if len(records) >= SAMPLE:
             break
-    return found
+    return records
 
 
 def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
@@ -71,13 +70,15 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
         raise InputError(f"{path}: line 1: is not a JSON object; one request per line is expected")
     keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
     hashed = "hash_ids" in sample[0]
-    unit = hashed_unit_s(sample) if hashed else _unit(sample[0].get(keys["arrival_s"]), omissions)
+    first = sample[0].get(keys["arrival_s"])
+    stamp = float(first) if isinstance(first, (int, float)) else None
+    unit = hashed_unit_s(sample) if hashed else noted_unit(stamp, omissions)
     if keys["arrival_s"].endswith("_ms"):
         unit = 1e-3
     if hashed:
         omissions.note(f"time stamps are in {'ms' if unit < 1.0 else 's'}")
     seen = bad = 0
-    for number, line in numbered_lines(path):
+    for number, line in lines_of(path):
         if not line.strip():
             continue
         seen += 1
@@ -96,7 +97,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             bad += 1
-            omissions.drop("is not a request", number)
+            omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
 
@@ -108,15 +109,6 @@ def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:
     raise InputError(
         f"{path}: has no key {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
     )
-
-
-def _unit(first: object, omissions: Omissions) -> float:
-    if not isinstance(first, (int, float)):
-        return 1.0
-    factor, name = time_unit(float(first))
-    if name != "s":
-        omissions.note(f"time stamps are in {name} since 1970")
-    return factor
 
 
 def _measured(row: Mapping[str, Any]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import lines_of
 from capplan.workload.statistics import LengthSummary, RateSummary, length_summary
 from capplan.workload.summary import MeasuredLatency, WorkloadSummary
 from capplan.workload.trace import Omissions
@@ -57,7 +57,6 @@ class Scrape:
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
     gauges: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    cache_config: dict[str, str] = field(default_factory=dict)
     cache_tokens: float = 0.0
 
     def first(self, names: Sequence[str]) -> float | None:
@@ -75,8 +74,8 @@ class Scrape:
 
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
     """Return the sums of one exposition; lines that are no samples are counted."""
-    found = Scrape()
-    for number, line in numbered_lines(path):
+    scrape = Scrape()
+    for number, line in lines_of(path):
         if not line.strip() or line.startswith("#"):
             continue
         match = SAMPLE.match(line.strip())
@@ -89,16 +88,16 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
         elif name.endswith("_bucket") and "le" in keyed:
-            found.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
+            scrape.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
         else:
-            found.values[name] += value
-            found.gauges[name].append(value)
+            scrape.values[name] += value
+            scrape.gauges[name].append(value)
         if name == "vllm:cache_config_info" and value == 1.0:
             blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
-            found.cache_tokens += (
+            scrape.cache_tokens += (
                 float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
             )
-    return found
+    return scrape
 
 
 def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:

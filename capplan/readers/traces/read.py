@@ -10,8 +10,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.traces import delimited, json_lines, prometheus, request_logs, servegen
-from capplan.readers.traces.rows import parts_of
-from capplan.readers.traces.source import head_of
+from capplan.readers.traces.rows import head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
 from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSummary
@@ -134,6 +133,8 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
     kinds = [format_of(path) for path in paths]
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
         return prometheus.prometheus_summary(paths, interval_s)
+    if interval_s is not None:
+        raise InputError(f"--interval: belongs to Prometheus text; {paths[0]} has times of its own")
     if len(paths) != 1:
         raise InputError(
             "more than one FILE is only read for two scrapes of Prometheus, the earlier one first"

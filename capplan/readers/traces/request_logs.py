@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.readers.results.document import Document, result_objects
 from capplan.readers.results.read import request_log
+from capplan.readers.results.values import ResultValues, result_objects
 from capplan.readers.traces.rows import Row, time_unit
 from capplan.workload.trace import Omissions
 
@@ -47,7 +47,7 @@ def _guidellm(report: Mapping[str, Any], path: Path, omissions: Omissions) -> It
                 omissions.drop(f"{kind} request", index + 1)
         for request in requests.get("successful") or []:
             index += 1
-            row = Document(str(path), request, f"benchmarks.requests.successful.{index - 1}")
+            row = ResultValues(str(path), request, f"benchmarks.requests.successful.{index - 1}")
             ttft = row.number("time_to_first_token_ms")
             yield Row(
                 index,
@@ -68,7 +68,7 @@ def _guidellm(report: Mapping[str, Any], path: Path, omissions: Omissions) -> It
 def _inference_perf(values: list[Any], path: Path, omissions: Omissions) -> Iterator[Row]:
     """Yield the requests of per_request_lifecycle_metrics.json."""
     for index, value in enumerate(values, 1):
-        row = Document(str(path), value, str(index - 1))
+        row = ResultValues(str(path), value, str(index - 1))
         if row.values.get("error"):
             omissions.drop("request with an error", index)
             continue

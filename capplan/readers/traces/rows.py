@@ -1,17 +1,39 @@
-"""Rows of a trace, whatever their format, checked and gathered into parts of columns."""
+"""Lines of a file of traffic, and its rows, whatever their format: checked, and gathered into parts of columns."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.readers.text_file import numbered_lines
 from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
 NO_TOKENS: tuple[int, ...] = ()
+HEAD_CHARACTERS = 65_536
+KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a file of traffic."""
+    return numbered_lines(path, kind=KIND)
+
+
+def head_of(path: Path) -> str:
+    """Return the first characters of a file, unpacked; InputError where it is empty or cannot be read."""
+    text = ""
+    for _, line in lines_of(path):
+        text += line[:HEAD_CHARACTERS] + "\n"
+        if len(text) >= HEAD_CHARACTERS:
+            break
+    if not text.strip():
+        raise InputError(f"{path}: is empty; {KIND} is expected")
+    return text
 
 
 @dataclass(slots=True)
@@ -63,21 +85,39 @@ def time_unit(first: float) -> tuple[float, str]:
     return 1.0, "s"
 
 
-def problem_of(row: Row) -> str:
-    """Return why a row cannot be used; empty where it can."""
+class Problem(NamedTuple):
+    """Why a row cannot be used."""
+
+    words: str
+    broken: bool = False
+    """It cannot be what the writer of the file meant: strict reading refuses the file."""
+
+
+def problem_of(row: Row) -> Problem | None:
+    """Return why a row cannot be used; None where it can."""
     if not (math.isfinite(row.input_tokens) and math.isfinite(row.output_tokens)):
-        return "a token count is not a finite number"
+        return Problem("a token count is not a finite number", broken=True)
     if row.input_tokens < 0 or row.output_tokens < 0:
-        return "a token count is negative"
+        return Problem("a token count is negative", broken=True)
     if row.output_tokens < 1:
-        return "no output token"
+        return Problem("no output token")
     if row.input_tokens < 1:
-        return "no prompt token"
+        return Problem("no prompt token")
     if row.input_tokens > LONGEST_TOKENS or row.output_tokens > LONGEST_TOKENS:
-        return f"more than {LONGEST_TOKENS:,} tokens"
-    if row.arrival_s < 0 or math.isinf(row.arrival_s) or row.arrival_s > 1e12:
-        return "the time stamp is negative" if row.arrival_s < 0 else "the time stamp is out of range"
-    return ""
+        return Problem(f"more than {LONGEST_TOKENS:,} tokens")
+    if row.arrival_s < 0:
+        return Problem("the time stamp is negative", broken=True)
+    if math.isinf(row.arrival_s) or row.arrival_s > 1e12:
+        return Problem("the time stamp is out of range")
+    return None
+
+
+def noted_unit(first: float | None, omissions: Omissions) -> float:
+    """Return the seconds of one unit of a time stamp, and note a unit that is not the second."""
+    factor, name = (1.0, "s") if first is None else time_unit(first)
+    if name != "s":
+        omissions.note(f"time stamps are in {name} since 1970")
+    return factor
 
 
 def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[TracePart]:
@@ -94,7 +134,7 @@ def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[T
     for row in rows:
         problem = problem_of(row)
         if problem:
-            omissions.drop(problem, row.line)
+            omissions.drop(problem.words, row.line, broken=problem.broken)
             continue
         held.append(row)
         blocks += len(row.block_ids)

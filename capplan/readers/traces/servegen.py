@@ -9,7 +9,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.readers.traces.source import numbered_lines
+from capplan.readers.traces.rows import lines_of
 from capplan.workload.statistics import (
     HOUR_S,
     MOST_HOURS,
@@ -116,13 +116,13 @@ def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
     return {name: length_summary(*_sorted(found)) for name, found in columns.items()}
 
 
-def _sorted(found: Mapping[float, float]) -> tuple[Array, Array]:
-    values = np.array(sorted(value for value, share in found.items() if share > 0 and value >= 1))
-    return values, np.array([found[value] for value in values])
+def _sorted(histogram: Mapping[float, float]) -> tuple[Array, Array]:
+    values = np.array(sorted(value for value, share in histogram.items() if share > 0 and value >= 1))
+    return values, np.array([histogram[value] for value in values])
 
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    lines = numbered_lines(path)
+    lines = lines_of(path)
     _, header = next(lines, (1, ""))
     names = [cell.strip().lower() for cell in next(csv.reader([header]), [])]
     missing = [name for name in columns if name not in names]

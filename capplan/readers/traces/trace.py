@@ -125,10 +125,8 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
 
 
 def _refuse_omissions(file: TraceFile, name: str) -> None:
-    for reason, line in file.omissions.first_line.items():
-        if reason == "is not a request" or "negative" in reason or "finite" in reason:
-            what = "a time or a token count is negative or not finite" if "token count" in reason else reason
-            raise InputError(f"{name}: line {line}: {what}")
+    for reason, line in file.omissions.broken.items():
+        raise InputError(f"{name}: line {line}: {reason}")
 
 
 def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:

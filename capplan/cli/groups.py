@@ -1,0 +1,50 @@
+"""Groups of options: a command takes one record, and the parser sees an option for each of its fields."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_args
+
+
+class Group(dict[str, Any]):
+    """Field of a record -> the option that sets it; a field without one keeps its default.
+
+    A parameter `serving: Annotated[ServingFlags, Group(...)]` of a command marked with `grouped` is such a group.
+    A parameter of any other kind, such as typer's context, stays as it is.
+    """
+
+    def only(self, *names: str) -> "Group":
+        """Return the group of some of the fields."""
+        return Group({name: self[name] for name in names})
+
+
+def grouped(function: Callable[..., int]) -> Callable[..., int]:
+    """Return a command that is called with the options of its groups and hands each group on as one record."""
+    records: dict[str, tuple[type, Group]] = {}
+    spread: list[Parameter] = []
+    for parameter in signature(function).parameters.values():
+        record, group = (*get_args(parameter.annotation), None, None)[:2]
+        if record is not None and isinstance(group, Group):
+            records[parameter.name] = record, group
+            known = {field.name: field for field in fields(record)}
+            spread += [_parameter(known[name], option) for name, option in group.items()]
+        else:
+            spread.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+
+    def command(**values: Any) -> int:
+        given = {
+            name: record(**{field: values.pop(field) for field in group})
+            for name, (record, group) in records.items()
+        }
+        return function(**values, **given)
+
+    command.__doc__ = function.__doc__
+    command.__signature__ = Signature(spread)  # type: ignore[attr-defined]  # where the parser looks
+    return command
+
+
+def _parameter(field: "Field[Any]", option: Any) -> Parameter:
+    default = Parameter.empty if field.default is MISSING else field.default
+    return Parameter(
+        field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[field.type, option]
+    )

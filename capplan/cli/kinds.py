@@ -1,0 +1,103 @@
+"""The kinds of options: how their text is read, and what an error says is allowed."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from capplan.errors import InputError, unknown
+
+
+def whole(
+    *names: str,
+    help: str,  # noqa: A002  (typer's own word)
+    of: str = "",
+    metavar: str = "N",
+    least: int = 1,
+    most: int = 1_000_000_000,
+) -> Any:
+    """Return an option of a whole number of something."""
+    option = names[0]
+    example = "8192" if of == "tokens" else "8"
+
+    def read(text: Any) -> int:
+        digits = str(text).replace("_", "").replace(",", "")
+        if not digits.lstrip("+-").isdecimal():
+            kind = f"a whole number{f' of {of}' if of else ''}"
+            raise InputError(f"{option}: {text!r} is not {kind}; write it as '{example}'")
+        if not least <= int(digits[:40]) <= most:
+            allowed = f"{least} to {most} {of}".rstrip()
+            raise InputError(f"{option}: {text!r} is out of range; {allowed} are allowed")
+        return int(digits)
+
+    return _option(*names, read=read, kind="whole number", help=help, metavar=metavar)
+
+
+def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's own word)
+    """Return an option of a share of one: 0.9 or 90 %."""
+
+    def read(text: Any) -> float:
+        if isinstance(text, float):
+            return text
+        from capplan.readers.quantity import FRACTION, quantity
+
+        value = quantity(text, FRACTION, name)
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"{name}: {text!r} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
+        return value
+
+    return _option(name, read=read, kind="fraction", help=help, metavar="FRACTION")
+
+
+def measure(
+    name: str,
+    unit: str = "SECONDS",
+    *,
+    help: str,  # noqa: A002  (typer's own word)
+    metavar: str = "TIME",
+    bare: bool = False,
+) -> Any:
+    """Return an option of a positive quantity, `unit` being a name of `readers.quantity`; `bare` reads a number alone too."""
+
+    def read(text: Any) -> float:
+        if isinstance(text, float):
+            return text
+        from capplan.readers import quantity
+
+        wanted: quantity.Unit = getattr(quantity, unit)
+        try:
+            value = float(text) if bare else math.nan
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            value = quantity.quantity(text, wanted, name)
+        if not 0.0 < value < math.inf:
+            raise InputError(f"{name}: {text!r} is not above zero; e.g. '{wanted.example}'")
+        return value
+
+    return _option(name, read=read, kind="quantity", help=help, metavar=metavar)
+
+
+def one_of(
+    name: str,
+    known: tuple[str, ...],
+    *,
+    help: str,  # noqa: A002  (typer's own word)
+    metavar: str = "NAME",
+    **more: Any,
+) -> Any:
+    """Return an option of a name from a short list; case does not matter."""
+
+    def read(text: Any) -> str:
+        found = str(text).lower()
+        if found not in known:
+            raise unknown(name.strip("-"), str(text), known, place=name)
+        return found
+
+    return _option(name, read=read, kind="|".join(known), help=help, metavar=metavar, **more)
+
+
+def _option(*names: str, read: Callable[[Any], Any], kind: str, **more: Any) -> Any:
+    read.__name__ = kind
+    return typer.Option(*names, parser=read, **more)

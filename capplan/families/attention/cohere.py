@@ -1,0 +1,33 @@
+"""Command R and Command A: one norm per layer, attention and feed-forward side by side, tied embeddings."""
+
+from dataclasses import replace
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import heads
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
+from capplan.model.network import Network
+
+
+def read_cohere(config: Config, name: str) -> Network:
+    """Return a Command R; the larger ones have a norm on each head of queries and keys."""
+    bias = config.flag("attention_bias", default=False)
+    shape = heads(config)
+    network = block_decoder(
+        config, name, Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True), shape=shape
+    )
+    if not config.flag("use_qk_norm", default=False):
+        return network
+    extra = (shape.query_heads + shape.kv_heads) * shape.head_dim
+    layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + extra)
+    return replace(network, layers=(layer,) * len(network.layers))
+
+
+def read_cohere2(config: Config, name: str) -> Network:
+    """Return a Command R7B or Command A: three sliding layers, then a full one."""
+    bias = config.flag("attention_bias", default=False)
+    layers = config.layers()
+    pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 4
+    default = [(i + 1) % pattern != 0 for i in range(layers)]
+    windows = layer_windows(config, layers, config.dimension("sliding_window", default=4096), default=default)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
+    return block_decoder(config, name, traits, shape=heads(config, default_head_dim=128), windows=windows)

@@ -1,0 +1,129 @@
+"""DeepSeek V2, V3, V3.2 and those built like them: Kimi K2, GLM-4.7 Flash, GLM-5, LongCat Flash, dots.llm1."""
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import (
+    Part,
+    decoder,
+    decoder_layer,
+    gated_mlp,
+    heads,
+    latent_attention,
+    routed,
+    router,
+    with_tower,
+)
+from capplan.families.parts.stacks import (
+    Traits,
+    block_decoder,
+    deepseek_mixture,
+    dense_mlp,
+    layer_windows,
+    parts_after,
+    with_next_token_layers,
+)
+from capplan.families.parts.vision import moonvit
+from capplan.model.network import Layer, Network
+
+
+def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
+    """Return a network of latent attention, dense feed-forward first, then shared and routed experts."""
+    hidden = config.dimension("hidden_size")
+    layers = config.layers()
+    bias = config.flag("attention_bias", default=False)
+    parts = _parts(config, hidden, layers)
+    reuses = _reuses_index(config, layers)
+    made: dict[tuple[int, bool], Layer] = {}
+    stack = []
+    for part, reused in zip(parts, reuses, strict=True):
+        key = (id(part), reused)
+        if key not in made:
+            mixer, mixing, norms = latent_attention(
+                config, hidden, attention_bias=bias, indexer=indexer, index_cached=not reused
+            )
+            made[key] = decoder_layer(mixer, mixing, part, 2 * hidden + norms)
+        stack.append(made[key])
+    network = decoder(config, name, stack, hidden=hidden)
+    return with_next_token_layers(config, network, stack[-1])
+
+
+def read_indexed(config: Config, name: str) -> Network:
+    """Return a DeepSeek V3.2 or GLM-5: latent attention that reads the tokens its indexer chose."""
+    return read_latent(config, name, indexer=True)
+
+
+def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
+    experts = config.optional("n_routed_experts", least=0)
+    if not experts:
+        return [(gated_mlp(hidden, config.dimension("intermediate_size")), None)] * layers
+    sparse = deepseek_mixture(config, hidden)
+    first = config.count("first_k_dense_replace")
+    dense = sparse
+    if first or config.has("mlp_layer_types"):
+        dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    every = config.dimension("moe_layer_freq", default=1) if config.has("moe_layer_freq") else 1
+    if every != 1:
+        raise config.error("moe_layer_freq", f"{every} is not modelled", "allowed: 1")
+    return parts_after(config, dense, sparse, layers, first)
+
+
+def _reuses_index(config: Config, layers: int) -> list[bool]:
+    kinds = config.items("indexer_types", length=layers)
+    if kinds is None:
+        return [False] * layers
+    for i, kind in enumerate(kinds[:layers]):
+        if kind not in ("full", "shared"):
+            raise config.error(f"indexer_types[{i}]", f"{kind!r} is not known", "allowed: full, shared")
+    return [kind == "shared" for kind in kinds[:layers]]
+
+
+def read_kimi_k25(config: Config, name: str) -> Network:
+    """Return a Kimi K2.5 or later: Kimi K2 with a MoonViT vision tower."""
+    return with_tower(read_latent(config.needed_section("text_config"), name), config, moonvit)
+
+
+def read_longcat(config: Config, name: str) -> Network:
+    """Return a LongCat Flash: each of its layers holds two attentions, two dense feed-forwards and one mixture.
+
+    It becomes two layers here, because each attention has a cache of its own. The router also chooses
+    among experts that return their input; those hold no weights, so a token uses fewer real experts.
+    """
+    hidden = config.dimension("hidden_size")
+    mixer, mixing, norms = latent_attention(
+        config, hidden, attention_bias=config.flag("attention_bias", default=False)
+    )
+    dense = gated_mlp(hidden, config.dimension("ffn_hidden_size"))
+    experts = config.dimension("n_routed_experts")
+    idle = config.count("zero_expert_num")
+    chosen = config.dimension("moe_topk")
+    real = max(1, round(chosen * experts / (experts + idle)))
+    config.notes.append(f"{chosen} of {experts} + {idle} experts per token; {real} of them real on average")
+    biased = config.flag("router_bias", default=False)
+    mixed = (
+        (router(hidden, experts + idle, bias=biased), *dense),
+        routed(config, experts, real, hidden, config.dimension("expert_ffn_hidden_size")),
+    )
+    first = decoder_layer(mixer, mixing, mixed, 2 * hidden + norms)
+    second = decoder_layer(mixer, mixing, (dense, None), 2 * hidden + norms)
+    return decoder(config, name, [first, second] * config.layers("num_layers"), hidden=hidden)
+
+
+def read_dots1(config: Config, name: str) -> Network:
+    """Return a dots.llm1: head norms, dense layers first, then shared and routed experts."""
+    bias = config.flag("attention_bias", default=False)
+    shape = heads(config)
+    layers = config.layers()
+    sparse = deepseek_mixture(config, shape.hidden_size)
+    traits = Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
+    first = config.count("first_k_dense_replace")
+    dense = dense_mlp(config, shape, traits) if first else sparse
+    window = config.optional("sliding_window", least=0) or None
+    from_layer = config.count("max_window_layers", default=layers)
+    sliding = [window is not None and i >= from_layer for i in range(layers)]
+    return block_decoder(
+        config,
+        name,
+        traits,
+        parts_after(config, dense, sparse, layers, first),
+        shape=shape,
+        windows=layer_windows(config, layers, window, default=sliding),
+    )

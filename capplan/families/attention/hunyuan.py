@@ -1,0 +1,67 @@
+"""Hunyuan: dense, with experts, and Hy3."""
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import Part, heads
+from capplan.families.parts.stacks import (
+    Traits,
+    block_decoder,
+    dense_mlp,
+    mixture,
+    parts_after,
+)
+from capplan.model.network import Network
+
+
+def _traits(config: Config) -> Traits:
+    bias = config.flag("attention_bias", default=False)
+    return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
+
+
+def read_hunyuan_dense(config: Config, name: str) -> Network:
+    """Return a dense Hunyuan: a norm on each head of queries and keys."""
+    return block_decoder(config, name, _traits(config))
+
+
+def read_hunyuan_moe(config: Config, name: str) -> Network:
+    """Return a Hunyuan with experts; their numbers may be given layer by layer."""
+    shape = heads(config)
+    layers = config.layers()
+    experts = config.per_layer("num_experts", layers=layers)
+    chosen = config.per_layer("moe_topk", "num_experts_per_tok", layers=layers)
+    shared = config.per_layer("num_shared_expert", layers=layers, default=1)
+    width = config.dimension("intermediate_size")
+    widths = config.per_layer("moe_intermediate_size", layers=layers, default=width)
+    made: dict[tuple[int, ...], Part] = {}
+    parts = []
+    for key in zip(experts, chosen, shared, widths, strict=True):
+        if key not in made:
+            count, top, beside, expert_width = key
+            made[key] = mixture(
+                config,
+                shape.hidden_size,
+                experts=count,
+                per_token=top,
+                intermediate=expert_width,
+                shared=beside * width,
+            )
+        parts.append(made[key])
+    return block_decoder(config, name, _traits(config), parts, shape=shape)
+
+
+def read_hy3(config: Config, name: str) -> Network:
+    """Return a Hy3: one dense layer, then shared and routed experts."""
+    shape = heads(config)
+    layers = config.layers()
+    width = config.dimension("moe_intermediate_size", "expert_hidden_dim")
+    sparse = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("num_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("num_shared_experts") * width,
+    )
+    traits = _traits(config)
+    dense = dense_mlp(config, shape, traits)
+    parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))
+    return block_decoder(config, name, traits, parts, shape=shape)

@@ -1,0 +1,73 @@
+"""Llama and the families that are Llama with other keys: RMS norm, rotary positions, gated feed-forward."""
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import heads
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
+from capplan.model.network import Network
+
+
+def read_llama(config: Config, name: str) -> Network:
+    """Return a Llama (1 to 3.3, Code Llama, Yi, Granite and other clones)."""
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
+    return block_decoder(config, name, traits)
+
+
+def read_internlm(config: Config, name: str) -> Network:
+    """Return an InternLM: Llama with a bias key of its own."""
+    bias = config.flag("bias", default=False)
+    return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias))
+
+
+def read_smollm3(config: Config, name: str) -> Network:
+    """Return a SmolLM3: Llama where every fourth layer has no positions."""
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(
+        qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), tied=True
+    )
+    layers = config.layers()
+    used = config.flag("use_sliding_window", default=False)
+    windows = layer_windows(config, layers, config.optional("sliding_window")) if used else None
+    return block_decoder(config, name, traits, windows=windows)
+
+
+def read_seed_oss(config: Config, name: str) -> Network:
+    """Return a Seed-OSS: biases on queries, keys and values, heads of a width of their own."""
+    traits = Traits(
+        qkv_bias=config.flag("attention_bias", default=True),
+        output_bias=config.flag("attention_out_bias", default=False),
+        mlp_bias=config.flag("mlp_bias", default=False),
+    )
+    return block_decoder(config, name, traits, shape=heads(config, default_head_dim=128))
+
+
+def read_internlm3(config: Config, name: str) -> Network:
+    """Return an InternLM 3: Llama with one key for the biases of attention and another for the rest."""
+    traits = Traits(
+        qkv_bias=config.flag("attention_bias", "qkv_bias", default=False),
+        output_bias=config.flag("attention_bias", "bias", default=False),
+        mlp_bias=config.flag("mlp_bias", "bias", default=False),
+    )
+    return block_decoder(config, name, traits)
+
+
+def read_stablelm(config: Config, name: str) -> Network:
+    """Return a StableLM: layer norms with biases, one norm where attention and feed-forward run side by side."""
+    if config.flag("qk_layernorm", default=False):
+        raise config.error("qk_layernorm", "true is not modelled", "allowed: false")
+    norms = 1 if config.flag("use_parallel_residual", default=False) else 2
+    traits = Traits(qkv_bias=config.flag("use_qkv_bias", default=False), norms=norms, norm_bias=True)
+    return block_decoder(config, name, traits)
+
+
+def read_plain(config: Config, name: str) -> Network:
+    """Return an Arcee (AFM) or Nemotron (Minitron): Llama with an ungated feed-forward of squared ReLU."""
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.flag("mlp_bias", default=False),
+        gated=False,
+        norm_bias=config.model_type == "nemotron",
+    )
+    return block_decoder(config, name, traits)

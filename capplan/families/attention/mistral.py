@@ -1,0 +1,60 @@
+"""Mistral, Ministral, Mixtral, and Mistral Small 4 with latent attention."""
+
+from capplan.families.attention.deepseek import read_latent
+from capplan.families.config import Config
+from capplan.families.parts.blocks import heads, with_tower
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
+from capplan.families.parts.vision import pixtral
+from capplan.model.network import Network
+
+_WINDOW_OF_MISTRAL = 4096
+
+
+def read_mistral(config: Config, name: str) -> Network:
+    """Return a Mistral; a null sliding_window means none, a missing one the 4096 tokens of version 0.1."""
+    window = config.optional("sliding_window", least=0)
+    if "sliding_window" not in config.values and config.model_type == "mistral":
+        window = _WINDOW_OF_MISTRAL
+        config.notes.append(
+            f"{config.section_path}sliding_window is missing: {window}, as in Mistral 7B v0.1"
+        )
+    windows = layer_windows(config, config.layers(), window or None)
+    return block_decoder(config, name, Traits(), windows=windows)
+
+
+def read_ministral3(config: Config, name: str) -> Network:
+    """Return a Ministral 3, from its text section where it has one."""
+    text = config.section("text_config")
+    if text is None:
+        return block_decoder(config, name, Traits())
+    if config.has("vision_config"):
+        config.notes.append("the vision tower is not counted: model_type names the text model")
+    return read_mistral(text, name)
+
+
+def read_mistral3(config: Config, name: str) -> Network:
+    """Return a Mistral with a Pixtral vision tower."""
+    text = config.needed_section("text_config")
+    kind = text.text("model_type", default="mistral")
+    network = read_mistral4(text, name) if kind == "mistral4" else read_mistral(text, name)
+    return with_tower(network, config, lambda vision, hidden: pixtral(vision, hidden, config))
+
+
+def read_mixtral(config: Config, name: str) -> Network:
+    """Return a Mixtral: eight experts in every layer, two per token."""
+    shape = heads(config)
+    layers = config.layers()
+    part = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("num_local_experts"),
+        per_token=config.dimension("num_experts_per_tok", default=2),
+        intermediate=config.dimension("intermediate_size"),
+    )
+    windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
+    return block_decoder(config, name, Traits(), [part] * layers, shape=shape, windows=windows)
+
+
+def read_mistral4(config: Config, name: str) -> Network:
+    """Return a Mistral Small 4: latent attention and experts as in DeepSeek."""
+    return read_latent(config.section("text_config") or config, name)

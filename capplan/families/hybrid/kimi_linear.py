@@ -1,0 +1,122 @@
+"""Kimi Linear and Kimi K3: delta attention with a state in three of four layers, latent attention in the fourth."""
+
+from dataclasses import replace
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import (
+    Part,
+    decoder,
+    gated_mlp,
+    latent_attention,
+    routed,
+    router,
+    with_vision,
+)
+from capplan.families.parts.state_blocks import StateBlock, layer_kinds
+from capplan.model.network import Layer, LinearAttention, Network, Projection
+
+_KINDS = {"linear_attention": "state", "full_attention": "attention"}
+
+
+def delta_attention(config: Config, hidden: int) -> StateBlock:
+    """Return Kimi delta attention: three convolved projections, a forget gate per channel, an output gate."""
+    section = config.section("linear_attn_config")
+    source = section or config
+    heads_count = source.dimension("num_heads" if section else "linear_num_heads", default=32)
+    head_dim = source.dimension("head_dim" if section else "linear_head_dim", default=128)
+    kernel = source.dimension(
+        "short_conv_kernel_size" if section else "linear_conv_kernel_dim", default=4, most=64
+    )
+    full_gate = bool(section and section.flag("use_full_rank_gate", default=False))
+    inner = heads_count * head_dim
+    mixer = LinearAttention(
+        "kda", heads_count, heads_count, head_dim, head_dim,
+        conv_channels=3 * inner, conv_kernel=kernel, state_elements=heads_count * head_dim**2,
+    )  # fmt: skip
+    gate = (
+        (Projection("g", "attention", hidden, inner, "columns"),)
+        if full_gate
+        else (
+            Projection("g_a", "attention", hidden, head_dim, "none"),
+            Projection("g_b", "attention", head_dim, inner, "columns"),
+        )
+    )
+    projections = (
+        Projection("qkv", "attention", hidden, 3 * inner, "columns"),
+        Projection("f_a", "attention", hidden, head_dim, "none"),
+        Projection("f_b", "attention", head_dim, inner, "columns"),
+        Projection("b", "attention", hidden, heads_count, "columns"),
+        *gate,
+        Projection("o", "attention", inner, hidden, "rows"),
+    )
+    return StateBlock(mixer, projections, 3 * inner * kernel + inner + heads_count, head_dim)
+
+
+def _sparse(config: Config, hidden: int) -> tuple[Part, int]:
+    """Return routed and shared experts and their norm; Kimi K3 routes a narrower latent."""
+    experts = config.dimension("num_experts", "num_local_experts")
+    latent = config.optional("routed_expert_hidden_size")
+    width = config.dimension("moe_intermediate_size")
+    expert = routed(
+        config,
+        experts,
+        config.dimension("num_experts_per_token", "num_experts_per_tok"),
+        latent or hidden,
+        width,
+    )
+    shared = config.count("num_shared_experts", "n_shared_experts", default=1)
+    matmuls: tuple[Projection, ...] = (router(hidden, experts),)
+    if latent:
+        matmuls += (
+            Projection("latent_down", "ffn", hidden, latent, "none"),
+            Projection("latent_up", "ffn", latent, hidden, "none"),
+        )
+    if shared:
+        matmuls += gated_mlp(hidden, shared * width, tensor_class="shared_expert")
+    norm = latent if latent and config.flag("latent_moe_use_norm", default=False) else 0
+    return (matmuls, expert), norm
+
+
+def read_kimi_linear(config: Config, name: str) -> Network:
+    """Return a Kimi Linear, or the text half of a Kimi K3."""
+    hidden = config.dimension("hidden_size")
+    count = config.layers()
+    delta = delta_attention(config, hidden)
+    latent, attending, latent_norms = latent_attention(config, hidden)
+    if config.flag("mla_use_output_gate", default=False):
+        gate = Projection("g", "attention", hidden, latent.query_heads * latent.value_head_dim, "columns")
+        attending = (*attending, gate)
+    dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
+    sparse, sparse_norms = _sparse(config, hidden)
+    first = config.count("first_k_dense_replace", default=1)
+    every = config.dimension("moe_layer_freq", default=1, most=1000) if config.has("moe_layer_freq") else 1
+    layers = []
+    for index, kind in enumerate(_kinds(config, count)):
+        part, extra = (dense, 0) if index < first or index % every else (sparse, sparse_norms)
+        norms = 2 * hidden + extra
+        if kind == "attention":
+            layers.append(Layer((latent,), (*attending, *part[0]), part[1], norms + latent_norms))
+        else:
+            layers.append(delta.layer(norms, part))
+    return decoder(config, name, layers, hidden=hidden)
+
+
+def _kinds(config: Config, count: int) -> list[str]:
+    """Return what each layer is; `full_attn_layers` counts layers from one."""
+    if config.has("layer_types"):
+        return layer_kinds(config, ("layer_types",), count, _KINDS)
+    section = config.section("linear_attn_config")
+    attending = section.items("full_attn_layers") if section else None
+    if attending is None:
+        return ["attention" if index and index % 4 == 0 else "state" for index in range(count)]
+    return ["attention" if index + 1 in attending else "state" for index in range(count)]
+
+
+def read_kimi_k3(config: Config, name: str) -> Network:
+    """Return a Kimi K3; the vision tower's size is not derived from its config."""
+    text = config.needed_section("text_config")
+    config.notes.append(
+        "no reference implementation counts this model_type: parameters follow its published shapes; the vision "
+        "tower is not counted"
+    )
+    return replace(with_vision(read_kimi_linear(text, name), config, 0), model_type="kimi_k3")

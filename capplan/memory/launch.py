@@ -1,0 +1,156 @@
+"""What engines are started with: the numbers that decide what a device holds, one entry for each plan."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.engine.lookup import default_memory_fraction
+from capplan.engine.profile import EngineProfile
+from capplan.model.sharding import Sharding
+from capplan.numbers import Array, Number
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What an engine is started with; every field is a number or an array over plans, one plan an array of one.
+
+    Limits are those of one engine: attention-data-parallel groups and pipeline stages have batches of their own.
+    """
+
+    tensor: Number
+    expert: Number
+    data: Number
+    pipeline: Number
+    device_memory_bytes: Number
+    kv_bytes_per_element: Number
+    max_model_len: Number
+    max_num_seqs: Number
+    max_num_batched_tokens: Number
+    memory_fraction: Number
+    block_tokens: Number
+    fast_links: Number = 1.0
+    """1 where tensor-parallel ranks talk over links of their own."""
+    padded_inputs: Number = 128.0
+    """Multiple that inputs of mxfp4 experts are padded to."""
+
+    @property
+    def stage_sharding(self) -> Sharding:
+        """Parallelism within one pipeline stage."""
+        return Sharding(tensor=self.tensor, expert=self.expert, data=self.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape that all fields broadcast to."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, field.name)) for field in fields(self)))
+
+    def as_columns(self) -> "Launch":
+        """Return the launch with every field as an array of one entry for each plan."""
+        values = (np.asarray(getattr(self, field.name), dtype=np.float64) for field in fields(self))
+        return Launch(*(column.reshape(-1) for column in np.broadcast_arrays(*values)))
+
+    def part(self, rows: NDArray[np.bool_]) -> "Launch":
+        """Return some of the plans of a launch in columns."""
+        return Launch(*(np.asarray(getattr(self, field.name))[rows] for field in fields(self)))
+
+
+def engine_launch(
+    profile: EngineProfile,
+    sharding: Sharding,
+    device_memory_bytes: Number,
+    kv_bytes_per_element: Number,
+    max_model_len: Number,
+    max_num_seqs: Number,
+    max_num_batched_tokens: Number,
+    gpu_memory_utilization: Number | None = None,
+    *,
+    fast_links: Number = 1.0,
+    padded_inputs: Number = 128.0,
+) -> Launch:
+    """Return a launch in which the engine's defaults stand for what is not asked for.
+
+    Parameters
+    ----------
+    profile : the engine of a version
+    sharding : [-]
+        parallelism, numbers or arrays over plans
+    device_memory_bytes : [B]
+        what a process is given as the total (`usable.engine_memory_bytes`), not the datasheet figure
+    kv_bytes_per_element : [B]
+        of the cache dtype, scales included
+    max_model_len : [tokens]
+        longest sequence that the engine must be able to hold
+    max_num_seqs : [-]
+        limit of the scheduler of one engine
+    max_num_batched_tokens : [tokens]
+        token budget of a step of one engine
+    gpu_memory_utilization : [-]
+        each engine's own fraction; None takes its default
+    fast_links : [-]
+        1 where tensor-parallel ranks talk over NVLink or the like (`usable.has_fast_links`): larger collective buffers
+    padded_inputs : [elements]
+        multiple that inputs of mxfp4 experts are padded to (`usable.padded_inputs_multiple`)
+
+    Returns
+    -------
+    the launch, with the engine's memory fraction and block size
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> engine_launch(profile("vllm", "0.19.0"), Sharding(), 8e9, 2.0, 4096, 64, 2048).memory_fraction
+    0.9
+    """
+    fraction = gpu_memory_utilization
+    if fraction is None:
+        fraction = default_memory_fractions(profile, device_memory_bytes, sharding)
+    return Launch(
+        tensor=sharding.tensor,
+        expert=sharding.expert,
+        data=sharding.data,
+        pipeline=sharding.pipeline,
+        device_memory_bytes=device_memory_bytes,
+        kv_bytes_per_element=kv_bytes_per_element,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        memory_fraction=fraction,
+        block_tokens=profile.block_tokens,
+        fast_links=fast_links,
+        padded_inputs=padded_inputs,
+    )
+
+
+def default_memory_fractions(
+    profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding
+) -> Number:
+    """Return the memory fraction that an engine takes by itself, for each plan.
+
+    Parameters
+    ----------
+    profile : the engine of a version
+    device_memory_bytes : [B]
+        by plan
+    sharding : [-]
+        by plan
+
+    Returns
+    -------
+    [-]
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
+    array([0.834, 0.817])
+    """
+    if profile.memory.default_fraction is not None:
+        return profile.memory.default_fraction
+    memory, ranks = np.broadcast_arrays(
+        np.asarray(device_memory_bytes, dtype=np.float64),
+        np.asarray(sharding.tensor * sharding.pipeline, dtype=np.float64),
+    )
+    pairs = list(zip(memory.reshape(-1).tolist(), ranks.reshape(-1).tolist(), strict=True))
+    known = {pair: default_memory_fraction(profile, *pair) for pair in dict.fromkeys(pairs)}
+    fractions: Array = np.array([known[pair] for pair in pairs]).reshape(memory.shape)
+    return fractions

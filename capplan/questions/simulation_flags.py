@@ -1,0 +1,63 @@
+"""What `capplan simulate` is told, as plain records: requests, plan, operation, engines, speculation."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFlags:
+    """Which requests are simulated: those of a trace, else drawn from the scenario's traffic."""
+
+    trace: Path | None = None
+    until_s: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFlags:
+    """Which plan is simulated; without hardware and parallelism, the one that the fleet search chooses."""
+
+    hardware: str | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFlags:
+    """How a fleet is run: queues, routing, failures, autoscaling, hedges, pools."""
+
+    queue_limit: int | None = None
+    deadline_s: float | None = None
+    routing: str | None = None
+    fail: list[str] | None = None
+    """Each written as REPLICA@TIME."""
+    autoscale: str | None = None
+    """Written as MIN:MAX."""
+    hedge_s: float | None = None
+    prefill_replicas: int | None = None
+    decode_replicas: int | None = None
+    kv_link: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """How the engines of a simulation form their steps and keep prefixes."""
+
+    scheduling: str | None = None
+    """None is the engine's."""
+    batch_timeout_s: float | None = None
+    kv_offload: list[str] | None = None
+    """Tiers, each written as NAME:SIZE[@RATE]."""
+    reuse_preempted: bool = False
+    """Whether a preempted request finds its own blocks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationFlags:
+    """Speculation in a simulation; what is left out comes from the scenario."""
+
+    draft: str | None = None
+    draft_step_s: float | None = None
+    draft_tokens: int | None = None
+    acceptance_fraction: float | None = None

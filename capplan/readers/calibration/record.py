@@ -1,0 +1,197 @@
+"""What was measured on one machine on one day, and the numbers fitted to it: the schema of a calibration file.
+
+The file is these records as YAML: names, order, what is allowed and which figures are rounded stand here alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, PlainSerializer
+
+SCHEMA_VERSION = 2
+"""Of a calibration file; raised when a name changes its meaning or a part is added."""
+SIGNIFICANT_DIGITS = 6
+"""Of a rounded figure."""
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+Exact: TypeAlias = Annotated[float, PlainSerializer(float)]
+"""A figure that is written as it is."""
+Rounded: TypeAlias = Annotated[float, PlainSerializer(_rounded)]
+"""A figure of which a measurement tells so many digits."""
+ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
+Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The device that was in front of us, and what ran on it."""
+
+    device: str
+    """What torch calls it: cpu, cuda:0."""
+    name: str
+    """What the driver calls it, such as NVIDIA H200."""
+    uuid_hash: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+    """First 12 hexadecimal digits of the SHA-256 of the device's UUID (of the processor's name on a CPU)."""
+    driver: str | None
+    cuda: str | None
+    torch: str
+    threads: int | None
+    """Of a CPU; None on an accelerator."""
+    memory_bytes: Annotated[Exact, Field(gt=0)]
+    """What the driver reports."""
+    multiprocessors: Annotated[int, Field(gt=0)]
+    """Streaming multiprocessors; on a CPU the threads used."""
+    l2_bytes: Annotated[Exact, Field(gt=0)]
+    tile_rows: Mapping[str, Annotated[Exact, Field(gt=0)]] = field(default_factory=dict)
+    """Rows of the smallest tile of a matrix product, by dtype; a dtype that is not named has those of GPU libraries."""
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    """Clocks and power state that the driver showed, as it wrote them; never set by us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One shape of one operator."""
+
+    operator: str
+    dtype: str
+    shape: Mapping[str, Exact]
+    median_s: Positive
+    """Of the repeats."""
+    spread_fraction: ZeroOrMore
+    """Half the distance of the quartiles, over the median."""
+    repeats: Annotated[int, Field(gt=0)]
+    held_out: bool = False
+    """True where the fit did not see it."""
+    fitted_s: Positive | None = None
+    """What the fitted form says of this shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNumber:
+    """One number of a form, with the interval that the residuals leave it."""
+
+    value: Rounded
+    low: Rounded
+    """Lower end of the 95 % interval."""
+    high: Rounded
+    constrained: bool = True
+    """False where the shapes do not tell this number, or it stands at the end of its range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well a fitted form describes one operator."""
+
+    points: Annotated[int, Field(ge=0)]
+    held_out_points: Annotated[int, Field(ge=0)]
+    median_ape: ZeroOrMore
+    """Median of |fitted / measured - 1| over the shapes of the fit."""
+    held_out_median_ape: ZeroOrMore | None
+    """The same over the shapes that the fit did not see; None without any."""
+    remarks: tuple[str, ...] = ()
+    """Where the form does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """The numbers of one kernel in one dtype, which several operators may share."""
+
+    numbers: Mapping[str, FittedNumber]
+    operators: Mapping[str, Score]
+    """How well the form describes each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Best rates seen: what the fitted fractions are fractions of."""
+
+    memory_bytes_per_s: Positive
+    flop_per_s: Mapping[str, Rounded]
+    """By dtype."""
+    link_bytes_per_s: Positive | None = None
+    """Best rate per rank and direction between the ranks of a group; None for one alone."""
+    ranks: Annotated[int, Field(gt=0)] = 1
+    """Ranks of the group."""
+    node_ranks: Annotated[int, Field(gt=0)] = 1
+    """Of them on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One run of the microbenchmarks."""
+
+    date: str
+    seconds: ZeroOrMore
+    quick: bool
+    partial: bool
+    """True where it was interrupted, or ran out of its time."""
+    machine: Machine
+    peaks: Peaks
+    fitted: Mapping[str, KernelFit]
+    """By kernel/dtype, kernels as efficiency files name them: matmul, attention, ..."""
+    remarks: tuple[str, ...]
+    """What was skipped or shrunk, and why."""
+    measurements: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPoint:
+    """One value of one result of a serving benchmark, measured and replayed."""
+
+    result: str
+    """File name."""
+    metric: str
+    """tpot_s, ttft_s, e2e_s, or token_s: seconds per token of the whole replica."""
+    model: str
+    concurrency: Exact | None
+    measured_s: Positive
+    before_s: Positive
+    """Replayed with the numbers that the engine has here."""
+    after_s: Positive
+    """Replayed with the refitted numbers."""
+    left_out_s: Positive
+    """Replayed with numbers refitted without this result."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRefit:
+    """What results of a serving benchmark say of an engine's host and of its kernels in a step, on one device."""
+
+    engine: str
+    engine_version: str
+    """The known version whose numbers these replace."""
+    hardware: str
+    """Catalogue name."""
+    tools: tuple[str, ...]
+    models: tuple[str, ...]
+    """With their parallelism."""
+    numbers: Mapping[str, FittedNumber]
+    """By field of `HostOverhead`."""
+    kept: Mapping[str, Exact]
+    """The fields that were not refitted."""
+    before_median_ape: ZeroOrMore
+    after_median_ape: ZeroOrMore
+    left_out_median_ape: ZeroOrMore
+    date: str
+    remarks: tuple[str, ...]
+    points: tuple[ResultPoint, ...]
+
+    @property
+    def results(self) -> int:
+        """How many results stand behind the numbers."""
+        return len({point.result for point in self.points})
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFile:
+    """What one calibration file holds: kernels that were measured, a host that was refitted, or both."""
+
+    kernels: Calibration | None
+    host: HostRefit | None
+    notes: tuple[str, ...] = ()
+    """What was migrated on load."""

@@ -1,0 +1,88 @@
+"""What `capplan estimate` shows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capplan.accuracy.bounded import BoundedEstimate
+from capplan.assumption import Assumption
+from capplan.replica.estimate import Estimate
+from capplan.replica.load import Load
+from capplan.replica.replica import Replica
+from capplan.report.answer import Answer, Table
+
+_BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "bound")
+_LENGTHS = Assumption("every request has the mean lengths", "capplan simulate with a scenario")
+
+
+def estimate_answer(
+    replica: Replica,
+    load: Load,
+    bounded: BoundedEstimate,
+    assumptions: Sequence[Assumption],
+    warnings: Sequence[str],
+) -> Answer:
+    """Return latency, throughput and the operators that make them."""
+    estimated, spec = bounded.estimate, replica.spec
+    spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
+    latency = [
+        {"quantity": name.removesuffix("_s").upper()}
+        | {f"{key}_s": value for key, value in asdict(spread).items()}
+        for name, spread in spreads.items()
+    ]
+    figures = _figures(estimated)
+    breakdown = [asdict(row) for row in estimated.breakdown]
+    place = {
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "label": replica.label,
+    }
+    bounds = {
+        "output_tokens_per_s_low": estimated.output_tokens_per_s * bounded.throughput.low_ratio,
+        "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
+    }
+    result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
+    asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
+    return Answer(
+        command="estimate",
+        result={**result, "breakdown": breakdown},
+        tables=(
+            Table(latency, title="Latency (low and high bound the mean at 80 %)"),
+            Table([figures], title="Throughput", upright=True),
+            Table(breakdown, title="One prompt's prefill, and one decode step", shown=_BREAKDOWN),
+        ),
+        csv_rows=(result,),
+        headline=(
+            f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
+            f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {load.output_tokens} out"
+        ),
+        assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
+        warnings=(*warnings, *_problems(load, bounded)),
+    )
+
+
+def _figures(estimated: Estimate) -> dict[str, Any]:
+    return {
+        "output_tokens_per_s": estimated.output_tokens_per_s,
+        "total_tokens_per_s": estimated.total_tokens_per_s,
+        "requests_per_s": estimated.requests_per_s,
+        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
+        "concurrency": estimated.concurrency,
+        "bottleneck": estimated.bottleneck,
+        "saturated": estimated.saturated,
+        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
+        "preemptions": estimated.preemptions,
+    }
+
+
+def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
+    problems = []
+    if bounded.estimate.saturated:
+        problems.append(
+            f"{load.request_rate:g} req/s is more than the replica serves: it saturates at "
+            f"{bounded.estimate.requests_per_s:.3g} req/s and the queue grows without end"
+        )
+    if bounded.unmeasured:
+        problems.append("no measured result is near this regime: the intervals are the widest there are")
+    return problems

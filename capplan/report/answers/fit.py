@@ -1,0 +1,126 @@
+"""What `capplan fit` shows: the waterfall of one device, and what it leaves for sequences."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.fleet.fit import Fit
+from capplan.replica.plans import engine_scheduling, replica_scheduling
+from capplan.replica.spec import served_context_tokens
+from capplan.report.answer import Answer, Table
+
+DOES_NOT_FIT = 3
+
+
+def fit_answer(fit: Fit, assumptions: Sequence[Assumption] = (), warnings: Sequence[str] = ()) -> Answer:
+    """Return the budget of the fullest device, the capacity, and what would make it fit where it does not."""
+    figures = _figures(fit)
+    spec = fit.spec
+    place = f"{spec.devices} x {spec.device.name}"
+    verdict = "fits" if fit.fits else "does not fit"
+    changes = [asdict(change) for change in fit.changes]
+    steps = waterfall(fit)
+    tables = [
+        Table(
+            [figures], upright=True, shown=tuple(k for k in figures if k not in _IN_WATERFALL), titles=_TITLES
+        ),
+        Table(steps, title="Memory of one device"),
+    ]
+    if changes:
+        tables.append(Table(changes, title="Any of these makes it fit"))
+    closing = (
+        ()
+        if fit.fits or changes
+        else ("no single change and no pair of changes makes it fit on one link domain",)
+    )
+    return Answer(
+        command="fit",
+        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
+        tables=tuple(tables),
+        headline=f"{spec.network.name} {verdict} on {place}",
+        closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
+        assumptions=tuple(assumptions),
+        warnings=tuple(warnings),
+        exit_code=0 if fit.fits else DOES_NOT_FIT,
+    )
+
+
+def _figures(fit: Fit) -> dict[str, Any]:
+    plan, spec = fit.plan, fit.spec
+    scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
+    amounts = {
+        name: float(np.asarray(getattr(plan, name)))
+        for name in (
+            "weight_bytes", "activation_bytes", "non_torch_bytes", "cuda_graph_bytes", "usable_bytes",
+            "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
+        )
+    }  # fmt: skip
+    return {
+        "fits": fit.fits,
+        "model": spec.network.name,
+        "hardware": spec.device.name,
+        "gpus": spec.devices,
+        "engine": spec.profile.engine,
+        "engine_version": spec.profile.asked_version or spec.profile.version,
+        "kv_dtype": spec.kv_format,
+        "max_model_len": served_context_tokens(spec),
+        "max_num_seqs": scheduling.max_num_seqs,
+        "max_num_batched_tokens": scheduling.max_num_batched_tokens,
+        "device_memory_bytes": fit.device_memory_bytes,
+        "usable_bytes_per_gpu": amounts["usable_bytes"],
+        "weight_bytes_per_gpu": amounts["weight_bytes"],
+        "activation_bytes_per_gpu": amounts["activation_bytes"],
+        "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
+        "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
+        "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
+        "kv_cache_tokens": int(max(0.0, amounts["kv_cache_tokens"])),
+        "max_concurrency": max(0.0, amounts["max_concurrency"]),
+        "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
+        "longest_context_tokens": fit.longest_context_tokens,
+    }
+
+
+_IN_WATERFALL = {
+    "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
+    "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
+}  # fmt: skip
+_TITLES = {
+    "max_model_len": "longest sequence served",
+    "max_num_seqs": "sequences in one step, at most",
+    "max_num_batched_tokens": "tokens in one step, at most",
+    "kv_cache_tokens": "tokens in the cache",
+    "max_concurrency": "sequences of that length at once",
+    "reserved_bytes_per_sequence": "one such sequence takes, on each GPU",
+    "longest_context_tokens": "longest context of one sequence alone",
+}
+
+
+def waterfall(fit: Fit) -> list[dict[str, Any]]:
+    """Return what comes off the device's memory, line by line, down to the cache, in the engine's own order."""
+    plan, rules = fit.plan, fit.spec.profile.memory
+    total = fit.device_memory_bytes
+    available = float(np.asarray(plan.kv_bytes_available))
+    runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
+    weights = ("weights", -float(np.asarray(plan.weight_bytes)))
+    activations = ("activations at their peak", -float(np.asarray(plan.activation_bytes)))
+    if rules.budget == "utilisation":
+        graphs = (
+            [("CUDA graphs", -float(np.asarray(plan.cuda_graph_bytes)))] if rules.graphs_in_budget else []
+        )
+        kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
+        steps = [kept, weights, activations, runtime, *graphs]
+    elif rules.budget == "static_fraction":
+        reserved = float(np.asarray(plan.usable_bytes)) - total - runtime[1]
+        steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
+    else:
+        left = total + runtime[1] + weights[1] + activations[1]
+        steps = [runtime, weights, activations, ("kept free by the memory fraction", available - left)]
+    left_bytes = total
+    rows = [{"what": "given to a process", "memory_bytes": total, "left_bytes": total}]
+    for what, amount in steps:
+        left_bytes += amount
+        rows.append({"what": what, "memory_bytes": amount, "left_bytes": left_bytes})
+    return [*rows, {"what": "KV cache", "memory_bytes": available, "left_bytes": None}]

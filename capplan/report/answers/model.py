@@ -1,0 +1,67 @@
+"""What `capplan model` shows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from capplan.model.network import Network
+from capplan.model.parameters import weight_bytes_by_class, weight_elements_by_class
+from capplan.model.summary import summary
+from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.report.answer import Answer, Table
+
+_LISTED = (
+    "model",
+    "model_type",
+    "layers",
+    "parameters",
+    "active_parameters",
+    "weight_bytes",
+    "max_context_tokens",
+)
+
+
+def models_answer(networks: Sequence[Network], refused: Sequence[str] = ()) -> Answer:
+    """Return the shipped models as one table."""
+    rows = [asdict(summary(network)) for network in networks]
+    return Answer(
+        command="model",
+        result={"models": rows, "not_modelled": list(refused)},
+        tables=(Table(rows, shown=_LISTED),),
+        closing=(
+            "any Hugging Face id and any config.json of these families works as well",
+            *([f"known and not modelled: {', '.join(refused)}"] if refused else ()),
+        ),
+    )
+
+
+def model_answer(network: Network, weight_dtype: str | None = None) -> Answer:
+    """Return a model's figures, and its weights by class of tensor.
+
+    Parameters
+    ----------
+    network : as its config says
+    weight_dtype : dtype to count the weights in; None keeps what the config says
+    """
+    held = in_weight_format(network, weight_dtype) if weight_dtype else network
+    assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
+    figures = asdict(summary(held))
+    elements, sizes = weight_elements_by_class(held), weight_bytes_by_class(held)
+    classes = [
+        {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements
+    ]
+    return Answer(
+        command="model",
+        result={
+            **figures,
+            "tensor_classes": classes,
+            "notes": list(network.notes),
+            "keys_used": list(network.keys_used),
+        },
+        tables=(
+            Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
+            Table(classes, title="Weights by class of tensor"),
+        ),
+        headline=network.name,
+        closing=tuple(f"note: {note}" for note in network.notes),
+        assumptions=assumptions,
+    )

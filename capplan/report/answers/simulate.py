@@ -1,0 +1,210 @@
+"""What `capplan simulate` shows: what the requests saw, against the targets."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from math import isfinite
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.fleet.simulation import Figures, FleetOutcome
+from capplan.questions.simulation import AskedStream, Chosen
+from capplan.report.answer import Answer, Table
+from capplan.serving.fleet_simulator import FleetRun
+from capplan.serving.outcome import Spread, joint_timeline
+from capplan.workload.slo import Slo
+
+
+def known(value: Any) -> Any:
+    """Return a value with None for what is not a number, all the way down."""
+    if isinstance(value, dict):
+        return {key: known(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def figures_result(figures: Figures) -> dict[str, Any]:
+    """Return what some of the requests saw."""
+    result: dict[str, Any] = known(asdict(figures))
+    return result
+
+
+def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
+    """Return a simulation with the keys of the interface."""
+    result = figures_result(outcome.all)
+    return {
+        "scenario": chosen.asked.scenario.name,
+        "plan": chosen.name,
+        "replicas": outcome.replicas,
+        "gpus": outcome.replicas * chosen.spec.devices,
+        "seed": seed,
+        **result,
+        "seconds": outcome.seconds,
+        "itl_s": known(asdict(outcome.itl_s)),
+        "prefix_hit_fraction": outcome.prefix_hit_fraction,
+        "prefix_hit_fractions": outcome.hit_fractions,
+        "tokens_per_step": outcome.tokens_per_step,
+        "preemptions": outcome.preemptions,
+        "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
+        "batch_mean": outcome.batch_mean,
+        "busy_fraction": outcome.busy_fraction,
+        "timeline": timeline_rows(outcome),
+        "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
+        "classes": {name: figures_result(figures) for name, figures in outcome.classes.items()},
+        **({"operation": operation_result(outcome.run)} if outcome.run else {}),
+    }
+
+
+def operation_result(run: FleetRun) -> dict[str, Any]:
+    """Return what befell the replicas behind a router, and what each of them did."""
+    replicas = [
+        {
+            "replica": use.replica,
+            "from_s": use.from_s,
+            "until_s": use.until_s,
+            "requests": use.requests,
+            "preemptions": use.preemptions,
+            "busy_fraction": use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12),
+        }
+        for use in run.replicas
+    ]
+    return {
+        "replica_time_s": run.replica_seconds,
+        "rerouted_requests": run.rerouted_requests,
+        "copied_requests": run.copied_requests,
+        "cancelled_output_tokens": run.cancelled_output_tokens,
+        "replicas": replicas,
+    }
+
+
+def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]]:
+    spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
+    if itl_s is not None:
+        spreads["ITL"] = itl_s
+    return [
+        {"latency": name, **{f"{statistic}_s": known(value) for statistic, value in asdict(found).items()}}
+        for name, found in spreads.items()
+    ]
+
+
+def overload(asked: AskedStream, utilisation: float) -> str:
+    """Return what is to be said of a rate that nobody can serve."""
+    return (
+        f"{asked.rate_per_s:.3g} req/s are {utilisation:.0%} of what the replicas can serve: "
+        "the queue grows as long as requests come"
+    )
+
+
+def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
+    """Say on stderr, before a run that may take a while, that the rate cannot be served."""
+    if utilisation > 1.0:
+        sys.stderr.write(
+            f"{overload(asked, utilisation)}\n"
+            f"  all {len(asked.stream.requests):,} requests are simulated all the same; shorter: --until '1 min'\n"
+        )
+
+
+def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
+    """Return what the question assumes, with the context that the requests of a trace need in its place."""
+    context = asked.spec.max_model_len
+    return [
+        replace(item, what=f"max_model_len {context}: room for the longest request of the trace")
+        if item.key == "max_model_len" and context != chosen.spec.max_model_len
+        else item
+        for item in chosen.asked.assumptions
+    ]
+
+
+def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]:
+    """Return batch and cache over time, of all replicas together, in a few spans."""
+    line = joint_timeline([part.timeline for part in outcome.parts])
+    width = max(-(-line.start_s.size // rows), 1)
+    return [
+        {
+            "start_s": float(line.start_s[at]),
+            "batch_sequences": float(line.batch_sequences[at : at + width].mean()),
+            "kv_blocks": float(line.kv_blocks[at : at + width].mean()),
+            "kv_occupancy_fraction": float(line.kv_blocks[at : at + width].mean())
+            / max(outcome.kv_blocks, 1),
+            "busy_fraction": float(line.busy_fraction[at : at + width].mean()),
+        }
+        for at in range(0, line.start_s.size, width)
+    ]
+
+
+def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
+    """Return what people see: the whole, the parts, and the classes."""
+    targets = [
+        {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
+        for t in slo.targets
+    ]  # fmt: skip
+    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "output_tokens_per_s", "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
+    totals |= {
+        "kv_occupancy_fraction": outcome.kv_occupancy_mean,
+        "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
+    }
+    if outcome.tokens_per_step > 1.0:
+        totals["tokens_per_step"] = outcome.tokens_per_step
+    tables = [
+        Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
+        Table([totals], title="Totals", upright=True),
+    ]
+    if len(outcome.hit_fractions) > 1:
+        hits = [
+            {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
+        ]
+        tables.append(Table(hits, title="Prefix hits"))
+    if outcome.run:
+        replicas = result["operation"]["replicas"]
+        events = {key: value for key, value in result["operation"].items() if key != "replicas"}
+        tables += [Table([events], title="Operation", upright=True), Table(replicas, title="Replicas")]
+    tables.append(Table(result["timeline"], title="Over time, all replicas"))
+    if targets:
+        tables.append(Table(targets, title="Targets"))
+    if len(outcome.classes) > 1:
+        shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
+        rows = [
+            {"class": name, **{key: known(getattr(figures, key)) for key in shown}}
+            for name, figures in outcome.classes.items()
+        ]
+        tables.append(Table(rows, title="Classes"))
+        tables += [
+            Table(_latency_rows(figures, None), title=f"Class {name}")
+            for name, figures in outcome.classes.items()
+        ]
+    return tables
+
+
+def simulate_answer(
+    chosen: Chosen,
+    asked: AskedStream,
+    outcome: FleetOutcome,
+    seed: int,
+    utilisation: float,
+    stated: Sequence[Assumption] = (),
+) -> Answer:
+    """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
+    result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
+    slo = chosen.asked.scenario.slo
+    every = outcome.all
+    tables = _tables(result, outcome, slo)
+    missed = outcome.missed(slo)
+    verdict = (
+        f"misses {', '.join(t.key for t in missed)}"
+        if missed
+        else "holds all targets"
+        if slo.targets
+        else "no targets"
+    )
+    warnings = [*asked.warnings, *chosen.asked.warnings]
+    if utilisation > 1.0:
+        warnings.append(overload(asked, utilisation))
+    return Answer(
+        command="simulate",
+        result=result,
+        tables=tuple(tables),
+        headline=f"{chosen.asked.scenario.name} on {outcome.replicas} x ({chosen.name}): {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
+        closing=(chosen.why,),
+        assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
+        warnings=tuple(warnings),
+        exit_code=4 if missed else 0,
+    )

@@ -1,0 +1,104 @@
+"""What `capplan validate` shows: the scoreboard, the groups, the worst values, and the file of predictions."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capplan.accuracy.score import Prediction
+from capplan.assumption import Assumption
+from capplan.questions.validation import Validation
+from capplan.report.answer import Answer, Table
+
+_SHOWN = (
+    "metric",
+    "n",
+    "predicted",
+    "median_ape",
+    "mean_ape",
+    "p90_ape",
+    "bias",
+    "within_20",
+    "interval_coverage",
+)
+_TITLES = {
+    "median_ape": "median error", "mean_ape": "mean error", "p90_ape": "90th percentile", "within_20": "within 20 %",
+    "interval_coverage": "in the 80 % interval", "n": "measured",
+}  # fmt: skip
+WORST = 12
+"""Rows of the list of worst predictions."""
+
+
+def predictions_csv(predictions: Sequence[Prediction]) -> str:
+    """Return one line per measured value: id, metric, measured, predicted, low, high, reason."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "metric", "measured", "predicted", "low", "high", "reason"])
+    for p in predictions:
+        known = ("" if value is None else repr(float(value)) for value in (p.predicted, p.low, p.high))
+        writer.writerow([p.row, p.metric, repr(p.measured), *known, p.reason])
+    return out.getvalue()
+
+
+def _worst(validation: Validation) -> list[dict[str, Any]]:
+    """Return the values that are furthest off, one per row of the file."""
+    known = [p for p in validation.scored if p.predicted and p.measured > 0]
+    known.sort(key=lambda p: -max(float(p.predicted or 1) / p.measured, p.measured / float(p.predicted or 1)))
+    rows: dict[str, dict[str, Any]] = {}
+    for p in known:
+        if p.row not in rows and len(rows) < WORST:
+            group = p.groups or {}
+            rows[p.row] = {
+                "id": p.row,
+                "metric": p.metric,
+                "measured": p.measured,
+                "predicted": p.predicted,
+                "ratio": float(p.predicted or 0) / p.measured,
+                "where": ", ".join(
+                    v for k, v in group.items() if k in {"engine", "device", "gpu", "load", "op"} and v
+                ),
+            }
+    return list(rows.values())
+
+
+def validate_answer(validation: Validation) -> Answer:
+    """Return the scores of a back-test."""
+    metrics = {name: asdict(score) for name, score in validation.metrics.items()}
+    groups = [
+        {"grouping": grouping, "group": group, "metric": metric, **asdict(score)}
+        for grouping, group, metric, score in validation.groups
+    ]
+    result = {
+        "rows": validation.rows,
+        "predicted": validation.predicted,
+        "refused": validation.refused,
+        "metrics": metrics,
+        "groups": groups,
+    }
+    headline = (
+        f"{validation.predicted} of {validation.rows} rows predicted; {len(validation.scored)} values scored"
+    )
+    board = [{"metric": name, **metrics[name]} for name in sorted(metrics)]
+    refused = [{"reason": reason, "values": count} for reason, count in validation.refused.items()]
+    tables = [
+        Table(
+            board,
+            title="Scoreboard (weighted; errors in % of the measured value)",
+            shown=_SHOWN,
+            titles=_TITLES,
+        ),
+        Table(
+            groups,
+            title="By group",
+            shown=("grouping", "group", *_SHOWN),
+            titles=_TITLES,
+        ),
+        Table(_worst(validation), title="Furthest off"),
+    ]
+    if refused:
+        tables.append(Table(refused, title="Refused"))
+    note = Assumption(
+        "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
+    )
+    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note,))

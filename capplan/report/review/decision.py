@@ -1,0 +1,81 @@
+"""The top of a review: what to buy, what it costs, which targets it meets and how surely."""
+
+from capplan.fleet.review import TargetMargin
+from capplan.report.answer import Table
+from capplan.report.answers.fleet import purchase_text, relaxation_text, sure
+from capplan.report.review.findings import Findings, Section
+from capplan.report.screen_units import screen_of, shown_number
+
+
+def shown(name: str, value: float) -> str:
+    """Return one value as people read it, with its unit.
+
+    Examples
+    --------
+    >>> shown("ttft_s", 0.519), shown("request_rate", 20.0)
+    ('519 ms', '20.0 req/s')
+    """
+    screen = screen_of(name, [value])
+    return f"{shown_number(float(value), screen.factor)} {screen.unit}".rstrip()
+
+
+def decision_sentence(given: Findings) -> str:
+    """Return what to buy, how many, for how much, and which targets it meets with which probability."""
+    plan, scenario = given.chosen, given.asked.scenario
+    if plan is None:
+        names = ", ".join(device.name for device in scenario.fleet.hardware)
+        return f"No fleet of {names} serves {scenario.name} within its targets; nothing should be bought on these terms."
+    verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
+    cost = (
+        f"${plan.usd_per_month:,.0f} a month"
+        if plan.usd_per_month is not None
+        else "a price that is not known"
+    )
+    targets = _targets_text(given.margins[0])
+    return f"{verb} {purchase_text(plan)} for {cost}: {targets}."
+
+
+def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
+    if not margins:
+        return "no target is set, so it is sized for throughput alone"
+    return "predicted at peak are " + ", ".join(_target_text(margin) for margin in margins)
+
+
+def _target_text(margin: TargetMargin) -> str:
+    screen = screen_of("s", [margin.predicted_s, margin.target.limit_s])
+    predicted, limit = (
+        shown_number(value, screen.factor) for value in (margin.predicted_s, margin.target.limit_s)
+    )
+    return f"{margin.target.key} {predicted} of {limit} {screen.unit} ({sure(margin.met_probability)} sure)"
+
+
+def decision_section(given: Findings) -> Section:
+    """Return the targets of the chosen plan, or what would have to give where there is no plan."""
+    if given.chosen is None:
+        return Section("Decision", lines=tuple(relaxation_text(item) for item in given.found.relaxations))
+    rows = [
+        {
+            "target": margin.target.key,
+            "limit_s": margin.target.limit_s,
+            "predicted_s": margin.predicted_s,
+            "low_s": margin.low_s,
+            "high_s": margin.high_s,
+            "margin_fraction": margin.margin_fraction,
+            "met_probability": margin.met_probability,
+        }
+        for margin in given.margins[0]
+    ]
+    if not rows:
+        return Section("Decision")
+    predicted = ("predicted_s", "low_s", "high_s", "margin_fraction", "met_probability")
+    unmeasured = given.chosen.label == "assumed"
+    assumed = frozenset((i, name) for i in range(len(rows)) for name in predicted if unmeasured)
+    return Section(
+        "Decision",
+        text=(
+            "Low and high bound what will be measured in 80 % of the cases; the margin is what is left of the limit. "
+            "All targets hold together with "
+            f"{sure(given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
+        ),
+        tables=(Table(rows, titles={"met_probability": "met with probability"}, assumed=assumed),),
+    )

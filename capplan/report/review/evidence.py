@@ -1,0 +1,233 @@
+"""The end of a review: memory, latency by operator, what was rejected, what was assumed, where it comes from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.engine.profile import EngineProfile
+from capplan.fleet.review import PlanDetail
+from capplan.hardware.device import Device
+from capplan.report.answer import Table
+from capplan.report.answers.fit import waterfall
+from capplan.report.answers.fleet import rejected_text, relaxation_text
+from capplan.report.review.bars import COLOURS, Bar, Bars
+from capplan.report.review.decision import shown
+from capplan.report.review.findings import Findings, Section
+from capplan.report.review.plans import price_rows
+
+
+def memory_section(given: Findings) -> Section:
+    """Return what takes the memory of one device, down to the cache, and what the cache holds."""
+    assert given.detail is not None
+    assert given.chosen is not None
+    detail = given.detail
+    steps = waterfall(detail.memory)
+    plan = detail.memory.plan
+    parts = tuple(
+        (str(row["what"]), abs(float(row["memory_bytes"])))
+        for row in steps[1:]
+        if abs(float(row["memory_bytes"])) > 0.0
+    )
+    held = [
+        {
+            "cache_tokens_per_replica": given.chosen.kv_cache_tokens,
+            "longest_sequence_tokens": given.asked.question.max_model_len,
+            "max_concurrency": float(np.asarray(plan.max_concurrency)),
+            "concurrency_per_replica": given.chosen.concurrency_per_replica,
+        }
+    ]
+    titles = {
+        "cache_tokens_per_replica": "tokens that the cache of a replica holds",
+        "longest_sequence_tokens": "longest sequence served",
+        "max_concurrency": "sequences of that length at once, one engine",
+        "concurrency_per_replica": "requests in a replica at peak, mean",
+    }
+    name = detail.spec.device.name
+    return Section(
+        "Memory of one device",
+        text=(
+            f"Each line takes its part of what is left on one {name}, of {detail.spec.devices} in a replica.",
+        ),
+        tables=(
+            Table(steps, titles={"left_bytes": "left"}),
+            Table(held, upright=True, titles=titles, title="What the cache holds"),
+        ),
+        pictures=(Bars(f"Memory of one {name}", "memory_bytes", (Bar(name, parts),)),),
+    )
+
+
+def latency_section(given: Findings) -> Section:
+    """Return the operators of one prompt and one step, with their share."""
+    assert given.detail is not None
+    detail = given.detail
+    totals: dict[str, float] = {}
+    for row in detail.breakdown:
+        totals[row.phase] = totals.get(row.phase, 0.0) + row.seconds
+    rows = [
+        {
+            "phase": row.phase,
+            "operator": row.operator,
+            "seconds": row.seconds,
+            "share_fraction": row.seconds / totals[row.phase],
+            "flop": row.flop,
+            "flop_per_s": row.flop / row.seconds,
+            "bytes": row.bytes,
+            "bytes_per_s": row.bytes / row.seconds,
+            "bound": row.bound,
+        }
+        for row in detail.breakdown
+    ]
+    load = detail.load
+    text = (
+        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) alone, and one decode step of the "
+        f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica holds at peak, on one device. "
+        "Time x rate = amount. Kernels are timed one by one; the engine lets some of them overlap and adds its host. Waiting "
+        "comes on top and is in the targets above.",
+    )
+    tables = tuple(
+        Table(
+            [{k: v for k, v in row.items() if k != "phase"} for row in rows if row["phase"] == phase],
+            title=_phase_title(phase, totals[phase], detail.phase_s.get(phase)),
+            titles={"flop": "work", "bytes": "traffic", "flop_per_s": "rate", "bytes_per_s": "traffic rate"},
+        )
+        for phase in totals
+    )
+    return Section("Where the time goes", text=text, tables=tables, pictures=_phase_pictures(detail, totals))
+
+
+def _phase_title(phase: str, kernels_s: float, engine_s: float | None) -> str:
+    what = "one prompt" if phase == "prefill" else "one step"
+    text = f"{phase}: {what}, kernels one by one {shown('s', kernels_s)}"
+    return text if engine_s is None else f"{text}, as the engine runs them {shown('s', engine_s)}"
+
+
+def _phase_pictures(detail: PlanDetail, totals: dict[str, float]) -> tuple[Bars, ...]:
+    """Return shares of both phases on one scale; what is small is put together."""
+    most = len(COLOURS) - 1
+    weight = {
+        name: max(r.seconds / totals[r.phase] for r in detail.breakdown if r.operator == name)
+        for name in dict.fromkeys(row.operator for row in detail.breakdown)
+    }
+    named = set(sorted(weight, key=lambda name: -weight[name])[:most])
+    bars = []
+    for phase, total in totals.items():
+        shares: dict[str, float] = {}
+        for row in detail.breakdown:
+            if row.phase == phase:
+                name = row.operator if row.operator in named else "other"
+                shares[name] = shares.get(name, 0.0) + row.seconds / total
+        bars.append(Bar(f"{phase} ({total * 1e3:.3g} ms)", tuple(shares.items())))
+    return (Bars("Share of the time by operator", "fraction", tuple(bars)),)
+
+
+def rejections_section(given: Findings) -> Section:
+    """Return what was turned down, by device and reason, and the nearest way to a plan."""
+    rows = [
+        {
+            "hardware": item.hardware,
+            "reason": item.reason,
+            "count": item.count,
+            "share_fraction": item.count / max(1, given.found.evaluated),
+        }
+        for item in given.found.rejected
+    ]
+    text = (f"{rejected_text(given.found)}.",)
+    lines = tuple(relaxation_text(item) for item in given.found.relaxations) if given.chosen else ()
+    tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
+    return Section("Rejected", text=text, tables=tables, lines=lines)
+
+
+def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> Section:
+    """Return every default that nobody confirmed, with what replaces it."""
+    rows = [{"assumed": item.what, "replace": item.replace} for item in assumptions]
+    warnings = tuple(f"warning: {text}" for text in given.asked.warnings)
+    return Section(
+        "Assumptions",
+        tables=(Table(rows, titles={"assumed": "assumed", "replace": "replace with"}),) if rows else (),
+        lines=warnings,
+    )
+
+
+def sources_section(given: Findings) -> Section:
+    """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
+    rows = [_model_row(given), _engine_row(given.asked.question.profile)]
+    devices = dict.fromkeys(plan.layout.device.name for plan in given.found.plans)
+    for device in given.asked.question.devices:
+        if device.name in devices or not devices:
+            rows += _device_rows(device)
+            rows.append(_efficiency_row(given, device))
+    prices = price_rows(given)
+    titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
+    priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
+    return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
+
+
+def _model_row(given: Findings) -> dict[str, Any]:
+    source = given.model_source
+    return {"what": "model", "title": source.title, "date": None, "where": source.url or source.note}
+
+
+def _engine_row(profile: EngineProfile) -> dict[str, Any]:
+    version = profile.asked_version or profile.version
+    what = "scheduling, defaults and memory rules as of this release"
+    if version != profile.version:
+        what += f", of which {profile.version} is the nearest known"
+    return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
+
+
+def _device_rows(device: Device) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": device.name,
+            "title": source.title,
+            "date": source.checked,
+            "where": source.url or source.note,
+        }
+        for source in device.sources
+    ]
+
+
+def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
+    efficiency = given.asked.question.efficiencies[device.name]
+    note = efficiency.borrowed.what if efficiency.borrowed else efficiency.note
+    where = (
+        given.asked.scenario.calibration
+        or "efficiencies that ship with capplan, fitted to published kernel timings"
+    )
+    return {
+        "what": device.name,
+        "title": f"kernel efficiencies fitted on {efficiency.device}, {efficiency.label}",
+        "date": None,
+        "where": f"{where}{'; ' + note if note else ''}",
+    }
+
+
+def command_section(given: Findings) -> Section:
+    """Return the command that wrote the page, and the one that looks at the chosen replica alone."""
+    commands = [given.command]
+    if given.detail is not None:
+        commands.append(_estimate_command(given, given.detail))
+    return Section("Commands", text=("This page, and the chosen replica alone:",), code=tuple(commands))
+
+
+def _estimate_command(given: Findings, detail: PlanDetail) -> str:
+    spec, scenario = detail.spec, given.asked.scenario
+    words = ["capplan estimate", scenario.model, f"--hardware {spec.device.name}"]
+    degrees = (("-tp", spec.sharding.tensor), ("-pp", spec.sharding.pipeline), ("-ep", spec.sharding.expert))
+    words += [
+        f"{flag} {float(value):g}" for flag, value in (*degrees, ("-dp", spec.sharding.data)) if value > 1
+    ]
+    if given.chosen is not None and given.chosen.weight_dtype != "auto":
+        words.append(f"--weight-dtype {given.chosen.weight_dtype}")
+    words.append(f"--kv-dtype {spec.kv_format} --engine {spec.profile.engine}")
+    words.append(f"--engine-version {spec.profile.asked_version or spec.profile.version}")
+    words.append(f"--max-model-len {spec.max_model_len}")
+    if scenario.calibration:
+        words.append(f"--calibration {scenario.calibration}")
+    load = detail.load
+    words.append(f"--input-tokens {load.input_tokens} --output-tokens {load.output_tokens}")
+    if load.prefix_hit_fraction:
+        words.append(f"--prefix-hit-fraction {load.prefix_hit_fraction:.3g}")
+    return " ".join([*words, f"--request-rate '{load.request_rate:.4g} req/s'"])

@@ -1,0 +1,274 @@
+"""The middle of a review: the workload, the plans with their margins, how many devices, and what they cost."""
+
+from dataclasses import asdict
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.report.answer import Table
+from capplan.report.answers.fleet import layout_text, plan_row
+from capplan.report.review.bars import Bar, Bars
+from capplan.report.review.decision import shown
+from capplan.report.review.findings import Findings, Section
+from capplan.workload.request_class import RequestClass
+
+RUNNERS_UP = 7
+"""Plans shown beside the chosen one; CSV and JSON have all."""
+
+
+def workload_section(given: Findings) -> Section:
+    """Return the traffic: every row multiplies across to tokens per second."""
+    scenario = given.asked.scenario
+    response_s = given.chosen.e2e_s.mean if given.chosen else 0.0
+    rows = [_class_row(item, response_s) for item in scenario.classes]
+    text = [scenario.description] if scenario.description else []
+    text.append(
+        f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
+        f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
+        f"{given.asked.question.max_model_len:,} tokens. Rates are those of the peak."
+    )
+    if any(item.users for item in scenario.classes):
+        text.append(
+            "Users wait for an answer before they ask again: their rate follows from the response time."
+        )
+    titles = {
+        "input_tokens.mean": "prompt, mean",
+        "input_tokens.p95": "prompt, p95",
+        "output_tokens.mean": "answer, mean",
+        "output_tokens.p95": "answer, p95",
+        "cached_tokens": "cached, mean",
+        "input_tokens_per_s": "prompts",
+        "output_tokens_per_s": "answers",
+        "request_rate": "rate",
+        "arrival_cv": "burstiness (cv)",
+    }
+    return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
+
+
+def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
+    rate = item.request_rate_at(response_s)
+    inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
+    return {
+        "class": item.name,
+        "users": item.users,
+        "think_time_s": item.think_time_s,
+        "request_rate": rate,
+        "input_tokens.mean": inputs,
+        "input_tokens_per_s": rate * inputs,
+        "output_tokens.mean": outputs,
+        "output_tokens_per_s": rate * outputs,
+        "input_tokens.p95": float(item.input_tokens.quantile(0.95)),
+        "output_tokens.p95": float(item.output_tokens.quantile(0.95)),
+        "cached_tokens": item.cached_input_tokens,
+        "arrival_cv": item.arrival_cv,
+    }
+
+
+def plan_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return every plan with all its columns, its rank, and what it costs over the chosen one: the CSV."""
+    rows = []
+    for rank, (plan, margins) in enumerate(zip(given.found.plans, given.margins, strict=True), start=1):
+        rows.append(
+            {
+                "rank": rank,
+                "plan": layout_text(plan),
+                **plan_row(plan),
+                **_difference(plan, given.chosen),
+                "margin_fraction": {m.target.key: m.margin_fraction for m in margins},
+                "met_probability": {m.target.key: m.met_probability for m in margins},
+            }
+        )
+    return rows
+
+
+def _difference(plan: FleetPlan, chosen: FleetPlan | None) -> dict[str, float | None]:
+    if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
+        return {"more_usd_per_month": None, "price_ratio": None}
+    return {
+        "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
+        "price_ratio": plan.usd_per_month / chosen.usd_per_month,
+    }
+
+
+def plans_section(given: Findings) -> Section:
+    """Return the chosen plan and the runners-up: price difference, margin to every target."""
+    rows = plan_rows(given)[: RUNNERS_UP + 1]
+    shown_names = (
+        "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
+        *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
+    )  # fmt: skip
+    titles = {
+        "plan": "each replica",
+        "kv_dtype": "KV cache",
+        "more_usd_per_month": "over the chosen",
+        "usd_per_month": "cost",
+        "price_ratio": "times the chosen",
+        "slo_met_probability": "targets met",
+        "label": "kernels",
+        **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
+    }
+    left = len(given.found.plans) - len(rows)
+    text = [
+        "The first line is chosen. A margin is the share of the limit that the prediction leaves; kernels are measured "
+        "where their efficiency was fitted on that device, assumed (*) where it was taken from another one."
+    ]
+    if left > 0:
+        text.append(f"{left} dearer plans are in the CSV and JSON of this report.")
+    return Section(
+        "Chosen plan and runners-up",
+        text=tuple(text),
+        tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
+        pictures=_plan_pictures(given),
+    )
+
+
+def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
+    """Return the cells that rest on the kernels of another device."""
+    predicted = [
+        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
+    ]
+    return frozenset(
+        (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
+    )
+
+
+def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
+    plans = given.found.plans[: RUNNERS_UP + 1]
+    pictures = []
+    if all(plan.usd_per_month is not None for plan in plans):
+        bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
+        pictures.append(Bars("Cost per month", "usd_per_month", bars))
+    for at, margin in enumerate(given.margins[0]):
+        rows = [own[at] for own in given.margins[: RUNNERS_UP + 1]]
+        bars = tuple(
+            Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
+            for plan, row in zip(plans, rows, strict=True)
+        )
+        title = f"{margin.target.key}: prediction, 80 % interval, and limit"
+        pictures.append(Bars(title, "s", bars, margin.target.limit_s, "limit"))
+    return tuple(pictures)
+
+
+def _short(plan: FleetPlan) -> str:
+    return f"{plan.gpus} x {plan.layout.device.name} {layout_text(plan).partition(',')[0]}"
+
+
+def sizing_section(given: Findings) -> Section:
+    """Return the way from the peak to the number of devices, one multiplication per line."""
+    sizing, plan = given.sizing, given.chosen
+    assert sizing is not None
+    assert plan is not None
+    row = {
+        "peak_request_rate": sizing.peak_requests_per_s,
+        "limit_request_rate": sizing.limit_requests_per_s,
+        "headroom_fraction": sizing.headroom_fraction,
+        "planned_request_rate": sizing.planned_requests_per_s,
+        "wanted_replicas": sizing.wanted_replicas,
+        "busy_replicas": sizing.busy_replicas,
+        "spare_replicas": sizing.spare_replicas,
+        "devices_per_replica": sizing.devices_per_replica,
+        "devices": sizing.devices,
+        "utilisation_fraction": plan.request_rate_per_replica / sizing.limit_requests_per_s,
+    }
+    titles = {
+        "peak_request_rate": "peak of all requests",
+        "limit_request_rate": "one replica at the edge of its targets",
+        "headroom_fraction": "headroom",
+        "planned_request_rate": "planned for one replica",
+        "wanted_replicas": "replicas for the peak",
+        "busy_replicas": "rounded up",
+        "spare_replicas": "spare",
+        "devices_per_replica": "devices of a replica",
+        "devices": "devices in all",
+        "utilisation_fraction": "load of a replica at peak, spares idle",
+    }
+    return Section(
+        "How many",
+        text=(
+            f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
+            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.wanted_replicas:.2f}, so {sizing.busy_replicas} "
+            f"+ {sizing.spare_replicas} replicas of {sizing.devices_per_replica} = {sizing.devices} devices.",
+        ),
+        tables=(Table([row], upright=True, titles=titles),),
+    )
+
+
+def cost_section(given: Findings) -> Section:
+    """Return cost per hour, month and million tokens; every row multiplies across."""
+    powered = given.asked.scenario.prices.usd_per_kwh is not None
+    rows = [_cost_row(plan, powered=powered) for plan in given.found.plans[: RUNNERS_UP + 1]]
+    titles = {
+        "plan": "each replica",
+        "usd_per_gpu_hour": "price",
+        "hours": "hours",
+        "output_million_tokens_per_month": "answers (Mtok/month)",
+        "total_million_tokens_per_month": "prompts and answers (Mtok/month)",
+        "usd_per_hour": "an hour",
+        "usd_per_month": "a month",
+        "tdp_watts": "power at most",
+        "energy_usd_per_hour": "electricity",
+    }
+    return Section(
+        "Cost",
+        text=(
+            f"Devices x price{' + electricity' if powered else ''} = the hour; the hour x hours = the month; the month / million tokens = price of a million. "
+            "Tokens are those of a month at peak; at half the traffic a token costs twice as much, for the devices are "
+            f"paid by the hour.{_electricity_text(given) if powered else ''}",
+        ),
+        tables=(Table(rows, titles=titles),),
+    )
+
+
+def _electricity_text(given: Findings) -> str:
+    prices = given.asked.scenario.prices
+    return (
+        f" Electricity is power at most x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        "the price: the price of a rented GPU-hour includes it already."
+    )
+
+
+def _cost_row(plan: FleetPlan, *, powered: bool) -> dict[str, Any]:
+    def tokens(price: float | None) -> float | None:
+        if price is None or plan.usd_per_month is None or price <= 0.0:
+            return None
+        return plan.usd_per_month / price
+
+    return {
+        "hardware": plan.layout.device.name,
+        "plan": layout_text(plan),
+        "gpus": plan.gpus,
+        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        **({"energy_usd_per_hour": plan.energy_usd_per_hour} if powered else {}),
+        "usd_per_hour": plan.usd_per_hour,
+        "hours": HOURS_PER_MONTH,
+        "usd_per_month": plan.usd_per_month,
+        "output_million_tokens_per_month": tokens(plan.usd_per_million_output_tokens),
+        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
+        "total_million_tokens_per_month": tokens(plan.usd_per_million_tokens),
+        "usd_per_million_tokens": plan.usd_per_million_tokens,
+        "tdp_watts": plan.watts,
+    }
+
+
+def price_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return the price taken for every device of the plans, with provider, date and range."""
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys(plan.layout.device.name for plan in given.found.plans):
+        price = given.asked.prices.get(name)
+        if price is None:
+            rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
+            continue
+        record = asdict(price.record) if price.record else {}
+        rows.append(
+            {
+                "hardware": name,
+                "usd_per_gpu_hour": price.usd_per_hour,
+                "low_usd_per_gpu_hour": price.low_usd_per_hour,
+                "high_usd_per_gpu_hour": price.high_usd_per_hour,
+                "provider": record.get("provider", "the scenario"),
+                "commitment": price.commitment,
+                "date": record.get("date"),
+                "source": record.get("source", given.asked.scenario.path),
+            }
+        )
+    return rows

@@ -1,0 +1,156 @@
+"""Which simulations run on flat arrays, and the way there and back: the same Outcome as from Server, sooner."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from math import inf
+
+import numpy as np
+
+from capplan.numbers import Array
+from capplan.serving.flat_batch import FlatLimits
+from capplan.serving.flat_core import FlatEngine
+from capplan.serving.gauges import Gauges, WeightedHistogram
+from capplan.serving.outcome import ClassTotals, Ledger, Outcome
+from capplan.serving.requests import Admission, Requests, check_requests
+from capplan.serving.step_clock import StepClock
+from capplan.serving.step_table import StepTable, bilinear, piecewise_linear
+from capplan.serving.terms import EngineSetup, engine_terms
+
+FIRST_COME = Admission()
+MOST_TABLE_ENTRIES = 4_000_000
+"""Of the step times worked out beforehand for every number of sequences and tokens."""
+
+
+def eligible(requests: Requests | Iterable[Requests], engine: EngineSetup, admission: Admission) -> bool:
+    """Return whether the flat core runs these requests: one mixed-step engine, first come first served, nothing shared."""
+    rules = engine.scheduling
+    return (
+        isinstance(requests, Requests)
+        and len(requests) > 0
+        and requests.block_ids is None
+        and requests.answer_ids is None
+        and rules.policy == "mixed"
+        and not (rules.hold_steps or rules.poll_steps)
+        and engine.caching is None
+        and engine.tokens_per_step == 1.0
+        and engine.query_tokens == 1
+        and admission == FIRST_COME
+        and rules.max_num_seqs * engine.clock.table.context_knots.size <= MOST_TABLE_ENTRIES
+    )
+
+
+def _doubles(values: Array) -> array[float]:
+    return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
+
+
+def flat_outcome(
+    requests: Requests, engine: EngineSetup, *, concurrency: int | None = None, until_s: float = inf
+) -> Outcome:
+    """Return what Server would do with eligible requests."""
+    terms = engine_terms(engine)
+    check_requests(requests, 0, timed=concurrency is None)
+    count = len(requests)
+    zeros = np.zeros(count, dtype=np.int64)
+    whole = [
+        requests.input_tokens,
+        requests.output_tokens,
+        zeros if requests.cached_tokens is None else requests.cached_tokens,
+        zeros if requests.class_index is None else requests.class_index,
+    ]
+    arrival = np.zeros(count) if requests.arrival_s is None else requests.arrival_s
+    prompt, output, cached, class_index = (
+        array("q", np.ascontiguousarray(column, dtype=np.int64).tobytes()) for column in whole
+    )
+    longest = 0 if terms.chunked else int(np.max(requests.input_tokens + requests.output_tokens))
+    clock = engine.clock
+    limits = FlatLimits(
+        clock.request_s,
+        terms.max_num_seqs,
+        terms.max_num_batched_tokens,
+        terms.chunked,
+        terms.block_tokens,
+        terms.kv_blocks,
+        terms.reserved_output_fraction,
+    )
+    core = FlatEngine(
+        limits,
+        flat_tables(
+            clock, terms.max_num_seqs, max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs
+        ),
+        (_doubles(arrival), prompt, output, cached, class_index),
+        array("d", [0.0]) * (concurrency or 0),
+    )
+    core.advance(until_s)
+    ledger, gauges = _written(core)
+    return ledger.outcome(core.now_s, [gauges])
+
+
+def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
+    """Return what the core found, as Server would have written it."""
+    seen = core.position
+    ledger = Ledger.of_columns(
+        arrival_s=np.asarray(core.arrival)[:seen],
+        queue_s=np.asarray(core.queue_s)[:seen],
+        ttft_s=np.asarray(core.ttft_s)[:seen],
+        e2e_s=np.asarray(core.e2e_s)[:seen],
+        input_tokens=np.asarray(core.prompt)[:seen],
+        output_tokens=np.asarray(core.output)[:seen],
+        class_index=np.asarray(core.class_index)[:seen],
+        status=np.asarray(core.status)[:seen],
+    )
+    ledger.steps, ledger.preemptions = core.steps, core.preemptions
+    ledger.prefill_tokens, ledger.cached_tokens = core.prefill_tokens, core.cached_tokens
+    ledger.class_totals = {
+        index: ClassTotals(core.class_prompt[index], core.class_cached[index], core.class_preempted[index])
+        for index in range(len(core.class_seen))
+        if core.class_seen[index]
+    }
+    bins = np.asarray(core.itl)
+    places = np.flatnonzero(bins)
+    weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
+    ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
+    gauges = Gauges(core.capacity)
+    gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
+    gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
+    gauges.block_seconds, gauges.busy_s = core.block_seconds, core.busy_s
+    gauges.set_timeline(
+        core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
+    )
+    return ledger, gauges
+
+
+def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
+    """Return the step times of a clock for every number of sequences and tokens, as the core reads them."""
+    key = max_num_seqs, most_tokens
+    if key not in clock.flat_tables:
+        clock.flat_tables[key] = _dense_tables(clock.table, max_num_seqs, most_tokens)
+    return clock.flat_tables[key]
+
+
+def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
+    sequences = np.arange(max_num_seqs + 1, dtype=np.float64)
+    knots = table.context_knots
+    values = bilinear(
+        table.sequence_knots, knots, table.decode_attention_s, sequences[:, None], knots[None, :]
+    )
+    if knots[0] > 0.0:
+        knots, values = np.append(0.0, knots), np.column_stack([values[:, :1], values])
+    slopes = np.diff(values, axis=1) / np.diff(knots) if knots.size > 1 else np.zeros((sequences.size, 1))
+    slopes = np.column_stack([slopes, slopes[:, -1:]]) if knots.size > 1 else slopes
+    tokens = np.arange(most_tokens + 1, dtype=np.float64)
+    return [
+        _doubles(column)
+        for column in (
+            knots,
+            piecewise_linear(table.sequence_knots, table.decode_s, sequences),
+            values.ravel(),
+            slopes.ravel(),
+            piecewise_linear(table.token_knots, table.mixed_s, tokens),
+            piecewise_linear(table.sequence_knots, table.head_s, sequences),
+            table.new_knots,
+            table.past_knots,
+            table.prefill_attention_s.ravel(),
+        )
+    ]

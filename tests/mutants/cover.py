@@ -1,0 +1,154 @@
+"""Which lines of a clone each test runs, and runs of chosen tests against one fault: a plugin of pytest each."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from functools import _lru_cache_wrapper
+
+import pytest
+from hypothesis import Phase, settings
+
+STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
+READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
+TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
+QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
+
+
+class _Settled:
+    """The same questions at every run, and no search for the smallest wrong answer."""
+
+    def pytest_configure(self):
+        settings.register_profile(
+            "mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate], deadline=None
+        )
+        settings.load_profile("mutants")
+
+
+class Cover(_Settled):
+    """Write `{test: [seconds, {source file: lines}]}` of the tests that pass, for each file of tests when it is done."""
+
+    def __init__(self, clone, rooms, targets):
+        self.prefixes = tuple(f"{clone}/capplan/{room}/" for room in rooms)
+        self.clone, self.targets = clone, targets
+        self.lines, self.steps, self.left_out = None, {}, []
+        self.of_files, self.of_fixtures, self.tests, self.failed = defaultdict(set), defaultdict(set), {}, []
+
+    def _called(self, frame, *_):
+        code = frame.f_code
+        if not code.co_filename.startswith(self.prefixes):
+            return None
+        self.lines.add((code.co_filename, code.co_firstlineno))
+        return self._stepped(frame, "call", None)
+
+    def _stepped(self, frame, event, _):
+        code = frame.f_code
+        self.steps[code] += 1
+        if self.steps[code] == STEPS_TRACED:
+            self.lines.update((code.co_filename, line) for _, _, line in code.co_lines() if line)
+        if self.steps[code] >= STEPS_TRACED:
+            frame.f_trace = None
+            return None
+        if event == "line":
+            self.lines.add((code.co_filename, frame.f_lineno))
+        return self._stepped
+
+    def _traced(self):
+        """Yield once with the tracer on and return the lines that ran meanwhile."""
+        outer, self.lines, self.steps = (self.lines, self.steps), set(), defaultdict(int)
+        sys.settrace(self._called)
+        answer = yield
+        seen = self.lines
+        self.lines, self.steps = outer
+        sys.settrace(None if self.lines is None else self._called)
+        return answer, seen
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector):
+        answer, seen = yield from self._traced()
+        self.of_files[collector.nodeid.partition("::")[0]] |= seen
+        if answer.failed:
+            self.left_out.append(f"left out, it cannot be read: {collector.nodeid}")
+        return answer
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        answer, seen = yield from self._traced()
+        self.of_fixtures[fixturedef.baseid, fixturedef.argname] |= seen
+        self.lines |= seen
+        return answer
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item, nextitem):
+        for name in [n for n in sys.modules if n.startswith("capplan.") and not n.startswith(READERS)]:
+            for cache in vars(sys.modules[name]).values():
+                if isinstance(cache, _lru_cache_wrapper):
+                    cache.cache_clear()
+        start = time.process_time()
+        answer, seen = yield from self._traced()
+        file = item.nodeid.partition("::")[0]
+        seen |= self.of_files[file] | {
+            line
+            for (base, name), lines in self.of_fixtures.items()
+            if name in item.fixturenames and item.nodeid.startswith(base)
+            for line in lines
+        }
+        self.tests[item.nodeid] = [time.process_time() - start, _by_file(seen, self.clone)]
+        if nextitem is None or nextitem.path != item.path:
+            self._write(item.path)
+        return answer
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed or report.skipped:
+            self.failed.append((report.nodeid, report.failed))
+
+    def _write(self, path):
+        for name, failed in self.failed:
+            if failed:
+                self.left_out.append(f"left out, it fails without any fault: {name}")
+            self.tests.pop(name, None)
+        self.targets[path].write_text(json.dumps(self.tests), encoding="utf-8")
+        self.tests, self.failed = {}, []
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for text in self.left_out:
+            terminalreporter.write_line(text)
+
+
+def _by_file(seen, clone):
+    by_file = defaultdict(list)
+    for name, line in sorted(seen):
+        by_file[name.removeprefix(f"{clone}/")].append(line)
+    return by_file
+
+
+class Chosen(_Settled):
+    """Run the chosen tests only, quickest first, and stop a test that takes far longer than it did."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def pytest_collection_modifyitems(self, items):
+        items[:] = [item for item in items if item.nodeid in self.seconds]
+        total = defaultdict(float)
+        for item in items:
+            total[item.path] += self.seconds[item.nodeid]
+
+        def order(item):
+            seconds = self.seconds[item.nodeid]
+            return (0, seconds, "") if seconds < QUICK_S else (1, total[item.path], str(item.path))
+
+        items.sort(key=order)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        limit_s = 20 + 8 * self.seconds[item.nodeid]
+        for timer, sign, times in TIMERS:
+            signal.signal(sign, lambda *_: os._exit(pytest.ExitCode.TESTS_FAILED))
+            signal.setitimer(timer, times * limit_s)
+        answer = yield
+        for timer, _, _ in TIMERS:
+            signal.setitimer(timer, 0)
+        return answer

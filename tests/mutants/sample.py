@@ -1,0 +1,215 @@
+"""How many small faults the tests notice: put one into a clone of the tree, run the tests that reach it, count.
+
+    make mutants                           100 faults, seed 7
+    make mutants MUTANTS=40 SEED=3 ROOMS=operators,serving
+
+Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
+any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.cover import Chosen, Cover
+from tests.mutants.mutations import mutants, with_fault
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / ".mutants"  # which lines each test runs: made once, for each test file anew where it changed
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet", "workload")
+TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
+OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--mutants", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--rooms", default=",".join(ROOMS))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "clone"
+        copy_of_tree(clone)
+        os.chdir(clone)
+        sys.path.insert(0, str(clone))
+        os.environ |= {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        tests = map_of_tests(clone)
+        sample = random.Random(asked.seed).sample(faults(clone, asked.rooms.split(",")), asked.mutants)
+        report(run(sample, tests, clone, asked.jobs))
+
+
+def copy_of_tree(clone):
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, listing.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+
+
+def faults(clone, rooms):
+    """Return the faults of these rooms, without those that a person found to change nothing."""
+    reviewed = {
+        line.rpartition("  #")[0].strip() for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    }
+    files = sorted(
+        str(p.relative_to(clone)) for room in rooms for p in (clone / "capplan" / room).rglob("*.py")
+    )
+    every = (m for file in files for m in mutants(file, Path(file).read_text(encoding="utf-8")))
+    return [m for m in every if f"{m.path}: {m.text}" not in reviewed]
+
+
+def digest(paths):
+    return hashlib.sha256(b"".join(p.read_bytes() for p in paths)).hexdigest()[:16]
+
+
+def map_of_tests(clone):
+    """Return `{test: [seconds, {source file: lines}]}`; only files that changed are run again."""
+    KEPT.mkdir(exist_ok=True)
+    product = digest(sorted((clone / "capplan").rglob("*.py")))
+    files = [p for pattern in TESTS for p in sorted(clone.glob(pattern)) if p.stem != "__main__"]
+    kept = {p: KEPT / f"{digest([p])}-{product}.json" for p in files}
+    stale = [p for p in files if not kept[p].exists()]
+    if stale:
+        print(f"mapping the tests of {len(stale)} files", file=sys.stderr)
+        words = [*OPTIONS[2:], "--continue-on-collection-errors", *map(str, stale)]
+        said = KEPT / "map.txt"
+        if wait_for(fork(lambda: pytest.main(words, [Cover(clone, ROOMS, kept)]), said)) not in (0, 1):
+            raise SystemExit(f"the tests could not be mapped:\n{said.read_text(encoding='utf-8')[-2000:]}")
+        print(
+            *[text for text in said.read_text(encoding="utf-8").splitlines() if "left out, it" in text],
+            sep="\n",
+        )
+        for path in [p for p in stale if not kept[p].exists()]:
+            kept[path].write_text("{}", encoding="utf-8")  # no tests in it
+        for path in set(KEPT.iterdir()) - set(kept.values()):
+            path.unlink()
+    return {t: v for p in files for t, v in json.loads(kept[p].read_text(encoding="utf-8")).items()}
+
+
+def mentions(clone):
+    """Return `{name: lines of the rooms that say it}`: who feels a constant or a default of a field."""
+    said = {}
+    for room in ROOMS:
+        for path in (clone / "capplan" / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                name = getattr(node, "id", getattr(node, "attr", None))
+                if isinstance(name, str) and hasattr(node, "lineno"):
+                    said.setdefault(name, set()).add((str(path.relative_to(clone)), node.lineno))
+    return said
+
+
+def tests_that_reach(mutant, tests, said):
+    """Return `{test: seconds}` of the tests that run a line on which this fault can be seen."""
+    lines = {(mutant.path, line) for line in mutant.lines}
+    if mutant.names:
+        lines = {line for name in mutant.names for line in said.get(name, ())}
+    reached = {}
+    for test, (seconds, by_file) in tests.items():
+        if any(line in by_file.get(path, ()) for path, line in lines):
+            reached[test] = seconds
+    return reached
+
+
+def run(sample, tests, clone, jobs):
+    """Yield each fault with what became of it: the tests fail, take too long or are not there, or all pass."""
+    said = mentions(clone)
+    sets = {
+        t: (s, {path: set(lines) for path, lines in by_file.items()}) for t, (s, by_file) in tests.items()
+    }
+    under_way = {}
+    waiting = list(reversed(sample))
+    while waiting or under_way:
+        while waiting and len(under_way) < jobs:
+            mutant = waiting.pop()
+            reached = tests_that_reach(mutant, sets, said)
+            if reached:
+                under_way[fork(partial(killed, mutant, reached, clone))] = (
+                    mutant,
+                    len(reached),
+                    time.monotonic(),
+                )
+            else:
+                yield mutant, True, 0, 0.0
+        if under_way:
+            pid, status = os.wait()
+            mutant, reached, start = under_way.pop(pid)
+            yield mutant, os.waitstatus_to_exitcode(status) == 0, reached, time.monotonic() - start
+
+
+def killed(mutant, seconds, clone):
+    """Run the tests against a fault that only this process imports; 0 where all of them pass."""
+    path = clone / mutant.path
+    tree = with_fault(path.read_text(encoding="utf-8"), mutant.number)
+    loaded = SourceFileLoader.get_code
+    SourceFileLoader.get_code = lambda self, name: (
+        compile(tree, self.path, "exec") if Path(self.path) == path else loaded(self, name)
+    )
+    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
+    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
+
+
+def fork(job, said=os.devnull):
+    """Run a job in a copy of this process, which has read the libraries already, and return its number."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    try:
+        os._exit(int(job()))
+    except BaseException:  # noqa: BLE001 -- a fault may break anything, the run of the tests included
+        os._exit(70)
+
+
+def wait_for(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def report(results):
+    """Print every fault that nobody noticed, then how many were, by room, and what that says about all faults."""
+    count, noticed = Counter(), Counter()
+    start = time.monotonic()
+    for mutant, survived, reached, seconds in results:
+        room = mutant.path.split("/")[1]
+        count[room] += 1
+        noticed[room] += not survived
+        if survived:
+            print(
+                f"{mutant.path}:{mutant.line}  {mutant.text}  ({reached} tests, {seconds:.0f} s)", flush=True
+            )
+    for room in ROOMS:
+        if count[room]:
+            print(f"{room:12}{noticed[room]:4} of {count[room]:4} noticed")
+    all_noticed, total = sum(noticed.values()), sum(count.values())
+    low, high = wilson(all_noticed, total)
+    print(f"score {all_noticed / total:.0%} of {total} faults, 90 % interval {low:.0%} to {high:.0%}", end="")
+    print(f", in {(time.monotonic() - start) / 60:.1f} min")
+
+
+def wilson(noticed, total, deviations=1.645):
+    """Return the interval of a proportion (Wilson 1927, doi:10.1080/01621459.1927.10502953)."""
+    share, spread = noticed / total, deviations**2 / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = deviations / (1 + spread) * (share * (1 - share) / total + spread / (4 * total)) ** 0.5
+    return middle - half, middle + half
+
+
+if __name__ == "__main__":
+    main()

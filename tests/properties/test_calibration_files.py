@@ -1,0 +1,192 @@
+"""What is written into a calibration file comes back as it was, whatever the names and hashes in it look like."""
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.profile import HostOverhead
+from capplan.errors import InputError
+from capplan.readers.calibration.file import calibration_text, read_calibration_file
+from capplan.readers.calibration.record import (
+    Calibration,
+    FittedNumber,
+    HostRefit,
+    KernelFit,
+    Machine,
+    Measurement,
+    Peaks,
+    ResultPoint,
+    Score,
+)
+from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
+from capplan.readers.yaml_file import parse_yaml, yaml_text
+
+LOOKALIKES = (
+    "250518e642860173",
+    "1234567e8",
+    "1e5",
+    "0x1f",
+    "1_000",
+    "null",
+    "~",
+    "no",
+    "2026-11-21",
+    "1:30",
+    ".inf",
+    "-.5",
+    "",
+)
+"""Texts that one or another reader of YAML takes for something else."""
+TEXTS = st.sampled_from(LOOKALIKES) | st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+HASHES = st.from_regex("[0-9]{4,7}e[0-9]{4,7}", fullmatch=True).filter(
+    lambda t: len(t) == 12
+) | st.from_regex("[0-9a-f]{12}", fullmatch=True)
+"""The first kind is one hash in three hundred: digits around one e."""
+ROUNDED = st.floats(1e-9, 1e15).map(lambda x: float(f"{x:.6g}"))
+SIZES = st.floats(1.0, 1e13) | st.integers(1, 10**9).map(float)
+ERRORS = st.just(0.0) | ROUNDED
+COUNTS = st.integers(1, 5000)
+
+
+def named(values, most=3):
+    return st.dictionaries(TEXTS, values, max_size=most)
+
+
+def rows(record, most=3):
+    return st.lists(record, max_size=most).map(tuple)
+
+
+NUMBERS = st.builds(FittedNumber, ROUNDED, ROUNDED, ROUNDED, st.booleans())
+SCORES = st.builds(Score, COUNTS, COUNTS, ERRORS, st.none() | ERRORS, rows(TEXTS))
+KERNELS = st.builds(
+    Calibration,
+    date=TEXTS,
+    seconds=ERRORS,
+    quick=st.booleans(),
+    partial=st.booleans(),
+    machine=st.builds(
+        Machine, TEXTS, TEXTS, HASHES, st.none() | TEXTS, st.none() | TEXTS, TEXTS, st.none() | COUNTS, SIZES, COUNTS,
+        SIZES, named(SIZES), named(TEXTS),
+    ),
+    peaks=st.builds(Peaks, ROUNDED, named(ROUNDED), st.none() | ROUNDED, COUNTS, COUNTS),
+    fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES)), most=2),
+    remarks=rows(TEXTS),
+    measurements=rows(
+        st.builds(Measurement, TEXTS, TEXTS, named(SIZES), ROUNDED, ERRORS, COUNTS, st.booleans(), st.none() | ROUNDED)
+    ),
+)  # fmt: skip
+TIMES = [f.name for f in fields(HostOverhead)]
+HOSTS = st.builds(
+    HostRefit,
+    engine=TEXTS,
+    engine_version=TEXTS,
+    hardware=TEXTS,
+    tools=rows(TEXTS),
+    models=rows(TEXTS),
+    numbers=st.fixed_dictionaries(dict.fromkeys(TIMES[:4], NUMBERS)),
+    kept=st.fixed_dictionaries(dict.fromkeys(TIMES[4:], SIZES)),
+    before_median_ape=ERRORS,
+    after_median_ape=ERRORS,
+    left_out_median_ape=ERRORS,
+    date=TEXTS,
+    remarks=rows(TEXTS),
+    points=rows(
+        st.builds(ResultPoint, TEXTS, TEXTS, TEXTS, st.none() | SIZES, ROUNDED, ROUNDED, ROUNDED, ROUNDED)
+    ),
+)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(kernels=st.none() | KERNELS, host=st.none() | HOSTS)
+def test_a_calibration_comes_back_equal_and_is_written_the_same_again(tmp_path_factory, kernels, host):
+    if kernels is None and host is None:
+        return
+    path = tmp_path_factory.getbasetemp() / "any.calibration.yaml"
+    text = calibration_text(kernels, host)
+    path.write_text(text, encoding="utf-8", newline="")
+    read_calibration_file.__globals__[
+        "_read"
+    ].cache_clear()  # written faster than the clock of the file system ticks
+    back = read_calibration_file(path)
+    assert (back.kernels, back.host) == (kernels, host)
+    assert calibration_text(back.kernels, back.host) == text
+
+
+@pytest.mark.parametrize("text", LOOKALIKES)
+def test_a_text_that_looks_like_something_else_stays_a_text(text):
+    assert parse_yaml(yaml_text({"checksum": text, "more": {"rows": [text]}}), "x.yaml").value == {
+        "checksum": text,
+        "more": {"rows": [text]},
+    }
+
+
+def test_a_rounded_figure_keeps_six_digits_and_an_exact_one_all(tmp_path):
+    machine = Machine("cpu", "c", "0" * 12, None, None, "2", 1, 25276502016.0, 1, 2097152.0)
+    row = Measurement("copy", "bf16", {"moved_bytes": 123456789.0}, 1.23456789e-5, 0.0, 3)
+    path = tmp_path / "digits.calibration.yaml"
+    path.write_text(
+        calibration_text(
+            Calibration("2026-11-21", 1.0, False, False, machine, Peaks(1e9, {}), {}, (), (row,))
+        )
+    )
+    back = read_calibration_file(path).kernels
+    assert back.machine.memory_bytes == 25276502016.0
+    assert back.measurements[0].shape["moved_bytes"] == 123456789.0
+    assert back.measurements[0].median_s == 1.23457e-5
+
+
+MISTAKES = {
+    "fitted.matmul/bf16.numbers.floor_s.low: few must be a number": ("low: 1.0e-06", "low: few"),
+    "fitted.matmul/bf16.numbers.floor_s.lo: unknown key 'lo': did you mean 'low'": ("low:", "lo:"),
+    "measurements[0].repeats: -3 should be greater than 0": ("repeats: 3", "repeats: -3"),
+    "measurements[0].shape: 1.0 must be 'key: value' lines": ("shape: {moved_bytes: 1.0}", "shape: 1.0"),
+    "measurements[0]: must be 'key: value' lines": ("- {operator", "- [operator]\n- {operator"),
+    "machine.tile_rows.bf16: 0.0 should be greater than 0": ("bf16: 16.0", "bf16: 0.0"),
+    "machine.uuid_hash: 12 should match pattern": ("'000000000000'", "'12'"),
+    "machine.threads: many must be a whole number": ("threads: 1", "threads: many"),
+    "machine.torch: is missing; it has no default": ("  torch: '2'\n", ""),
+    "quick: perhaps must be true or false": ("quick: false", "quick: perhaps"),
+    "remarks: 5 must be a list": ("remarks: []\nmeasurements", "remarks: 5\nmeasurements"),
+    "peak: unknown key 'peak': did you mean 'peaks'": ("peaks:", "peak:"),
+}
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
+    machine = Machine("cpu", "c", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows={"bf16": 16.0})
+    fit = KernelFit({"floor_s": FittedNumber(2e-6, 1e-6, 3e-6)}, {"matmul": Score(3, 1, 0.1, None)})
+    row = Measurement("copy", "bf16", {"moved_bytes": 1.0}, 1e-5, 0.0, 3)
+    made = Calibration("today", 1.0, False, False, machine, Peaks(1e9, {}), {"matmul/bf16": fit}, (), (row,))
+    old, new = MISTAKES[said]
+    text = calibration_text(made)
+    assert text.count(old) == 1, text
+    path = tmp_path / "wrong.calibration.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError) as raised:
+        read_calibration_file(path)
+    first = str(raised.value).splitlines()[0]
+    assert first.startswith(f"{path}: line ")
+    assert said in first
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    fitted_on:",
+            "    fited_on:",
+            r"fits\.[^ ]+\.fited_on: unknown key 'fited_on': did you mean 'fitted_on'",
+        ),
+        ("    label: measured", "    label: guessed", r"fits\.[^ ]+\.label: unknown label 'guessed'"),
+        ("    rows: ", "    rows: x", r"fits\.[^ ]+\.rows: x[0-9]+ must be a whole number"),
+    ],
+)
+def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said, tmp_path):
+    text = (efficiency_folder() / "l40s.yaml").read_text()
+    assert old in text
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=rf"wrong\.yaml: line [0-9]+: {said}"):
+        read_efficiency(path)

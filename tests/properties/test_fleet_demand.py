@@ -1,0 +1,200 @@
+"""The traffic of a scenario as one mixture of requests: moments, reuse of prompts, draws, and how sure a limit is."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from capplan.accuracy.intervals import LEVEL, Interval
+from capplan.fleet.demand import (
+    CACHED_SHARE,
+    FREE_SHARE,
+    Demand,
+    demand_of,
+    replica_arrival_cv,
+    sampled_requests,
+)
+from capplan.fleet.engine_use import TierTokens
+from capplan.fleet.price import PriceChoice
+from capplan.fleet.probability import needed_ratio, within_probability
+from capplan.fleet.scenario import FleetLimits, Scenario
+from capplan.workload.length import empirical, fixed, lognormal, uniform
+from capplan.workload.request_class import RequestClass
+from capplan.workload.slo import Slo
+from capplan.workload.summary import PrefixReuse
+
+FEW = settings(max_examples=40, deadline=None)
+CHAT = RequestClass(
+    "chat", uniform(200, 1000), lognormal(300, 0.8), 3.0, shared_prefix_tokens=100, prefix_hit_fraction=0.6
+)
+CODE = RequestClass("code", fixed(2000), fixed(50), 1.0, arrival_cv=3.0)
+USERS = RequestClass("users", fixed(700), fixed(70), None, users=60.0, think_time_s=20.0)
+AGENTS = RequestClass(
+    "agents", fixed(1000), fixed(10), 1.0, reuse=PrefixReuse(16, 0.9, 0.9, ((100, 0.3), (1000, 0.8)))
+)
+
+
+def demand(*classes):
+    slo, limits = Slo(), FleetLimits(())
+    return demand_of(Scenario("s", "s.yaml", "m", classes, slo, limits, PriceChoice()))
+
+
+def near(value):
+    return pytest.approx(value, rel=1e-9)
+
+
+@FEW
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 9.0), st.lists(st.integers(1, 4000), min_size=1, max_size=9), st.integers(1, 900)),
+        min_size=1, max_size=4,
+    )
+)  # fmt: skip
+def test_a_mixture_has_the_moments_of_its_requests_weighted_by_their_rates(rows):
+    classes = tuple(
+        RequestClass(str(n), empirical(np.array(inputs, dtype=float)), fixed(output), rate)
+        for n, (rate, inputs, output) in enumerate(rows)
+    )
+    found = demand(*classes)
+    rates = np.array([rate for rate, _, _ in rows])
+    outputs = np.array([output for _, _, output in rows], dtype=float)
+    mean = np.average(outputs, weights=rates)
+    deviation = math.sqrt(np.average((outputs - mean) ** 2, weights=rates))
+    assert found.lengths.output_tokens == near(mean)
+    assert found.lengths.output_cv == pytest.approx(deviation / mean, abs=1e-6)
+    points = np.concatenate([c.input_tokens.midpoints(64) for c in classes])
+    weights = np.repeat(rates, 64)
+    mean = np.average(points, weights=weights)
+    assert mean == near(np.average([np.mean(inputs) for _, inputs, _ in rows], weights=rates))
+    assert found.lengths.input_tokens == near(mean)
+    assert found.lengths.input_cv == pytest.approx(
+        math.sqrt(np.average((points - mean) ** 2, weights=weights)) / mean, abs=1e-6
+    )
+    longest = [np.quantile(inputs, 0.999) + output for _, inputs, output in rows]
+    assert found.longest_tokens == math.ceil(max(longest))
+    assert found.lengths.cached_tokens == 0.0
+
+
+def test_a_fixed_prefix_is_cached_for_those_who_find_it():
+    assert demand(CHAT, CODE).lengths.cached_tokens == near(3 / 4 * 100 * 0.6)
+    # Users who wait for nothing come at the highest rate that they can.
+    assert demand(CODE, USERS).lengths.input_tokens == near((1 * 2000 + 3 * 700) / 4)
+
+
+@FEW
+@given(st.floats(0.0, 60.0), st.integers(0, 3))
+def test_the_rate_of_users_falls_with_what_they_wait(response_s, copies):
+    mix = demand(CHAT, USERS, *[CODE] * copies)
+    found = mix.request_rate_per_s(np.array([response_s, 0.0]))
+    assert found.tolist() == near([3 + copies + 60 / (20 + response_s), 3 + copies + 3])
+
+
+@FEW
+@given(st.floats(0.0, 40_000.0), st.floats(0.0, 20_000.0), st.floats(0.0, 1e-3))
+def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_loaded(cache, behind, load_s):
+    mix = demand(CHAT, AGENTS)
+    plain, tiered = (
+        mix.with_cache(cache),
+        mix.with_cache(cache, [TierTokens(behind, load_s)]),
+    )
+
+    def share(tokens):
+        return float(np.interp(tokens / 16, [0, 100, 1000], [0.0, 0.3, 0.8]))
+
+    device, both = share(FREE_SHARE * cache), share(FREE_SHARE * cache + behind)
+    for found, hit in ((plain, device), (tiered, both)):
+        assert found.hit_fractions == pytest.approx(
+            (0.0, hit), abs=0.0051
+        )  # a percent is all that is known of it
+        assert found.lengths.cached_tokens == near(3 / 4 * 60 + 1 / 4 * found.hit_fractions[1] * 1000)
+        assert found.lengths.input_tokens == mix.lengths.input_tokens
+    assert plain.load_s == 0.0
+    assert tiered.load_s == pytest.approx(1 / 4 * 1000 * (both - device) * load_s, rel=0.051)
+    assert (mix.reuses, demand(CHAT).reuses) == (True, False)
+
+
+@pytest.mark.parametrize(("cv", "replicas"), [(1.0, 3), (3.0, 4), (4.0, 25), (0.5, 4)])
+def test_requests_dealt_out_vary_less_but_not_less_than_by_chance(cv, replicas):
+    expected = max(cv / replicas**0.5, min(cv, 1.0))
+    assert float(replica_arrival_cv(cv, replicas)) == near(expected)
+    assert float(replica_arrival_cv(cv, 0.5)) == near(max(cv, min(cv, 1.0)))  # no fewer than one replica
+
+
+def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
+    """Each within about five standard errors of 40,000 draws."""
+    mix = demand(CHAT, CODE)
+    drawn = sampled_requests(mix, 5.0, 40_000, 1, 10**6)
+    gaps = np.diff(drawn.arrival_s)
+    assert gaps.mean() == pytest.approx(0.2, rel=0.025)
+    assert stats.variation(gaps) == pytest.approx(1.0, rel=0.03)
+    code = drawn.class_index == 1
+    assert code.mean() == pytest.approx(0.25, abs=0.011)
+    assert np.all(drawn.input_tokens[code] == 2000)
+    assert np.all(drawn.output_tokens[code] == 50)
+    assert drawn.input_tokens[~code].mean() == pytest.approx(600, rel=0.02)
+    assert drawn.output_tokens[~code].mean() == pytest.approx(300, rel=0.04)
+    assert np.all(drawn.cached_tokens[code] == 0)
+    assert set(np.unique(drawn.cached_tokens[~code])) == {0, 100}
+    assert (drawn.cached_tokens[~code] == 100).mean() == pytest.approx(0.6, abs=0.015)
+    # The busiest class gives the variation; at one of four replicas half of it is left.
+    bursty = demand(CODE)
+    whole, dealt = (
+        np.diff(sampled_requests(bursty, 0.25, 40_000, 1, 10**6, dealt=d).arrival_s) for d in (False, True)
+    )
+    assert stats.variation(whole) == pytest.approx(3.0, rel=0.1)
+    assert stats.variation(dealt) == pytest.approx(1.5, rel=0.06)
+    assert whole.mean() == pytest.approx(4.0, rel=0.08)
+
+
+def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():
+    drawn = sampled_requests(demand(CHAT, CODE), 5.0, 5000, 1, 600)
+    assert drawn.input_tokens.max() == 598
+    assert np.max(drawn.input_tokens + drawn.output_tokens) == 599
+    assert drawn.output_tokens.min() >= 1
+    assert np.all(drawn.cached_tokens < drawn.input_tokens)
+
+
+def test_draws_find_in_the_cache_what_the_plan_finds_in_the_mean():
+    mix = demand(AGENTS)
+    assert not sampled_requests(mix, 1.0, 1000, 1, 10**6).cached_tokens.any()
+    planned = Demand(mix.classes, mix.lengths, mix.longest_tokens, hit_fractions=(0.45,))
+    drawn = sampled_requests(planned, 1.0, 20_000, 1, 10**6)
+    assert set(np.unique(drawn.cached_tokens)) == {0, int(CACHED_SHARE * 1000)}
+    assert drawn.cached_tokens.mean() / 1000 == pytest.approx(0.45, abs=0.02)
+
+
+ratios = st.tuples(st.floats(0.3, 0.98), st.floats(1.02, 3.0))
+
+
+@FEW
+@given(st.floats(0.01, 10.0), st.floats(0.01, 10.0), ratios)
+def test_a_limit_at_an_end_of_the_interval_holds_as_often_as_the_interval_says(predicted, limit, ratio):
+    """Half of a normal distribution of logarithms on each side, with its own spread."""
+    interval = Interval(*ratio, 10, 2)
+    outside = (1 - LEVEL) / 2
+    assert within_probability(predicted, predicted, interval) == near(0.5)
+    assert within_probability(predicted, ratio[0] * predicted, interval) == pytest.approx(outside, abs=1e-6)
+    assert within_probability(predicted, ratio[1] * predicted, interval) == pytest.approx(
+        1 - outside, abs=1e-6
+    )
+    z = stats.norm.ppf(1 - outside)
+    spread = math.log(ratio[1]) / z if limit > predicted else -math.log(ratio[0]) / z
+    assert within_probability(predicted, limit, interval) == pytest.approx(
+        stats.norm.cdf(math.log(limit / predicted) / spread), abs=1e-6
+    )
+    assert within_probability(math.inf, limit, interval) == within_probability(0.0, limit, interval) == 0.0
+
+
+@FEW
+@given(st.floats(0.02, 0.98), ratios)
+def test_a_needed_ratio_is_the_quantile_of_what_is_measured(confidence, ratio):
+    interval = Interval(*ratio, 10, 2)
+    needed = needed_ratio(interval, confidence)
+    assert within_probability(1.0, needed, interval) == pytest.approx(confidence, abs=1e-6)
+    # An interval without width is sure of itself.
+    sure = Interval(1.0, 1.0, 10, 2)
+    assert needed_ratio(sure, confidence) == pytest.approx(1.0, abs=1e-5)
+    assert within_probability(1.0, 1.001, sure) == pytest.approx(1.0)

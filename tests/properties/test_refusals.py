@@ -1,0 +1,147 @@
+"""What is turned down is counted and decided by a code; its words are for people alone."""
+
+import ast
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.lookup import profile, unsupported_reason
+from capplan.errors import Refusal
+from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
+from capplan.fleet.search import LOADS, search
+from capplan.model.sharding import Sharding
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "Qwen/Qwen3-32B"
+"""Dense, 64 layers, 64 query heads over 8 KV heads."""
+TENSOR, PIPELINE = (1, 2, 3, 4, 5, 8, 16, 32), (1, 2, 64, 65, 100)
+
+degrees = st.lists(st.sampled_from(TENSOR), min_size=1, max_size=4, unique=True)
+stages = st.lists(st.sampled_from(PIPELINE), min_size=1, max_size=3, unique=True)
+most = st.none() | st.sampled_from([1, 2, 8, 64])
+
+
+@given(degrees, stages, most)
+@settings(deadline=None)
+def test_layouts_that_cannot_be_are_counted_by_code(tensor, pipeline, limit):
+    """By hand: 8 devices are joined, 64 layers make 64 stages at most, 64 heads divide over powers of two."""
+    expected: Counter[Refusal] = Counter()
+    for ranks in tensor:
+        for depth in pipeline:
+            if limit is not None and ranks * depth > limit:
+                expected[Refusal.REPLICA_SIZE] += 1
+            elif ranks > 8:
+                expected[Refusal.LINK_DOMAIN] += 1
+            elif depth > 64:
+                expected[Refusal.LAYERS] += 1
+            elif ranks in {3, 5}:
+                expected[Refusal.HEADS] += 1
+    ranges = Ranges(tensor, pipeline, kv_formats=("bf16",), max_devices_per_replica=limit)
+    legal, rejected = layouts(read_model(MODEL, offline=True), [device("h100-sxm")], ranges, profile("vllm"))
+    found: Counter[Refusal] = Counter()
+    for (_, reason), count in rejected.items():
+        found[reason.code] += count
+    assert found == expected
+    assert len(legal) + found.total() == len(tensor) * len(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("engine", "place", "weights", "cache", "code"),
+    [
+        ("trtllm", "a100-sxm-80gb", "fp8", "bf16", Refusal.WEIGHT_DTYPE),
+        ("vllm", "a100-sxm-80gb", "auto", "nvfp4", Refusal.KV_DTYPE),
+        ("vllm", "h100-sxm", "fp8", "fp8", None),
+    ],
+)
+def test_the_dtype_at_fault_is_told_by_its_code(engine, place, weights, cache, code):
+    network, rules, gpu = read_model(MODEL, offline=True), profile(engine), device(place)
+    reason = layout_reason(network, Layout(gpu, Sharding(1.0, 1.0), weights, cache), rules)
+    assert (reason and reason.code) == code
+    named = None if weights == "auto" else weights
+    assert unsupported_reason(rules, gpu.architecture, named, cache) == reason
+
+
+@pytest.fixture(scope="module")
+def question():
+    return asked_fleet(read_scenario(ROOT / "scenarios" / "small-team.yaml"), offline=True).question
+
+
+def test_every_code_of_a_search_is_the_one_that_its_cause_has(question):
+    """Weights that do not fit; a target that no layout meets; loads above the largest; and one for each candidate."""
+    network = read_model(MODEL, offline=True)
+    places = [device(name) for name in ("l4", "h200-sxm")]
+    one = replace(
+        question,
+        networks={"auto": network},
+        efficiencies={place.name: efficiency_for(place) for place in places},
+        ranges=Ranges((1,), (1,)),
+    )
+    small, large = (replace(one, devices=(place,)) for place in places)
+    only_memory = search(small).rejected
+    assert {reason.code for _, reason in only_memory} == {Refusal.MEMORY}
+    assert only_memory.total() == LOADS
+    held = search(large)
+    assert {reason.code for _, reason in held.rejected} <= {Refusal.LOAD}
+    tight = replace(large.slo, targets=tuple(replace(t, limit_s=1e-6) for t in large.slo.targets))
+    missed = search(replace(large, slo=tight))
+    assert {reason.code for _, reason in missed.rejected} == {Refusal.TARGET}
+    assert missed.rejected.total() == LOADS
+
+
+def test_the_answer_of_a_fleet_carries_codes(capplan, tmp_path):
+    text = (ROOT / "scenarios" / "small-team.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "one.yaml"
+    path.write_text(text.replace("max_gpus: 8", "max_gpus: 1"), encoding="utf-8")
+    ran = capplan("fleet", path, "--offline", "--format", "json")
+    rejected = json.loads(ran.out)["result"]["rejected"]
+    assert {row["code"] for row in rejected} <= set(Refusal)
+    assert Refusal.FLEET_SIZE in {row["code"] for row in rejected}
+    shown = capplan("fleet", path, "--offline", "--format", "markdown").out
+    assert "candidates" in shown
+    assert "fleet_size" not in shown
+
+
+def test_the_flag_of_a_draft_is_named_where_its_heads_do_not_divide(capplan):
+    replica = ("llama-3.1-8b", "--hardware", "h100", "--offline")
+    assert capplan("fit", *replica, "-tp", "3").err.startswith("--tensor-parallel 3: ")
+    draft = ("--draft", "llama-3.2-1b", "--draft-tensor-parallel", "3", "--acceptance", "0.7")
+    assert capplan("spec", *replica, "-tp", "4", *draft).err.startswith("--draft-tensor-parallel 3: ")
+
+
+SPOKEN = {"reason", "words", "why", "error", "what", "note", "sentence"}
+TESTS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "find"}
+
+
+def texts_tested(node):
+    """Return the expressions that a node looks into for fixed words."""
+    if (
+        isinstance(node, ast.Compare)
+        and isinstance(node.left, ast.Constant)
+        and isinstance(node.left.value, str)
+    ):
+        return node.comparators if isinstance(node.ops[0], ast.In | ast.NotIn) else []
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TESTS
+    return [node.func.value] if called and node.args and isinstance(node.args[0], ast.Constant) else []
+
+
+def test_nobody_looks_into_the_words_of_a_reason():
+    """No test for a part, a start or an end of what is called reason, words or why, nor of the message of an error."""
+    looking = set()
+    for folder in ("capplan", "calibrate", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                parts = [part for text in texts_tested(node) for part in ast.walk(text)]
+                if SPOKEN & {getattr(part, "id", getattr(part, "attr", "")) for part in parts}:
+                    looking.add(path.relative_to(ROOT).as_posix())
+    # torch says in words alone that a processor is out of memory; pydantic's words are made readable.
+    assert looking == {"capplan/calibrate/measure.py", "capplan/readers/record.py"}

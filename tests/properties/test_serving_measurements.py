@@ -1,0 +1,247 @@
+"""What a simulation measures, against plain sums over all stretches of time and all requests."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.engine.profile import Scheduling
+from capplan.serving.gauges import TIMELINE_BINS, Gauges, WeightedHistogram, weighted_percentile
+from capplan.serving.outcome import (
+    FINISHED,
+    SHED,
+    histogram_spread,
+    joint_timeline,
+    slo_met,
+    spread,
+)
+from capplan.serving.requests import Admission, Requests
+from capplan.serving.simulator import simulate
+from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
+from capplan.serving.token_gaps import TokenGaps
+
+FEW = settings(max_examples=40, deadline=None)
+values = st.floats(1e-4, 1e3)
+weighted = st.lists(st.tuples(values, st.integers(1, 5)), min_size=1, max_size=40)
+stretches = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(1, 900), st.integers(0, 90), st.integers(0, 40)), min_size=1, max_size=30
+)  # fmt: skip
+
+
+def near(value):
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def histogram_of(pairs):
+    histogram = WeightedHistogram()
+    for value, weight in pairs:
+        histogram.add(value, float(weight))
+    return histogram
+
+
+@FEW
+@given(weighted, weighted)
+def test_a_histogram_has_the_mean_and_the_percentiles_of_the_list(first, second):
+    """Bins are half a percent wide, so a percentile is a quarter of a percent off at most."""
+    histogram, other = histogram_of(first), histogram_of(second)
+    listed = np.repeat([v for v, _ in first + second], [w for _, w in first + second])
+    histogram.merge(other)
+    found = histogram_spread(histogram)
+    assert found.mean == near(listed.mean())
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+        expected = np.quantile(listed, share, method="inverted_cdf")
+        assert getattr(found, name) == pytest.approx(expected, rel=0.0026)
+    assert other.weight == sum(w for _, w in second)  # a merge takes nothing away
+
+
+def test_gaps_of_no_time_are_counted_and_an_empty_histogram_knows_nothing():
+    histogram = histogram_of([(0.0, 3), (2.0, 1)])
+    assert (histogram.percentile(0.75), histogram.mean()) == (0.0, 0.5)
+    assert histogram.percentile(0.76) == pytest.approx(2.0, rel=0.0026)
+    assert np.isnan(WeightedHistogram().mean())
+    assert np.isnan(WeightedHistogram().percentile(0.5))
+
+
+@FEW
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_a_weighted_percentile_is_that_of_the_repeated_places(weights, share):
+    weights = np.array(weights)
+    places = np.repeat(np.arange(weights.size), weights)
+    expected = np.quantile(places, share, method="inverted_cdf") if places.size else 0
+    assert weighted_percentile(weights.astype(float), share) == expected
+
+
+@FEW
+@given(st.lists(st.one_of(values, st.just(float("nan"))), min_size=1, max_size=50))
+def test_a_spread_leaves_out_what_was_not_measured(listed):
+    known = [v for v in listed if v == v]  # noqa: PLR0124 -- nan is not equal to itself
+    found = spread(np.array(listed))
+    if not known:
+        assert np.isnan([found.mean, found.p50, found.p90, found.p95, found.p99]).all()
+        return
+    assert found.mean == near(np.mean(known))
+    assert (found.p50, found.p90, found.p95, found.p99) == near(
+        tuple(np.quantile(known, [0.5, 0.9, 0.95, 0.99]))
+    )
+
+
+def measured(rows, capacity=40):
+    """Return gauges and the same stretches as (start, end, sequences, blocks) in seconds."""
+    gauges, now, listed = Gauges(capacity), 0.0, []
+    for idle, busy, sequences, blocks in rows:
+        start = now + idle * 1e-3
+        now = start + busy * 1e-3
+        gauges.add(start, now - start, sequences, blocks)
+        listed.append((start, now, sequences, blocks))
+    return gauges, listed
+
+
+@FEW
+@given(stretches)
+def test_gauges_are_integrals_over_time(rows):
+    gauges, listed = measured(rows)
+    lasting = np.array([end - start for start, end, _, _ in listed])
+    sequences, blocks = (np.array([row[k] for row in listed], dtype=float) for k in (2, 3))
+    assert gauges.busy_s == near(lasting.sum())
+    assert gauges.block_seconds == near(blocks @ lasting)
+    assert np.array(gauges.batch_s) @ np.arange(len(gauges.batch_s)) == near(sequences @ lasting)
+    for count in set(sequences.astype(int).tolist()):
+        assert gauges.batch_s[count] == near(lasting[sequences == count].sum())
+    occupied = np.array(gauges.occupancy_s)
+    assert occupied.sum() == near(lasting.sum())
+    assert occupied @ np.arange(occupied.size) / (occupied.size - 1) == near(blocks @ lasting / 40)
+
+
+@FEW
+@given(stretches)
+def test_a_timeline_holds_the_mean_of_every_span(rows):
+    gauges, listed = measured(rows)
+    until = listed[-1][1]
+    timeline = gauges.timeline(until)
+    starts, span = timeline.start_s, timeline.span_s
+    assert span == near(1e-3 * 2.0 ** round(np.log2(span / 1e-3)))
+    assert until < span * TIMELINE_BINS <= max(2 * until, 1e-3 * TIMELINE_BINS) * (1 + 1e-9)
+    assert starts == near(np.arange(starts.size) * span)
+    assert starts[-1] <= until < starts[-1] + span
+    for name, weights in (
+        ("batch_sequences", [r[2] for r in listed]), ("kv_blocks", [r[3] for r in listed]), ("busy_fraction", [1.0] * len(listed)),
+    ):  # fmt: skip
+        expected = np.zeros(starts.size)
+        for (begin, end, _, _), weight in zip(listed, weights, strict=True):
+            expected += weight * np.clip(
+                np.minimum(end, starts + span) - np.maximum(begin, starts), 0.0, None
+            )
+        assert getattr(timeline, name) * span == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@FEW
+@given(stretches, stretches)
+def test_timelines_of_engines_are_added_on_the_coarsest_spans(first, second):
+    engines = [measured(rows) for rows in (first, second)]
+    until = max(listed[-1][1] for _, listed in engines)
+    apart = [gauges.timeline(until) for gauges, _ in engines]
+    joint = joint_timeline(apart)
+    assert joint.span_s == max(t.span_s for t in apart)
+    for name in ("batch_sequences", "kv_blocks"):
+        whole = sum(float(getattr(t, name).sum()) * t.span_s for t in apart)
+        assert float(getattr(joint, name).sum()) * joint.span_s == near(whole)
+    busy = sum(gauges.busy_s for gauges, _ in engines)
+    assert float(joint.busy_fraction.sum()) * joint.span_s == near(busy / 2)
+    assert joint_timeline(apart[:1]) is apart[0]
+
+
+ONE = np.array([1.0])
+TABLE = StepTable(
+    ONE, 0.25 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.5 * ONE, ONE, ONE, np.array([[0.0]])
+)
+
+
+def engine(policy="mixed", seats=4, blocks=10**4, tokens=64):
+    return EngineSetup(TABLE, Scheduling(policy, seats, tokens), blocks)
+
+
+def drawn(seed, count=40, load=1.0):
+    rng = np.random.default_rng(seed)
+    return Requests(
+        rng.integers(1, 60, count), rng.integers(1, 9, count), np.cumsum(rng.exponential(1.0 / load, count)),
+        class_index=rng.integers(0, 2, count),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@FEW
+@given(seed=st.integers(0, 10**6))
+def test_sequences_in_the_engine_are_rate_times_time_in_it(policy, seed):
+    """Little's law over the whole run: what came has left, so both sides are the same integral."""
+    outcome = simulate(drawn(seed), engine(policy))
+    assert outcome.count(FINISHED) == 40
+    inside = np.sum(outcome.e2e_s - outcome.queue_s)
+    assert outcome.batch_mean * outcome.busy_fraction * outcome.seconds == pytest.approx(inside, rel=1e-6)
+    assert outcome.seconds == near(np.max(outcome.arrival_s + outcome.e2e_s))
+    assert outcome.requests_per_s * outcome.seconds == near(40)
+    assert float(outcome.timeline.busy_fraction.sum()) * outcome.timeline.span_s == near(
+        outcome.busy_fraction * outcome.seconds
+    )
+    # Every token after the first of its request has a gap; mean gaps and times per token are the same time.
+    after = outcome.output_tokens - 1
+    assert outcome.itl.weight == near(after.sum())
+    if policy != "static":
+        assert outcome.itl.total == near(np.sum(outcome.e2e_s - outcome.ttft_s))
+    many = after > 0
+    assert outcome.tpot_s[many] * after[many] == near((outcome.e2e_s - outcome.ttft_s)[many])
+    assert np.isnan(outcome.tpot_s[~many]).all()
+
+
+@FEW
+@given(st.integers(0, 10**6), st.floats(0.3, 4.0), st.floats(0.2, 1.0), st.floats(1.0, 6.0))
+def test_goodput_counts_requests_that_keep_every_limit(seed, ttft, tpot, e2e):
+    outcome = simulate(drawn(seed, load=2.0), engine(), admission=Admission(deadline_s=(2.0, 2.0)))
+    limits = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
+    kept = [
+        status == FINISHED
+        and first <= ttft
+        and whole <= e2e
+        and (tokens == 1 or (whole - first) / (tokens - 1) <= tpot)
+        for status, first, whole, tokens in zip(
+            outcome.status, outcome.ttft_s, outcome.e2e_s, outcome.output_tokens, strict=True
+        )
+    ]
+    assert slo_met(outcome, **limits).tolist() == kept
+    assert outcome.count(FINISHED) + outcome.count(SHED) == 40
+
+
+@FEW
+@given(st.integers(0, 10**6))
+def test_totals_of_classes_add_up(seed):
+    requests = drawn(seed)
+    outcome = simulate(requests, engine(blocks=40))
+    totals = outcome.class_totals
+    assert sum(t.preemptions for t in totals.values()) == outcome.preemptions
+    assert sum(t.cached_tokens for t in totals.values()) == outcome.cached_tokens == 0
+    again = sum(t.prompt_tokens for t in totals.values()) - int(requests.input_tokens.sum())
+    assert again >= 0
+    assert (again == 0) == (outcome.preemptions == 0)
+    if not outcome.preemptions:
+        for index, total in totals.items():
+            assert total.prompt_tokens == requests.input_tokens[requests.class_index == index].sum()
+        assert outcome.prefill_tokens == requests.input_tokens.sum()
+
+
+@FEW
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=6), st.data())
+def test_sequences_that_leave_take_their_own_gap_along(groups, data):
+    gaps, listed = TokenGaps(), []
+    for count, since in groups:
+        gaps.wait(count, since)
+        listed += [since] * count
+    for _ in range(data.draw(st.integers(0, len(listed)))):
+        place = data.draw(st.integers(0, len(listed) - 1))
+        assert gaps.since_s(place, 10.0) == listed[place]
+        gaps.forget(place)
+        del listed[place]
+    assert gaps.since_s(len(listed), 10.0) == 10.0
+    into = WeightedHistogram()
+    gaps.end(10.0, into)
+    assert (into.weight, into.total) == near((len(listed), sum(10.0 - since for since in listed)))
+    assert gaps.groups == []

@@ -1,0 +1,334 @@
+"""What a step multiplies, moves and sends, counted by hand from the dimensions of small models.
+
+FLOP of a forward pass: 2 for each weight and token, and 4 for each width, head and pair of attention (Kaplan et al.
+2020, arXiv:2001.08361, section 2.1). Messages: two all-reduces of hidden size x tokens per layer (Shoeybi et al.
+2019, arXiv:1909.08053, section 3), one hidden state per token from stage to stage.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.families.model_config import read_network
+from capplan.model.network import LatentAttention, LinearAttention, ShortConvolution, StateSpace
+from capplan.model.sharding import Sharding
+from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
+from capplan.operators.latent_attention import indexer_time_s
+from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
+from capplan.phases.mixer_work import decode_cost, prefill_cost
+from capplan.phases.step import decode_step_costs, prefill_step_costs, token_costs
+from tests.properties.ideal_device import LATENT, LINEAR, RING, ideal_rates
+
+FEW = settings(max_examples=60, deadline=None)
+HIDDEN, INNER, VOCABULARY, LAYERS, HEADS, KV_HEADS, WIDTH = 256, 768, 1000, 3, 8, 2, 32
+DENSE = {
+    "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": VOCABULARY, "head_dim": WIDTH,
+    "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+}  # fmt: skip
+MOE = DENSE | {
+    "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+}  # fmt: skip
+MLA = {
+    "model_type": "deepseek_v3", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": VOCABULARY,
+    "num_hidden_layers": 2, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "q_lora_rank": 96,
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24, "v_head_dim": 40, "first_k_dense_replace": 2,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
+}  # fmt: skip
+ATTENTION_WEIGHTS = HIDDEN * WIDTH * (HEADS + 2 * KV_HEADS) + HIDDEN * WIDTH * HEADS
+BODY = LAYERS * (ATTENTION_WEIGHTS + 3 * HIDDEN * INNER)
+HEAD = HIDDEN * VOCABULARY
+
+
+def near(value):
+    return pytest.approx(value, rel=1e-9)
+
+
+def network_of(config):
+    return read_network(config, "small")
+
+
+def dense(**changed):
+    return network_of(DENSE | changed)
+
+
+def sums(costs, field):
+    return float(np.sum([np.asarray(getattr(cost, field)) for cost in costs]))
+
+
+def by_name(costs):
+    return {cost.operator: cost for cost in costs}
+
+
+def decode(network, rates, sequences=6.0, context=300.0, sharding=None, kv_bytes=2.0, new=1.0):
+    return decode_step_costs(network, sequences, context, sharding or Sharding(), kv_bytes, rates, new)
+
+
+def prefill(network, rates, prompts=2.0, new=100.0, past=40.0, sharding=None):
+    return prefill_step_costs(network, prompts, new, past, sharding or Sharding(), 2.0, rates)
+
+
+@pytest.mark.parametrize("new", [1.0, 3.0])
+def test_a_decode_step_multiplies_every_weight_for_every_token_and_attends_to_every_key(new):
+    costs = decode(dense(), ideal_rates(flop_per_s=1e12), new=new)
+    attended = LAYERS * 4 * WIDTH * HEADS * 300
+    flop = 6 * new * (2 * (BODY + HEAD) + attended)
+    assert sums(costs, "flop") == near(flop)
+    assert sums(costs, "compute_s") == near(flop / 1e12)
+
+
+def test_a_prefill_step_needs_logits_for_the_last_token_of_each_prompt_alone():
+    costs = prefill(dense(), ideal_rates(flop_per_s=1e12))
+    pairs = sum(range(41, 141))
+    flop = 2 * (2 * BODY * 100 + 2 * HEAD + LAYERS * 4 * WIDTH * HEADS * pairs)
+    assert sums(costs, "flop") == near(flop)
+    assert sums(costs, "compute_s") == near(flop / 1e12)
+
+
+def test_a_decode_step_reads_its_weights_once_and_every_cache():
+    """Only the bandwidth is finite, so the step takes the sum of what its kernels move."""
+    costs = decode(dense(), ideal_rates(bytes_per_s=1e9))
+    tokens = 6
+    weights = 2 * (BODY + HEAD)
+    # Inputs and outputs of qkv, o, gate and up, down, and of the head.
+    ends = LAYERS * (
+        HIDDEN + WIDTH * (HEADS + 2 * KV_HEADS) + WIDTH * HEADS + HIDDEN + HIDDEN + 3 * INNER + HIDDEN
+    )
+    matmuls = weights + 2 * tokens * (ends + HIDDEN + VOCABULARY)
+    caches = LAYERS * tokens * (2 * WIDTH * KV_HEADS * 2 * 300 + 2 * 2 * WIDTH * HEADS)
+    # Residual and branch in and out before each of two blocks; q, k and v in and out; gate and up in, one out.
+    passes = LAYERS * tokens * (2 * 8 * HIDDEN + 4 * WIDTH * (HEADS + 2 * KV_HEADS) + 6 * INNER)
+    logits = 2 * 4 * VOCABULARY * tokens  # fp32, in and out
+    moved = matmuls + caches + passes + logits
+    assert sums(costs, "moved_bytes") == near(moved)
+    assert sums(costs, "memory_s") == near(moved / 1e9)
+    assert float(total_s(costs)) == near(moved / 1e9)
+    narrow = decode(dense(), ideal_rates(bytes_per_s=1e9), kv_bytes=1.0)
+    assert sums(costs, "moved_bytes") - sums(narrow, "moved_bytes") == near(
+        LAYERS * tokens * 2 * WIDTH * KV_HEADS * 300
+    )
+
+
+@pytest.mark.parametrize("tensor", [2.0, 4.0, 8.0])
+def test_tensor_ranks_share_arithmetic_and_weights_and_replicate_few_kv_heads(tensor):
+    rates = ideal_rates(flop_per_s=1e12, bytes_per_s=1e9)
+    one, shared = (by_name(decode(dense(), rates, sharding=Sharding(t))) for t in (1.0, tensor))
+    for name in ("o", "gate_up", "down", "lm_head", "attention"):
+        assert shared[name].flop * tensor == near(one[name].flop)
+    held = max(1.0, KV_HEADS / tensor)
+    columns = WIDTH * (HEADS / tensor + 2 * held)
+    assert shared["qkv"].flop == near(2 * 6 * LAYERS * HIDDEN * columns)
+    caches = LAYERS * 6 * (2 * WIDTH * held * 2 * 300 + 2 * 2 * WIDTH * HEADS / tensor)
+    assert shared["attention"].moved_bytes == near(caches)
+    assert shared["norm"].moved_bytes == one["norm"].moved_bytes
+    assert shared["activation"].moved_bytes * tensor == near(one["activation"].moved_bytes)
+
+
+@pytest.mark.parametrize("step", ["decode", "prefill"])
+def test_every_layer_reduces_twice_and_logits_are_gathered_once(step):
+    rates = ideal_rates(link_bytes_per_s=1e9)
+    run = decode if step == "decode" else prefill
+    tokens, positions = (6, 6) if step == "decode" else (200, 2)
+    costs = by_name(run(dense(), rates, sharding=Sharding(4.0)))
+    message = 2 * HIDDEN * tokens
+    assert costs["all_reduce"].sent_bytes == near(2 * LAYERS * message)
+    assert costs["all_reduce"].seconds == near(2 * LAYERS * 2 * 0.75 * message / 1e9)
+    assert costs["logit_gather"].sent_bytes == near(2 * VOCABULARY * positions)
+    assert costs["logit_gather"].seconds == near(0.75 * 2 * VOCABULARY * positions / 1e9)
+
+
+def test_hidden_states_hop_between_stages():
+    costs = by_name(decode(dense(), ideal_rates(link_bytes_per_s=1e9), sharding=Sharding(1.0, 3.0)))
+    assert costs["stage_transfer"].sent_bytes == near(2 * 2 * HIDDEN * 6)
+    assert costs["stage_transfer"].seconds == near(2 * 2 * HIDDEN * 6 / 1e9)
+
+
+def test_norms_over_all_heads_exchange_two_mean_squares_for_each_token():
+    wide = network_of(DENSE | {"model_type": "olmo2"})
+    rates = ideal_rates(link_bytes_per_s=1e9, bytes_per_s=1e9)
+    costs = by_name(decode(wide, rates, sharding=Sharding(2.0)))
+    assert costs["norm_exchange"].sent_bytes == near(LAYERS * 8 * 6)
+    assert costs["norm_exchange"].seconds == near(LAYERS * 8 * 6 / 1e9)
+    # Queries and keys, read and written in two bytes.
+    assert costs["query_key_norm"].moved_bytes == near(LAYERS * 4 * 6 * WIDTH * (HEADS + KV_HEADS) / 2)
+    assert "query_key_norm" not in by_name(decode(dense(), rates, sharding=Sharding(2.0)))
+
+
+@FEW
+@given(st.integers(1, 300), st.sampled_from([1.0, 2.0, 4.0]))
+def test_layers_add_up(tokens, tensor):
+    rates = ideal_rates(flop_per_s=1e12, bytes_per_s=1e9, link_bytes_per_s=1e8)
+    few, many = (
+        token_costs(dense(num_hidden_layers=n), tokens, Sharding(tensor), rates, decode=True) for n in (2, 6)
+    )
+    for field in ("seconds", "flop", "moved_bytes", "sent_bytes", "compute_s", "memory_s"):
+        assert sums(many, field) == near(3 * sums(few, field))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "data", "expert"), [(4.0, 1.0, 1.0), (4.0, 1.0, 4.0), (2.0, 2.0, 4.0), (1.0, 4.0, 4.0)]
+)
+def test_ranks_share_the_experts_however_they_are_laid_out(tensor, data, expert):
+    """Four ranks do a quarter of the work each; without expert parallelism each holds a quarter of every expert."""
+    sharding = Sharding(tensor, data=data, expert=expert)
+    network, rates = network_of(MOE), ideal_rates(flop_per_s=1e12, bytes_per_s=1e9)
+    costs = by_name(decode(network, rates, sequences=64.0, sharding=sharding))
+    whole = 2 * 64 * 4 * 3 * HIDDEN * 128 * LAYERS
+    assert costs["experts"].flop == near(whole / 4)
+    # Weights of the experts that 64 uniform draws of 4 in 16 hit.
+    held = 16 * (1 - (12 / 16) ** 64) * 3 * HIDDEN * 128 * 2 * LAYERS / 4
+    inner = 128 * expert / 4  # on a rank
+    ends = 64 * 4 / expert * (HIDDEN + inner) * 4 * LAYERS
+    assert costs["experts"].moved_bytes == near(held + ends)
+    assert costs["experts"].memory_s == near((held + ends) / 1e9)
+    # Dense weights are multiplied for the tokens of the own group.
+    assert costs["o"].flop == near(2 * 64 / data * HIDDEN * WIDTH * HEADS / tensor * LAYERS)
+
+
+def test_groups_gather_all_tokens_before_the_experts_and_scatter_their_sums():
+    network, link = network_of(MOE), replace(RING, link_bytes_per_s=1e9)
+    costs = by_name(
+        decode(network, ideal_rates(link_bytes_per_s=1e9), 64.0, sharding=Sharding(2.0, data=2.0, expert=4.0))
+    )
+    whole = 2 * HIDDEN * 64
+    exchanged = all_gather_time_s(2.0, whole, link) + reduce_scatter_time_s(2.0, whole, link)
+    assert costs["expert_exchange"].seconds == near(LAYERS * exchanged)
+    assert costs["expert_exchange"].sent_bytes == near(LAYERS * 2 * whole)
+    reduced = all_reduce_time_s(
+        2.0, whole / 2, link
+    )  # of the own group, after the mixer and after the experts
+    assert costs["all_reduce"].seconds == near(LAYERS * 2 * reduced)
+    # A step of prompts occupies the group that prefills it, a part of the replica's time.
+    rates = ideal_rates(flop_per_s=1e12)
+    alone, grouped = (
+        by_name(prefill(network, rates, sharding=Sharding(data=n, expert=n))) for n in (1.0, 2.0)
+    )
+    assert grouped["attention"].flop * 2 == near(alone["attention"].flop)
+    # Decoding sequences are dealt out to the groups.
+    alone, grouped = (
+        by_name(decode(network, rates, sharding=Sharding(data=n, expert=n))) for n in (1.0, 2.0)
+    )
+    assert grouped["attention"].flop * 2 == near(alone["attention"].flop)
+
+
+def test_latent_attention_folds_its_expansion_into_decode_and_repeats_it_for_a_cached_prefix():
+    network = network_of(MLA)
+    slow = ideal_rates(flop_per_s=1e12)
+    assert "kv_b" not in by_name(decode(network, slow))
+    fresh = by_name(prefill(network, slow, past=0.0))
+    assert fresh["kv_b"].flop == near(2 * 200 * 64 * HEADS * (24 + 40) * 2)
+    mixer = network.layers[0].mixers[0]
+    assert isinstance(mixer, LatentAttention)
+    rates = replace(slow, latent_attention=LATENT)  # attention itself takes no time
+    # 2560 cached tokens in all, whole tiles: they are expanded by a matmul of 64 inputs on each of two ranks.
+    again = prefill_cost(mixer, 4.0, 128.0, 640.0, 2.0, 2.0, rates)
+    full = rates.matmul["bf16"]
+    assert again.seconds == near(2 * 2560 * 64 * HEADS / 2 * (24 + 40) / full.flop_per_s)
+    assert prefill_cost(mixer, 4.0, 128.0, 0.0, 2.0, 2.0, rates).seconds == 0.0
+
+
+def test_an_indexer_scores_every_key_on_every_rank():
+    sparse = replace(
+        network_of(MLA).layers[0].mixers[0], index_heads=4, index_head_dim=128, index_top_tokens=100
+    )
+    plain = replace(sparse, index_heads=0)
+    rates = ideal_rates(bytes_per_s=1e9)
+    own = rates.latent_attention
+    for tensor in (1.0, 4.0):
+        for context in (60.0, 100.0):  # all tokens are read either way
+            beside = indexer_time_s(6.0, 2.0, context, 4.0, 128.0, 1.0, own)
+            costs = [decode_cost(m, 6.0, context, tensor, 2.0, rates, 2.0).seconds for m in (sparse, plain)]
+            assert costs[0] - costs[1] == near(beside)
+        beside = indexer_time_s(6.0, 50.0, 30.0, 4.0, 128.0, 1.0, own)
+        costs = [prefill_cost(m, 6.0, 50.0, 30.0, tensor, 2.0, rates).seconds for m in (sparse, plain)]
+        assert costs[0] - costs[1] == near(beside)
+    far = decode_cost(sparse, 6.0, 5000.0, 1.0, 2.0, rates)
+    assert far.flop == decode_cost(plain, 6.0, 100.0, 1.0, 2.0, rates).flop
+
+
+DELTA = LinearAttention("gated_delta", 4, 8, 32, 48, conv_channels=4 * 2 * 32 + 8 * 48, conv_kernel=4)
+SPACE = StateSpace(2, 512, 8, 64, 16, 2, conv_channels=512 + 2 * 2 * 16, conv_kernel=4)
+SCAN = StateSpace(1, 512, 1, 512, 16, 1, conv_channels=512, conv_kernel=4)
+STATES = {DELTA: 8 * 32 * 48, SPACE: 512 * 16, SCAN: 512 * 16}
+
+
+@pytest.mark.parametrize("tensor", [1.0, 4.0])
+@pytest.mark.parametrize("mixer", STATES)
+def test_a_state_is_read_and_written_and_its_convolution_keeps_its_columns(mixer, tensor):
+    """The least traffic: a state of four bytes in and out, channels in and out in two, kept columns, taps."""
+    rates = ideal_rates(bytes_per_s=1e9)
+    state = 2 * 4 * STATES[mixer] / tensor
+    for new, cost in ((1.0, decode_cost(mixer, 6.0, 300.0, tensor, 2.0, rates)), (
+        100.0, prefill_cost(mixer, 6.0, 100.0, 0.0, tensor, 2.0, rates)
+    )):  # fmt: skip
+        channels = mixer.conv_channels / tensor
+        convolution = 6 * channels * 2 * (2 * new + 2 * 3) + 2 * channels * 4
+        assert cost.moved_bytes == near(6 * state + convolution)
+        assert cost.memory_s == near((6 * state + convolution) / 1e9)
+        assert cost.seconds >= cost.memory_s
+    plain = replace(mixer, conv_channels=0)
+    assert decode_cost(plain, 6.0, 300.0, tensor, 2.0, rates).moved_bytes == near(6 * state)
+    half = replace(plain, state_format="bf16")
+    assert decode_cost(half, 6.0, 300.0, tensor, 2.0, rates).moved_bytes == near(3 * state)
+
+
+@pytest.mark.parametrize("mixer", [DELTA, SPACE, SCAN])
+def test_a_longer_prompt_of_a_state_takes_its_further_chunks_and_no_context(mixer):
+    chained = replace(ideal_rates(), linear_attention=replace(LINEAR, chunk_step_s=1.0))
+    seconds = [float(prefill_cost(mixer, 1.0, n, 0.0, 1.0, 2.0, chained).seconds) for n in (64.0, 640.0)]
+    assert seconds == ([0.0, 0.0] if mixer is SCAN else [1.0, 10.0])  # Mamba-1 scans within one kernel
+    slow = ideal_rates(bytes_per_s=1e9)
+    assert decode_cost(mixer, 6.0, 10.0, 1.0, 2.0, slow) == decode_cost(mixer, 6.0, 9000.0, 1.0, 2.0, slow)
+
+
+def test_a_gated_convolution_is_all_there_is_to_its_mixer():
+    rates = ideal_rates(bytes_per_s=1e9)
+    cost = decode_cost(ShortConvolution(512, 3), 6.0, 300.0, 2.0, 2.0, rates)
+    moved = 6 * 256 * 2 * (2 + 2 * 2) + 2 * 256 * 3
+    assert cost.moved_bytes == near(moved)
+    assert cost.seconds == cost.memory_s == near(moved / 1e9)
+
+
+amounts = st.integers(0, 2000).map(lambda n: n / 8)
+operators = st.builds(
+    OperatorCost, st.sampled_from("abc"), amounts, amounts, amounts, st.just(0.0), amounts, amounts
+)
+
+
+@FEW
+@given(st.lists(operators, min_size=1, max_size=8), st.integers(1, 5))
+def test_costs_are_summed_by_name_without_loss(costs, count):
+    together = summed(costs)
+    assert [c.operator for c in together] == list(dict.fromkeys(c.operator for c in costs))
+    for field in ("seconds", "flop", "moved_bytes", "sent_bytes", "compute_s", "memory_s"):
+        assert sums(together, field) == near(sums(costs, field))
+        assert sums([c.times(count) for c in costs], field) == near(count * sums(costs, field))
+    assert float(total_s(costs)) == near(sums(costs, "seconds"))
+
+
+@FEW
+@given(st.lists(operators, min_size=1, max_size=8), amounts)
+def test_what_a_graph_cannot_hide_lies_between_the_floors_and_the_sum(costs, sending):
+    slack = 1 + 1e-9
+    assert floor_s(costs) <= unsaved_s(costs) * slack <= total_s(costs) * slack**2
+    collective = OperatorCost("sent", sending, sent_bytes=1.0, memory_s=2 * sending)
+    for whole in (floor_s, unsaved_s, total_s):
+        assert whole([*costs, collective]) == near(whole(costs) + sending)
+
+
+def test_a_graph_hides_waiting_and_no_arithmetic():
+    assert unsaved_s([OperatorCost("launch", 3.0)]) == 0.0
+    assert unsaved_s([OperatorCost("copy", 3.0, memory_s=2.0)]) == near(2.0)
+    # Arithmetic at half of the peak: its floor stays, and of the other half what the floor does not hold.
+    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=2.0)]) == near(2.0 + 2.0 * 0.5)
+    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=1.0, memory_s=3.0)]) == near(3.0 + 1.0 * 0.25)
+
+
+def test_a_bound_is_the_larger_floor_unless_both_are_far_below_the_time():
+    assert bound(OperatorCost("a", 2.9, compute_s=1.0, memory_s=0.5)) == "compute"
+    assert bound(OperatorCost("a", 2.9, compute_s=0.5, memory_s=1.0)) == "memory"
+    assert bound(OperatorCost("a", 3.1, compute_s=1.0, memory_s=0.5)) == "latency"
+    assert bound(OperatorCost("a", 1.0, compute_s=1.0, sent_bytes=1.0)) == "network"

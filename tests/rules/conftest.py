@@ -1,0 +1,178 @@
+"""What the tests of keys and flags share: small scenarios, traces and results, and no hub, processes or device behind them."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from capplan.cli.main import main
+from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.questions.validation import BUILT_IN_POINTS
+
+SMALL = {
+    "name": "small",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "traffic": [
+        {"request_rate": "2 req/s", "input_tokens": {"mean": 400, "p95": 900}, "output_tokens": {"mean": 60, "p95": 150}}
+    ],
+    "slo": {"ttft_p95": "2 s"},
+    "fleet": {"hardware": ["h100-sxm"], "tensor_parallel": 1, "pipeline_parallel": 1},
+}  # fmt: skip
+NARROW = {"gpu_memory_utilization": 0.25, "max_model_len": 4096}
+SCENARIOS = {
+    "small": SMALL,
+    "busy": SMALL | {"max_num_seqs": 4, "traffic": [SMALL["traffic"][0] | {"request_rate": "9 req/s"}]},
+    "two": SMALL | {"fleet": SMALL["fleet"] | {"hardware": ["h100-sxm", "l40s"]}},
+    "tight": SMALL | NARROW | {"traffic": [{"request_rate": "30 req/s", "input_tokens": 400, "output_tokens": 900}]},
+    "hub": SMALL | {"model": "tiny/unknown"},
+    "chats": SMALL | NARROW | {"traffic": [{"trace": "chats.jsonl"}]},
+}  # fmt: skip
+MINUTES = {"day": (3, 3, 30, 5, 3, 50, 3, 3), "night": (3, 3, 12, 5, 3, 20, 3, 3)}
+"""Trace -> requests of each minute."""
+BUCKETS = [
+    f'vllm:request_{name}_tokens_bucket{{le="{bound}"}} {count}'
+    for name in ("prompt", "generation")
+    for bound, count in ((100, 10), (500, 40), ("+Inf", 50))
+]
+SUMS = [
+    f"vllm:request_{name}_tokens_{what}"
+    for name in ("prompt", "generation")
+    for what in ("sum 9000", "count 50")
+]
+RESULT = {
+    "request_throughput": "requests/sec",
+    "output_sequence_length": "tokens",
+    "inter_token_latency": "ms",
+}
+OFFER = {"device": "h100-sxm", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page"}  # fmt: skip
+PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
+
+
+class Opened(NamedTuple):
+    """What a device was opened with."""
+
+    device: str
+    threads: int
+    force: bool
+    machine: str = "this"
+
+
+def write_traces(folder):
+    for name, minutes in MINUTES.items():
+        rows = [f"{60 * m + 60 * i / n},900,{180 + i % 7}" for m, n in enumerate(minutes) for i in range(n)]
+        (folder / f"{name}.csv").write_text(
+            "\n".join(["arrival_s,input_tokens,output_tokens", *rows, "480,900,200"])
+        )
+    chats = [
+        {"timestamp": 500 * i, "input_length": 2048, "output_length": 20, "hash_ids": [100 * (i * 7 % 60) + b for b in range(4)]}
+        for i in range(240)
+    ]  # fmt: skip
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    (folder / "scrape.txt").write_text("\n".join([*BUCKETS, *SUMS, "vllm:request_success_total 50"]) + "\n")
+
+
+def write_results(folder):
+    for name in ("bare", "more", "third"):
+        values = {key: {"avg": 20.0, "unit": unit} for key, unit in RESULT.items()}
+        (folder / f"{name}.json").write_text(json.dumps({"schema_version": "1.4", **values}))
+    with BUILT_IN_POINTS.open() as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["gpu"], row["engine"], row["kind"]) == ("h100-sxm", "vllm", "online_conc")
+        ]
+    for name, part in (("points", rows[:1]), ("more", rows[1:2])):
+        with (folder / f"{name}.csv").open("w") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(row | {"engine_version": profile("vllm").version} for row in part)
+    (folder / "batch.json").write_text('{"avg_latency": 2.5, "latencies": [2.5]}')
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 320,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "starts.csv").write_text(
+        "gpu,model_hf_id,engine,engine_version,tp,gpu_memory_utilization,kv_cache_tokens\nh100-sxm,meta-llama/Llama-3.1-8B,vllm,0.9.0,1,0.9,400000\n"
+    )
+
+
+@pytest.fixture(scope="session")
+def small_files(tmp_path_factory, host_file):
+    """Return a folder with small files of every kind."""
+    folder = tmp_path_factory.mktemp("small")
+    for name, scenario in SCENARIOS.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(scenario))
+    (folder / "prices.yaml").write_text(json.dumps(PRICES))
+    (folder / "host.calibration.yaml").write_text(host_file)
+    write_traces(folder)
+    write_results(folder)
+    return folder
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """Put a line that says what it was told in the place of hub, processes, cluster and device."""
+
+    def says(write):
+        def told(*args, **named):
+            raise InputError("told: " + write(*args, **named))
+
+        return told
+
+    def opened(measuring):
+        return Opened(measuring.device, measuring.threads, measuring.force)
+
+    def run_of(pair):
+        result, spec = pair
+        projection = spec.network.layers[0].projections[0]
+        return (
+            f"{result} on {spec.device.name}, {spec.network.name} with weights in {projection.weight_format}, cache in "
+            f"{spec.kv_format}, {spec.sharding}, served by {spec.profile.engine} {spec.profile.version}, {spec.profile.host.step_s} s a step"
+        )
+
+    def no_cluster(*_, **__):
+        raise OSError("nobody")
+
+    machine = SimpleNamespace(device="cpu", threads=None, name="this")
+    hub, calibrate = "capplan.readers.catalogue.hub", "capplan.cli.calibrate"
+    for place, stand_in in {
+        f"{hub}._fetched": says(lambda *_, **__: "the hub"),
+        "capplan.fleet.executor.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
+        f"{calibrate}._opened": opened,
+        f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
+        "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
+        "capplan.calibrate.refit.refitted": says(lambda pairs: "; ".join(map(run_of, pairs))),
+        "capplan.readers.calibration.file.read_calibration": lambda _: SimpleNamespace(machine=machine, remarks=()),
+        "capplan.readers.calibration.measured_device.refuse_other_machine": lambda *_: None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(place, stand_in)
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=no_cluster))
+
+
+@pytest.fixture
+def line(small_files, monkeypatch, capsys, stand_ins):
+    """Run a command line among the small files; a line that was run before is not run again."""
+    monkeypatch.chdir(small_files)
+
+    def run(words, *, anew=False):
+        key = tuple(words)
+        if anew or key not in SEEN:
+            capsys.readouterr()
+            code = main(list(words))
+            caught = capsys.readouterr()
+            SEEN[key] = SimpleNamespace(code=code, out=caught.out, err=caught.err)
+        return SEEN[key]
+
+    return run
+
+
+SEEN = {}

@@ -1,0 +1,373 @@
+"""No flag is accepted and ignored: two command lines that differ in one flag give different numbers, or a refusal with its reason.
+
+Every flag and argument of every command has one case here; a new one fails the first test until it has a case.
+"""
+
+import json
+import re
+import shlex
+from typing import NamedTuple
+
+import pytest
+import typer
+
+from capplan.cli.commands import COMMANDS
+from capplan.cli.main import app
+
+
+class Case(NamedTuple):
+    """A flag, or an argument in braces, and the line that it is added to."""
+
+    value: str = ""
+    """After the flag; of an argument what stands in its place."""
+    line: str = ""
+    """Instead of the command's usual line."""
+    refused: str = ""
+    """Words of the reason where the flag is refused, or of what a stand-in was told."""
+    file: str = ""
+    """What is written to this file differs, or there is none without the flag."""
+    words: bool = False
+    """What is printed differs, though no number needs to."""
+
+
+HUB = Case(refused="--offline never connects")
+"""Of a model that is not shipped; without the flag the hub is asked."""
+REVISION = Case("v1", refused="not in the local Hugging Face cache")
+TOO_SHORT = Case("1000", refused="longest context of 1000 tokens")
+SPARSE = "{command} qwen3-30b-a3b --hardware h100-sxm -tp 2 --offline"
+DENSE = Case("2", "{command} llama-3.1-8b --hardware h100-sxm -tp 2 --offline", "on a model without experts")
+
+PARALLEL = {
+    "--tensor-parallel": Case("2"),
+    "--pipeline-parallel": Case("2"),
+    "--expert-parallel": DENSE,
+    "--data-parallel": Case("2", SPARSE),
+}
+REPLICA = PARALLEL | {
+    "--hardware": Case("h200-sxm"),
+    "--weight-dtype": Case("fp8"),
+    "--kv-dtype": Case("fp8"),
+    "--engine": Case("sglang"),
+    "--engine-version": Case("0.6.0"),
+    "--max-model-len": Case("1000"),
+    "--max-num-seqs": Case("8"),
+    "--max-num-batched-tokens": Case("2048"),
+    "--gpu-memory-utilization": Case("0.6"),
+    "--revision": REVISION,
+    "--offline": HUB._replace(line="{command} tiny/unknown --hardware h100-sxm"),
+}
+OUT = {"--format": Case("csv", words=True), "--output": Case("written.csv", file="written.csv")}
+ROUTED = "simulate busy.yaml --until 60s --hardware h100-sxm --replicas 2 --routing round_robin --offline"
+APART = "simulate busy.yaml --until 60s --hardware h100-sxm --offline --prefill-replicas 1 --decode-replicas 1 --kv-link network"
+REPLAY = "simulate chats.yaml --hardware h100-sxm --offline"
+SPECULATED = (
+    "simulate busy.yaml --hardware h100-sxm --until 20s --offline --acceptance 0.7 --draft-step-time 1ms"
+)
+DRAFTED = "--acceptance 0.7 --draft-step-time 1ms"
+SWEPT = "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline"
+
+RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
+COMPARED = "calibrate --compare host.calibration.yaml h100-sxm"
+
+LINES = {
+    "model": "model llama-3.1-8b --offline",
+    "kv-size": "kv-size gemma-3-27b --offline",
+    "fit": "fit llama-3.1-8b --hardware h100-sxm --offline",
+    "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
+    "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
+    "fleet": "fleet small.yaml --offline",
+    "report": "report small.yaml --offline",
+    "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
+    "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
+    "workload": "workload day.csv",
+    "validate": "validate points.csv",
+    "hardware": "hardware h100-sxm",
+    "calibrate": "calibrate --device cpu -o made.calibration.yaml",
+}
+CASES = {
+    "model": {
+        "{model}": Case("qwen3-8b"),
+        "--weight-dtype": Case("fp8"),
+        "--revision": REVISION,
+        "--offline": HUB._replace(line="model tiny/unknown"),
+        **OUT,
+    },
+    "kv-size": {
+        "{model}": Case("qwen3-8b"),
+        "--context": Case("777"),
+        "--sequences": Case("3"),
+        "--kv-dtype": Case("fp8"),
+        "--tensor-parallel": Case("2"),
+        "--engine": Case("sglang"),
+        "--engine-version": Case("0.6.0"),
+        "--max-num-batched-tokens": Case("512"),
+        "--revision": REVISION,
+        "--offline": HUB._replace(line="kv-size tiny/unknown"),
+        **OUT,
+    },
+    "fit": {"{model}": Case("qwen3-8b"), **REPLICA, **OUT},
+    "estimate": {
+        "{model}": Case("qwen3-8b"),
+        **{
+            flag: case._replace(line=case.line and f"{case.line} --concurrency 8")
+            for flag, case in REPLICA.items()
+        },
+        "--expert-parallel": Case("2", f"{SPARSE} --concurrency 8"),
+        "--max-model-len": TOO_SHORT,
+        "--input-tokens": Case("300"),
+        "--output-tokens": Case("90"),
+        "--concurrency": Case("16"),
+        "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
+        "--prefix-hit-fraction": Case("0.5"),
+        "--calibration": Case("host.calibration.yaml"),
+        **OUT,
+    },
+    "spec": {
+        "{model}": Case("llama-3.2-3b"),
+        **{
+            flag: case._replace(line=case.line and f"{case.line} {DRAFTED}") for flag, case in REPLICA.items()
+        },
+        "--pipeline-parallel": Case("2", f"spec llama-3.1-8b --hardware h100-sxm --offline {DRAFTED}"),
+        "--expert-parallel": Case("2", f"{SPARSE} {DRAFTED}"),
+        "--max-model-len": TOO_SHORT,
+        "--acceptance": Case("0.9"),
+        "--draft": Case("llama-3.2-3b"),
+        "--draft-step-time": Case(
+            "4ms", "spec llama-3.1-8b --hardware h100-sxm --draft-step-time 1ms --acceptance 0.7 --offline"
+        ),
+        "--target-step-time": Case(
+            "30ms", "spec --draft-step-time 1ms --target-step-time 20ms --acceptance 0.7"
+        ),
+        "--draft-tokens": Case("5"),
+        "--batch": Case("9"),
+        "--draft-weight-dtype": Case("fp8"),
+        "--draft-tensor-parallel": Case(
+            "1", "spec llama-3.1-8b --hardware h100-sxm -tp 2 --draft llama-3.2-1b --acceptance 0.7 --offline"
+        ),
+        "--input-tokens": Case("30000"),
+        "--output-tokens": Case("30000"),
+        "--calibration": Case("host.calibration.yaml"),
+        **OUT,
+    },
+    "fleet": {"{scenario}": Case("busy.yaml"), "--offline": HUB._replace(line="fleet hub.yaml"), **OUT},
+    "report": {"{scenario}": Case("busy.yaml"), "--offline": HUB._replace(line="report hub.yaml"), **OUT},
+    "simulate": {
+        "{scenario}": Case("small.yaml"),
+        "--trace": Case("day.csv"),
+        "--until": Case("9s"),
+        "--seed": Case("5"),
+        "--hardware": Case("h200-sxm"),
+        "--tensor-parallel": Case("2"),
+        "--pipeline-parallel": Case("2"),
+        "--replicas": Case("2"),
+        "--queue-limit": Case("1"),
+        "--deadline": Case("100ms"),
+        "--routing": Case("least_loaded", ROUTED),
+        "--fail": Case("1@1s", ROUTED),
+        "--autoscale": Case("1:3"),
+        "--hedge": Case("100ms", ROUTED),
+        "--prefill-replicas": Case("2", APART),
+        "--decode-replicas": Case("2", APART),
+        "--kv-link": Case("pcie", APART),
+        "--scheduling": Case("static"),
+        "--batch-timeout": Case(
+            "3s", "simulate busy.yaml --hardware h100-sxm --scheduling dynamic --offline"
+        ),
+        "--kv-offload": Case("host:40GB", REPLAY),
+        "--draft": Case(
+            "llama-3.2-1b",
+            "simulate busy.yaml --hardware h100-sxm --until 20s --offline --acceptance 0.7 --draft llama-3.2-3b",
+        ),
+        "--draft-step-time": Case("4ms", SPECULATED),
+        "--draft-tokens": Case("7", SPECULATED),
+        "--acceptance": Case("0.2", SPECULATED),
+        "--reuse-preempted": Case("", "simulate tight.yaml --hardware h100-sxm --until 20s --offline"),
+        "--offline": HUB._replace(line="simulate hub.yaml"),
+        **OUT,
+    },
+    "sweep": {
+        "{what}": Case("qwen3-8b"),
+        "--hardware": Case("h200-sxm"),
+        "--tensor-parallel": Case("2"),
+        "--plans": Case("1", "sweep two.yaml --request-rate 2 --offline"),
+        "--request-rate": Case("3", SWEPT),
+        "--concurrency": Case("8"),
+        "--input-tokens": Case("300"),
+        "--output-tokens": Case("90"),
+        "--weight-dtype": Case("fp8"),
+        "--kv-dtype": Case(
+            "fp8", "sweep llama-3.1-8b --hardware h100-sxm --concurrency 64 --input-tokens 8000 --offline"
+        ),
+        "--engine": Case("sglang"),
+        "--slo": Case(
+            "tpot_p95=1ms",
+            "sweep llama-3.1-8b --hardware h100-sxm --concurrency 2 --offline --slo ttft_p95=9s",
+        ),
+        "--seed": Case("9", SWEPT),
+        "--workers": Case("3", refused="3 processes"),
+        "--dask": Case("tcp://nobody:1", refused="no scheduler answers"),
+        "--points": Case("kept.jsonl", file="kept.jsonl"),
+        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--offline": HUB._replace(line="sweep tiny/unknown --hardware h100-sxm --concurrency 4"),
+        **OUT,
+    },
+    "workload": {
+        "{files}": Case("night.csv"),
+        "--interval": Case("90s", "workload scrape.txt --interval 60s"),
+        "--lognormal": Case("", "workload day.csv -o made.yaml", file="made.yaml"),
+        "--picture": Case("drawn.svg", file="drawn.svg"),
+        **OUT,
+    },
+    "validate": {
+        "{files}": Case("more.csv"),
+        "--kind": Case("kernel", refused="missing for --kind kernel"),
+        "--predictions": Case("told.csv", file="told.csv"),
+        "--calibration": Case("host.calibration.yaml"),
+        **OUT,
+    },
+    "hardware": {"{name}": Case("h200-sxm"), **OUT},
+    "calibrate": {
+        "{files}": Case("third.json", f"calibrate more.json {RESULTS}", "third.json"),
+        "--device": Case("cuda:1", refused="cuda:1"),
+        "--quick": Case(refused="'quick': True"),
+        "--minutes": Case("3", refused="'minutes': 3.0"),
+        "--threads": Case("2", refused="threads=2"),
+        "--force": Case(refused="force=True"),
+        "--verify": Case(
+            "llama-3.2-1b",
+            "calibrate --calibration host.calibration.yaml --verify qwen3-0.6b",
+            "Llama-3.2-1B on cpu",
+        ),
+        "--from": Case("third.json", f"calibrate {RESULTS}", "third.json"),
+        "--compare": Case("host.calibration.yaml host.calibration.yaml", COMPARED),
+        "--model": Case("qwen3-8b", f"calibrate {RESULTS}", "Qwen3-8B"),
+        "--hardware": Case("h200-sxm", f"calibrate {RESULTS}", "h200-sxm"),
+        "--tensor-parallel": Case("2", f"calibrate {RESULTS}", r"Sharding\(tensor=2.0"),
+        "--pipeline-parallel": Case("2", f"calibrate {RESULTS}", "pipeline=2.0"),
+        "--expert-parallel": Case("2", f"calibrate {RESULTS} -tp 2", "without experts"),
+        "--data-parallel": Case("2", f"calibrate {RESULTS}", r"data=2.0\)"),
+        "--weight-dtype": Case("fp8", f"calibrate {RESULTS}", "weights in fp8"),
+        "--kv-dtype": Case("fp8", f"calibrate {RESULTS}", "cache in fp8"),
+        "--engine": Case("sglang", f"calibrate {RESULTS}", "served by sglang"),
+        "--engine-version": Case("0.6.0", f"calibrate {RESULTS}", "0.6.0"),
+        "--input-tokens": Case("300", f"calibrate {RESULTS}", "input_tokens=300.0"),
+        "--output-tokens": Case("90", f"calibrate {RESULTS}".replace("bare", "batch"), "output_tokens=90.0"),
+        "--concurrency": Case("7", f"calibrate {RESULTS}", " concurrency=7.0"),
+        "--calibration": Case("host.calibration.yaml", f"calibrate {RESULTS}", "0.02 s a step"),
+        "--offline": HUB._replace(line="calibrate --from bare.json --model tiny/unknown --hardware h100-sxm"),
+        **{flag: case._replace(line=COMPARED) for flag, case in OUT.items()},
+    },
+}
+UNREAD = {
+    "sweep small.yaml --request-rate 2 --offline": [
+        "--input-tokens 300",
+        "--output-tokens 90",
+        "--weight-dtype fp8",
+        "--kv-dtype fp8",
+        "--engine vllm",
+        "--slo ttft_p95=1s",
+    ],
+    "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline": ["--plans 2"],
+    "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": ["--plans 2"],
+    "model": ["--weight-dtype fp8", "--revision v1"],
+    "model config.json": ["--revision v1"],
+    "spec --draft-step-time 1ms --target-step-time 9ms --acceptance 0.7": [
+        "-tp 2",
+        "--engine vllm",
+        "--input-tokens 9",
+        "--draft-weight-dtype fp8",
+    ],
+    "spec llama-3.1-8b --hardware h100-sxm --draft-step-time 1ms --acceptance 0.7 --offline": [
+        "--draft-weight-dtype fp8",
+        "--draft-tensor-parallel 1",
+    ],
+    "simulate small.yaml --hardware h100-sxm --prefill-replicas 1 --decode-replicas 1 --kv-link network --offline": [
+        "--replicas 2"
+    ],
+    "simulate small.yaml --hardware h100-sxm --until 20s --offline": [
+        "--batch-timeout 1s",
+        "--draft-tokens 3",
+        "--kv-offload 'host:1 GB'",
+        "--kv-link pcie",
+    ],
+    "workload day.csv": ["--lognormal", "--interval 60s"],
+    "validate starts.csv --kind memory": ["--calibration host.calibration.yaml"],
+    "calibrate --device cpu -o made.calibration.yaml": [
+        "--model qwen3-8b",
+        "--calibration host.calibration.yaml",
+        "--concurrency 3",
+    ],
+    f"calibrate {RESULTS}": ["--quick", "--device cpu", "--minutes 3"],
+    "calibrate --compare host.calibration.yaml h100-sxm": ["--offline", "--engine vllm", "--verify qwen3-8b"],
+}
+"""Lines, and what is added to them that nothing there reads."""
+
+
+def flags_of(command):
+    """Return the options of a command, and its arguments in braces."""
+    found = typer.main.get_command(app).get_command(None, command)
+    return {p.opts[0] if p.opts[0].startswith("-") else f"{{{p.opts[0]}}}" for p in found.params}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_has_its_case(command):
+    assert set(CASES[command]) == flags_of(command)
+
+
+def with_flag(words, flag, value):
+    """Return a line with a flag added, or set anew where the line has it; an argument in its place."""
+    found, values = list(words), shlex.split(value)
+    if flag.startswith("{"):
+        found[1] = value
+    elif flag in found:
+        at = found.index(flag) + 1
+        found[at : at + len(values)] = values
+    else:
+        found += [flag, *values]
+    return found
+
+
+def written(path):
+    return path.read_bytes() if path.exists() else b""
+
+
+@pytest.mark.parametrize(("command", "flag"), [(c, f) for c in CASES for f in CASES[c]])
+def test_a_flag_changes_what_is_answered(command, flag, line, numbers, small_files):
+    case = CASES[command][flag]
+    before = shlex.split((case.line or LINES[command]).format(command=command))
+    after = with_flag(before, flag, case.value)
+    assert after != before
+    if case.refused:
+        first, second = line(before), line(after)
+        assert second.code == 2
+        assert re.search(case.refused, second.err), second.err
+        assert not re.search(case.refused, first.err)
+    elif case.file:
+        found = []
+        for words in (before, after):
+            (small_files / case.file).unlink(missing_ok=True)
+            assert line(words, anew=True).code != 2
+            found.append(written(small_files / case.file))
+        assert found[1] not in (b"", found[0])
+    elif case.words:
+        first, second = line(before), line(after)
+        assert 2 not in (first.code, second.code)
+        assert first.out != second.out
+    else:
+        asked = flag.strip("-").replace("-", "_")
+        first, second = (line([*words, "--format", "json"]) for words in (before, after))
+        assert 2 not in (first.code, second.code), (first.err, second.err)
+        was, now = (
+            numbers(json.loads(ran.out)["result"], asked) if ran.out else None for ran in (first, second)
+        )
+        assert was != now
+
+
+@pytest.mark.parametrize(
+    ("start", "flag"), [(start, flag) for start, flags in UNREAD.items() for flag in flags]
+)
+def test_a_flag_that_nothing_reads_is_refused(start, flag, line):
+    first, second = line(shlex.split(start)), line(shlex.split(f"{start} {flag}"))
+    assert first.code != 2 or first.err.startswith("told: ")
+    assert second.code == 2
+    assert not second.err.startswith("told: ")

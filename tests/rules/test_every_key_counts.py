@@ -1,0 +1,239 @@
+"""No key of a scenario is accepted and ignored: a change of it changes numbers of an answer, or is refused with a reason.
+
+Every key has one case here. Keys that only name something must be shown. A new key fails the first test until it has a case.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+
+from capplan.questions.scenario_file import ScenarioFile
+from capplan.readers.record import Record, record_of
+
+BASE = {
+    "name": "small",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "traffic": [{"request_rate": "2 req/s", "input_tokens": 400, "output_tokens": 60}],
+    "fleet": {"hardware": ["h100-sxm"], "tensor_parallel": 1, "pipeline_parallel": 1},
+}
+ASKS = {
+    "fleet": "fleet scenario.yaml --offline --format json",
+    "simulate": "simulate scenario.yaml --hardware h100-sxm --until 20s --offline --format json",
+    "replay": "simulate scenario.yaml --hardware h100-sxm --offline --format json",
+    "page": "report scenario.yaml --offline --format markdown",
+}
+
+
+class Case(NamedTuple):
+    """A key, before and after: everything else is the same."""
+
+    value: Any
+    """After."""
+    before: Mapping[str, Any] = MappingProxyType({})
+    """Added to the base scenario on both sides; None takes a key away."""
+    ask: str = "fleet"
+    shown: bool = False
+    """The key is a label: its value must be shown, and changes nothing else."""
+    refused: str = ""
+    """Words of the reason, where the change is refused."""
+
+
+USERS = {"traffic.request_rate": None, "traffic.users": 40, "traffic.think_time": "10 s"}
+JOB = {"traffic.request_rate": None, "traffic.requests": 10_000, "traffic.within": "1 h"}
+TRACE = {"traffic": [{"trace": "day.csv"}], "fleet.hardware": ["l4"], "fleet.spare_replicas": 0}
+PREFIXES = {"traffic": [{"trace": "chats.jsonl"}], "gpu_memory_utilization": 0.25, "max_model_len": 4096}
+TIER = PREFIXES | {"kv_offload": [{"name": "host", "capacity": "40 GB"}]}
+DRAFT = {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft_step_time": "1 ms"}}
+CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
+TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
+SPARSE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.tensor_parallel": 2}
+OWN = {"prices.electricity": "0.1 $/kWh"}
+AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
+
+
+def lengths(kind: str) -> dict[str, Case]:
+    """Return the cases of the ways to write a length."""
+    ways = {
+        "fixed": ({"fixed": 300}, 500),
+        "mean": ({"mean": 300, "p95": 800}, 350),
+        "p50": ({"p50": 300, "p95": 800}, 350),
+        "p90": ({"mean": 300, "p90": 600}, 500),
+        "p95": ({"mean": 300, "p95": 800}, 900),
+        "p99": ({"mean": 300, "p99": 900}, 1200),
+        "min": ({"min": 100, "max": 500}, 300),
+        "max": ({"min": 100, "max": 500}, 700),
+        "values": ({"values": [100, 200]}, [100, 900]),
+    }
+    return {
+        f"traffic.{kind}.{key}": Case(after, {f"traffic.{kind}": before})
+        for key, (before, after) in ways.items()
+    }
+
+
+CASES = {
+    "name": Case("another", shown=True),
+    "description": Case("for the support desk", ask="page", shown=True),
+    "model": Case("Qwen/Qwen3-4B"),
+    "revision": Case("v1", refused="not in the local Hugging Face cache"),
+    "weight_dtype": Case("fp8"),
+    "kv_dtype": Case("fp8"),
+    "engine": Case("sglang"),
+    "engine_version": Case("0.6.0"),
+    "max_model_len": Case(512, {"traffic.input_tokens": {"mean": 400, "p95": 900}}),
+    "max_num_seqs": Case(4),
+    "max_num_batched_tokens": Case(1024),
+    "gpu_memory_utilization": Case(0.5),
+    "calibration": Case("host.calibration.yaml"),
+    "kv_offload.name": Case("remote", TIER),
+    "kv_offload.capacity": Case("10 GB", TIER),
+    "kv_offload.bandwidth": Case("1 GB/s", TIER),
+    "speculation.acceptance": Case(0.9, DRAFT, "simulate"),
+    "speculation.draft_tokens": Case(5, DRAFT, "simulate"),
+    "speculation.draft_step_time": Case("4 ms", DRAFT, "simulate"),
+    "speculation.draft": Case(
+        "meta-llama/Llama-3.2-3B",
+        {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft": "meta-llama/Llama-3.2-1B"}},
+        "simulate",
+    ),
+    "traffic.name": Case("chat", ask="simulate", shown=True),
+    "traffic.request_rate": Case("80 req/s"),
+    "traffic.users": Case(4000, USERS),
+    "traffic.think_time": Case("100 ms", USERS),
+    "traffic.requests": Case(1_000_000, JOB),
+    "traffic.within": Case("1 min", JOB),
+    "traffic.trace": Case("night.csv", TRACE),
+    **lengths("input_tokens"),
+    **lengths("output_tokens"),
+    "traffic.shared_prefix.tokens": Case(
+        350, {"traffic.shared_prefix": {"tokens": 100, "hit_fraction": 0.9}}
+    ),
+    "traffic.shared_prefix.hit_fraction": Case(
+        0.1, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}
+    ),
+    "traffic.arrival_cv": Case(5, ask="simulate"),
+    "traffic.priority": Case(9, TWO, "simulate"),
+    "traffic.deadline": Case("500 ms", CROWD, "simulate"),
+    **{
+        f"slo.{metric}_{statistic}": Case("1 us")
+        for metric in ("ttft", "tpot", "itl", "e2e")
+        for statistic in ("mean", "p50", "p90", "p95", "p99")
+    },
+    "slo.confidence": Case("99 %", {"slo.tpot_p95": "12 ms"}),
+    "fleet.hardware": Case(["l40s"]),
+    "fleet.headroom": Case("90 %", {"traffic.request_rate": "40 req/s"}),
+    "fleet.spare_replicas": Case(3),
+    "fleet.start_up": Case("3 min", TRACE),
+    "fleet.burst": Case(9, TRACE),
+    "fleet.tensor_parallel": Case(2),
+    "fleet.pipeline_parallel": Case(2),
+    "fleet.expert_parallel": Case([1], SPARSE),
+    "fleet.data_parallel": Case([2], SPARSE),
+    "fleet.max_gpus": Case(1),
+    "fleet.max_gpus_per_replica": Case(1, {"fleet.tensor_parallel": [1, 2]}),
+    "fleet.weight_dtypes": Case(["as-published", "fp8"]),
+    "fleet.kv_dtypes": Case(["bf16", "fp8"]),
+    "prices.commitment": Case("spot"),
+    "prices.provider": Case("aws"),
+    "prices.region": Case("us-west-2", AWS),
+    "prices.per_gpu_hour": Case({"h100-sxm": "1 $/h"}),
+    "prices.file": Case("prices.yaml"),
+    "prices.electricity": Case("0.1 $/kWh"),
+    "prices.facility_ratio": Case(1.5, OWN),
+}
+
+REFUSALS = {
+    "revision": ("v1", {"model": "./config.json"}, "only models on the hub have revisions"),
+    "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
+    "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
+    "prices.facility_ratio": (1.2, {}, "prices.facility_ratio: .* none is given"),
+}
+"""What has nothing to apply to -> the change, what is there before, the reason."""
+
+
+def keys_of(model: type[Record], start: str = "") -> Iterator[str]:
+    """Yield the keys of a record and of the records in it."""
+    for name, field in model.model_fields.items():
+        inner = record_of(field.annotation)
+        if inner:
+            yield from keys_of(inner, f"{start}{name}.")
+        else:
+            yield f"{start}{name}"
+
+
+def test_every_key_has_its_case():
+    assert list(dict.fromkeys(keys_of(ScenarioFile))) == list(keys_of(ScenarioFile))
+    assert set(CASES) == set(keys_of(ScenarioFile))
+
+
+def changed(scenario: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a scenario with keys set, or taken away where the value is None; of a list the first entry."""
+    found = deepcopy(scenario)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = found
+        for part in parents:
+            inner = place.setdefault(part, {})
+            place = inner[0] if isinstance(inner, list) else inner
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return found
+
+
+@pytest.fixture
+def answer(line):
+    """Return what a question on a scenario gives: what is printed, or the refusal."""
+
+    def run(scenario, ask):
+        text = json.dumps(scenario)
+        if (text, ask) not in ANSWERS:
+            Path("scenario.yaml").write_text(text)
+            ran = line(ASKS[ask].split(), anew=True)
+            ANSWERS[text, ask] = ran.err if ran.code == 2 else ran.out
+        return ANSWERS[text, ask]
+
+    return run
+
+
+ANSWERS: dict[tuple[str, str], str] = {}
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_change_of_a_key_changes_an_answer(key, answer, numbers):
+    case = CASES[key]
+    before = changed(BASE, case.before)
+    after = changed(before, {key: case.value})
+    assert before != after
+    first, second = answer(before, case.ask), answer(after, case.ask)
+    if case.refused:
+        assert re.search(case.refused, second)
+    elif case.shown:
+        assert str(case.value) in second
+        assert str(case.value) not in first
+    else:
+        name = key.rpartition(".")[2]
+        was, now = (numbers(json.loads(text)["result"], name) for text in (first, second))
+        assert was != now
+
+
+@pytest.mark.parametrize("key", REFUSALS)
+def test_a_key_with_nothing_to_apply_to_is_refused(key, answer):
+    value, before, reason = REFUSALS[key]
+    said = answer(changed(changed(BASE, before), {key: value}), "fleet")
+    assert re.search(reason, said)
+
+
+def test_experts_of_a_dense_model_and_prices_of_other_devices_are_said(answer):
+    spread = changed(BASE, {"fleet.expert_parallel": [1, 2], "fleet.tensor_parallel": 2})
+    rejected = json.loads(answer(spread, "fleet"))["result"]["rejected"]
+    assert "expert-parallel 2 on a model without experts" in {item["reason"] for item in rejected}
+    priced = changed(BASE, {"prices.per_gpu_hour": {"b200": "5 $/h"}})
+    said = json.loads(answer(priced, "fleet"))["warnings"]
+    assert "prices.per_gpu_hour: fleet.hardware has no b200" in said
