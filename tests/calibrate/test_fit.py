@@ -52,17 +52,18 @@ def test_known_rates_of_a_matmul_come_back_from_noisy_times():
     numbers = truth(form, compute_fraction=0.82, memory_fraction=0.75, floor_s=4e-6)
     fits, _ = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
     found = only(fits).numbers
-    assert found["memory_fraction"].value == pytest.approx(0.75, rel=0.05)
-    assert found["floor_s"].value == pytest.approx(4e-6, rel=0.2)
+    assert found["memory_fraction"].value == pytest.approx(0.75, rel=0.02)
+    assert found["floor_s"].value == pytest.approx(4e-6, rel=0.06)
+    # few shapes are bound by arithmetic alone, so this one is told worst from times with 3 % of noise
     assert found["compute_fraction"].value == pytest.approx(0.82, rel=0.1)
-    assert only(fits).operators["matmul"].held_out_median_ape < 0.05
+    assert only(fits).operators["matmul"].held_out_median_ape < 0.03
 
 
 def test_a_few_wild_shapes_do_not_move_the_fit():
     form = of("elementwise")
     numbers = {"memory_fraction": 0.8, "floor_s": 3e-6}
     fits, _ = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
-    assert only(fits).numbers["memory_fraction"].value == pytest.approx(0.8, rel=0.05)
+    assert only(fits).numbers["memory_fraction"].value == pytest.approx(0.8, rel=0.02)
 
 
 def test_the_interval_holds_the_truth_and_narrows_with_less_noise():
@@ -120,8 +121,8 @@ def test_start_and_rate_of_copies_come_back(floor_s, rate):
         for k in range(5, 18)
     ]
     fit, final = copy_fit(own, "copy")
-    assert np.max(np.abs(final / [m.median_s for m in own] - 1)) < 0.02
-    assert fit.numbers["bytes_per_s"].value == pytest.approx(rate, rel=0.05) or floor_s * rate > 1e9
+    assert np.max(np.abs(final / [m.median_s for m in own] - 1)) < 1e-3
+    assert fit.numbers["bytes_per_s"].value == pytest.approx(rate, rel=1e-3) or floor_s * rate > 1e9
 
 
 def test_a_launch_costs_what_a_graph_saves():

@@ -36,18 +36,18 @@ def _timings(name, count, **numbers):
 def test_numbers_that_made_the_timings_are_found_again():
     groups = {("h100-sxm", "elementwise/quantise@vllm"): _timings("h100-sxm", 30, **TRUE)}
     fit = next(iter(pooled_fits(DEVICES, groups, {}, held_out=True).values()))
-    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.05)
-    assert fit.numbers["floor_s"] == pytest.approx(4e-6, rel=0.05)
-    assert np.median(fit.errors) < 0.01
-    assert np.nanmedian(fit.held_out_errors) < 0.02
+    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.002)
+    assert fit.numbers["floor_s"] == pytest.approx(4e-6, rel=0.002)
+    assert np.median(fit.errors) < 0.0005
+    assert np.nanmedian(fit.held_out_errors) < 0.0005
 
 
 def test_one_outlier_does_not_move_the_numbers():
     own = _timings("h100-sxm", 30, **TRUE)
     own[10] = replace(own[10], seconds=own[10].seconds * 20.0)
     fit = next(iter(pooled_fits(DEVICES, {("h100-sxm", "x"): own}, {}, held_out=False).values()))
-    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.1)
-    assert np.median(fit.errors) < 0.03
+    assert fit.numbers["memory_fraction"] == pytest.approx(0.6, rel=0.005)
+    assert np.median(fit.errors) < 0.005
 
 
 def test_a_kernel_with_few_timings_takes_after_its_pool():

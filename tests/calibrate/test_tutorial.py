@@ -62,4 +62,5 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, tmp_path, ca
         ran = capplan("estimate", *words, "--calibration", path, "--offline", "--format", "json")
         assert ran.code == 0, ran.err
         tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
+    # every rate is halved and every start doubled, but not what the host does between two steps
     assert 1.8 < tpots[1] / tpots[0] < 2.05

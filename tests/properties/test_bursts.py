@@ -24,11 +24,11 @@ def bursts(seed, minutes=30, size=40):
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(1, 30))
 def test_what_is_dealt_out_in_turn_varies_as_the_formula_says(seed: int, replicas: int) -> None:
-    """Every n-th arrival of a gamma process with cv 4: within the noise of 60,000 gaps, 12 %."""
+    """Every n-th arrival of a gamma process with cv 4: within the noise of the 2,000 gaps that thirty replicas leave, 8 %."""
     rng = np.random.default_rng(seed)
     gaps = rng.gamma(1.0 / 16.0, 16.0, 60_000)
     own = np.diff(np.cumsum(gaps)[::replicas])
-    assert own.std() / own.mean() == pytest.approx(4.0 / np.sqrt(replicas), rel=0.12)
+    assert own.std() / own.mean() == pytest.approx(4.0 / np.sqrt(replicas), rel=0.08)
     assert float(replica_arrival_cv(4.0, float(replicas))) == pytest.approx(max(4.0 / np.sqrt(replicas), 1.0))
 
 

@@ -74,7 +74,8 @@ def test_a_tier_holds_what_the_devices_have_no_room_for(tmp_path, capsys):
     assert list(alone["prefix_hit_fractions"]) == ["device"]
     assert list(result["prefix_hit_fractions"]) == ["device", "host"]
     assert sum(result["prefix_hit_fractions"].values()) == pytest.approx(result["prefix_hit_fraction"])
-    assert result["prefix_hit_fractions"]["host"] > 0.3
+    # two thirds of all tokens are found, a third of those in the small cache of the device
+    assert result["prefix_hit_fractions"]["host"] > 0.4
     reused = sum(1024 * turn for turn in range(5)) / sum(1024 * (turn + 1) + 10 for turn in range(5))
     assert result["prefix_hit_fraction"] == pytest.approx(reused, abs=1e-9)
     assert alone["prefix_hit_fraction"] < reused / 2

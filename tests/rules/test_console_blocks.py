@@ -11,26 +11,13 @@ from docs.generators.console_blocks import MARK, with_output
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = [page for page in pages(ROOT) if MARK in page.read_text(encoding="utf-8")]
-_NUMBER = re.compile(r"(?<![A-Za-z])\d[\d,]*(?:\.\d+)?")
-ROUNDING = 0.01
-"""The last of three digits may differ between machines, whose libraries round sums differently."""
-
-
-def words_and_numbers(text):
-    """Return a page without its numbers and column widths, and the numbers."""
-    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(text)]
-    return " ".join(re.sub("─+", "─", _NUMBER.sub("0", text)).split()), numbers
 
 
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_shows_what_the_program_prints(page, monkeypatch):
+def test_a_page_shows_what_the_program_prints(page, monkeypatch, same_but_for_rounding):
     monkeypatch.chdir(ROOT)
     shown = page.read_text(encoding="utf-8")
-    now = with_output(shown, main)
-    assert words_and_numbers(shown)[0] == words_and_numbers(now)[0], "run: make docs"
-    assert words_and_numbers(shown)[1] == pytest.approx(words_and_numbers(now)[1], rel=ROUNDING), (
-        "run: make docs"
-    )
+    same_but_for_rounding(shown, with_output(shown, main), "run: make docs")
 
 
 def test_every_output_of_capplan_in_the_readme_is_run():

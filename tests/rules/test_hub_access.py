@@ -145,7 +145,8 @@ def test_the_quantisation_file_beside_the_config_counts(asks, hub):
     }
     quantised = json.loads(asks("tiny/fp8", "--format", "json").out)["result"]
     assert quantised["parameters"] == plain["parameters"]
-    assert quantised["weight_bytes"] < 0.8 * plain["weight_bytes"]
+    # all matrices of the layers take half; embedding and head stay in 16 bit
+    assert 0.5 < quantised["weight_bytes"] / plain["weight_bytes"] < 0.7
 
 
 def test_a_revision_is_asked_for_by_name(asks, hub):
