@@ -17,7 +17,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.replica.estimate import OperatorRow, bottleneck_of, breakdown_of, estimate, requests_for
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import largest_graph_sequences, replica_in_rounds, round_table
+from capplan.replica.rounds import largest_graph_sequences, round_table, speculating_replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import step_time_s
 from capplan.serving.step_table import StepTable, decode_step_s, mixed_step_s, piecewise_linear
@@ -201,15 +201,15 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
 
 
 def test_rounds_take_seats_by_their_tokens_and_no_cache_where_the_draft_is_no_model(replica):
-    rounds = replica_in_rounds(replica, 0.001, 0.5, 3, 1000.0)
+    rounds = speculating_replica(replica, 0.001, 0.5, 3, 1000.0)
     assert rounds.query_tokens == 4
     assert rounds.tokens_per_round == near(1 + 0.5 + 0.25 + 0.125)
     assert rounds.replica.kv_blocks == replica.kv_blocks
     assert rounds.replica.scheduling.max_num_seqs == min(64, 2048 // 4)
     tight = replace(replica, scheduling=replace(replica.scheduling, max_num_batched_tokens=100))
-    assert replica_in_rounds(tight, 0.001, 0.5, 3, 1000.0).replica.scheduling.max_num_seqs == 25
+    assert speculating_replica(tight, 0.001, 0.5, 3, 1000.0).replica.scheduling.max_num_seqs == 25
     with pytest.raises(InputError, match="pipeline stages"):
-        replica_in_rounds(replace(replica, spec=spec(pipeline=2.0)), 0.001, 0.5, 3, 1000.0)
+        speculating_replica(replace(replica, spec=spec(pipeline=2.0)), 0.001, 0.5, 3, 1000.0)
 
 
 def test_estimates_read_the_table_that_the_simulator_reads(replica):
