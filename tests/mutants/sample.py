@@ -68,13 +68,21 @@ def copy_of_tree(clone):
 def faults(clone, rooms):
     """Return the faults of these rooms, without those that a person found to change nothing."""
     reviewed = {
-        line.rpartition("  #")[0].strip() for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()
+        line.rpartition("  #")[0].rstrip() for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()
     }
     files = sorted(
         str(p.relative_to(clone)) for room in rooms for p in (clone / "capplan" / room).rglob("*.py")
     )
-    every = (m for file in files for m in mutants(file, Path(file).read_text(encoding="utf-8")))
-    return [m for m in every if f"{m.path}: {m.text}" not in reviewed]
+    every = []
+    for file in files:
+        source = Path(file).read_text(encoding="utf-8")
+        lines = source.splitlines()
+        every += [
+            m
+            for m in mutants(file, source)
+            if f"{file}: {lines[m.line - 1].strip()}: {m.text}" not in reviewed
+        ]
+    return every
 
 
 def digest(paths):

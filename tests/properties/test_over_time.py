@@ -1,8 +1,10 @@
 """Laws of a fleet over the time of a trace."""
 
+from math import ceil
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +33,10 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
     assert forecast_replicas(needed, lag).tolist() == ahead
 
 
-def over_time(rates, **changes):
+def over_time(rates, window_s=60.0, **changes):
     plan = SimpleNamespace(request_rate_limit_per_replica=2.0, layout=SimpleNamespace(devices=4))
     asked = {"headroom_fraction": 0.2, "start_up_s": 120.0, "burst_ratio": 1.5} | changes
-    return fleet_over_time(plan, RateLine(np.array(rates), 60.0), **asked)
+    return fleet_over_time(plan, RateLine(np.array(rates), window_s), **asked)
 
 
 rates = st.lists(st.floats(0, 50), min_size=2, max_size=60)
@@ -67,6 +69,30 @@ def test_a_step_in_the_rate_is_short_for_as_long_as_a_start_takes():
     assert found.autoscaled.tolist() == [1] * 13 + [6] * 7
     assert found.short_fraction == (3 * 9.0) / 100.0
     assert found.static_gpu_hours == 6 * 4 * 20 / 60
+
+
+@pytest.mark.parametrize("window_s", [20.0, 60.0, 250.0, 700.0])
+def test_a_crowd_of_one_window_is_served_late_and_for_five_minutes_more(window_s):
+    """Seen at its end, served after a start of two minutes, kept for Kubernetes' 300 s from then on, in whole windows."""
+    found = over_time([1.0] * 5 + [9.0] + [1.0] * 60, window_s)
+    late, held = 1 + ceil(120 / window_s), ceil(300 / window_s)
+    assert found.autoscaled.tolist() == [1] * (5 + late) + [6] * (1 + held) + [1] * (60 - late - held)
+    assert found.short_fraction == 9.0 / (65 + 9)
+    assert found.foreseen.tolist() == [1] * max(6 - late, 0) + [6] * min(late, 6) + [1] * 60
+    assert found.static_gpu_hours == 6 * 4 * 66 * window_s / 3600
+    assert found.peak_to_mean_ratio == pytest.approx(9.0 * 66 / 74)
+    # A burst of one and a half times the peak: 13.5 over 1.6 for each, rounded up.
+    assert [(row.failed_replicas, row.replicas, row.burst_replicas) for row in found.spares] == [
+        (k, 6 + k, 9 + k) for k in range(3)
+    ]
+    assert [(row.gpus, row.burst_gpus) for row in found.spares] == [
+        (4 * (6 + k), 4 * (9 + k)) for k in range(3)
+    ]
+
+
+def test_no_requests_at_all_have_no_peak():
+    found = over_time([0.0, 0.0])
+    assert (found.short_fraction, found.peak_to_mean_ratio, found.static_replicas) == (0.0, 1.0, 1)
 
 
 def test_headroom_never_needs_fewer_replicas():

@@ -75,6 +75,57 @@ def test_old_offers_are_left_out_of_any_but_not_of_their_provider():
     assert choose_price(offers, "b200", PriceChoice(provider="old")).usd_per_hour == 14.0
 
 
+@pytest.mark.parametrize(
+    ("newest", "old", "kept"),
+    [
+        ("2026-07-01", "2025-07-01", True), ("2026-07-02", "2025-07-01", False),  # a year is 365 days
+        ("2026-07-01", "2025", True), ("2026-07-02", "2025", False),  # a year alone is its July
+        ("2026-09-15", "2025-09", True), ("2026-09-16", "2025-09", False),  # a month alone its 15th
+        ("2026-09", "2025-09-15", True), ("2026-09", "2025-09-14", False),
+        ("2026-09-16", None, False),
+    ],
+)  # fmt: skip
+def test_an_offer_counts_for_a_year(newest, old, kept):
+    offers = [
+        PriceRecord("b200", "New", "on-demand", 6.0, "page", date=newest),
+        PriceRecord("b200", "Old", "on-demand", 14.0, "page", date=old),
+    ]
+    assert ("Old" in choose_price(offers, "b200", PriceChoice()).providers) == kept
+
+
+def test_offers_without_any_date_are_all_taken():
+    offers = [
+        PriceRecord("b200", name, "on-demand", usd, "page")
+        for name, usd in (("A", 4.0), ("B", 2.0), ("C", 3.0), ("D", 1.0))
+    ]
+    chosen = choose_price(offers, "b200", PriceChoice())
+    assert chosen.providers == ("D", "B", "C", "A")
+    assert chosen.usd_per_hour == 2.0  # the lower of the two in the middle, which somebody asks for
+    assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (1.0, 4.0)
+
+
+def test_a_provider_is_asked_for_by_its_newest_and_cheapest_offer():
+    def offer(usd, date, region=None, provider="Cloud, Inc."):
+        return PriceRecord("b200", provider, "on-demand", usd, "page", region=region, date=date)
+
+    offers = [
+        offer(5.0, "2026-01-01"),
+        offer(7.0, "2026-02-01", "west"),
+        offer(6.0, "2026-02-01", "east"),
+        offer(1.0, None),
+    ]
+    assert choose_price(offers, "b200", PriceChoice()).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", PriceChoice(provider="cloud")).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", PriceChoice(provider="CLOUD INC")).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", PriceChoice(provider="other")) is None
+    assert choose_price(offers, "b200", PriceChoice(region="west")).usd_per_hour == 7.0
+    assert (
+        choose_price(offers, "b200", PriceChoice(region="north")).usd_per_hour == 5.0
+    )  # an offer for any region
+    assert choose_price(offers, "b200", PriceChoice(commitment="spot")) is None
+    assert choose_price(offers, "h100-sxm", PriceChoice()) is None
+
+
 @given(usd=st.floats(0.01, 1e4), rate=st.floats(0.1, 1e6), factor=st.floats(0.1, 10))
 def test_cost_is_linear_in_price_and_inverse_in_rate(usd, rate, factor):
     assert usd_per_million_tokens(usd * factor, rate) == pytest.approx(

@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.families.model_config import read_network
-from capplan.model.network import LatentAttention, LinearAttention, ShortConvolution, StateSpace
+from capplan.model.network import (
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Projection,
+    ShortConvolution,
+    StateSpace,
+)
 from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.latent_attention import indexer_time_s
@@ -188,6 +195,55 @@ def test_ranks_share_the_experts_however_they_are_laid_out(tensor, data, expert)
     assert costs["o"].flop == near(2 * 64 / data * HIDDEN * WIDTH * HEADS / tensor * LAYERS)
 
 
+def test_every_block_of_a_layer_has_its_norm_and_its_reduction():
+    """A layer may have a mixer alone, a feed-forward alone, or experts alone, as those of hybrids do."""
+    dense_layer, moe_layer = dense().layers[0], network_of(MOE).layers[0]
+    mixing, feeding = dense_layer.projections[:2], dense_layer.projections[2:]
+    shared = tuple(replace(p, tensor_class="shared_expert") for p in feeding)
+    rates = ideal_rates(link_bytes_per_s=1e9, bytes_per_s=1e9)
+    for layer, norms, reductions in (
+        (dense_layer, 2, 2),
+        (replace(dense_layer, projections=mixing), 1, 1),
+        (Layer((), feeding), 1, 1),
+        (Layer((), (), moe_layer.experts), 1, 1),
+        (Layer((), shared, moe_layer.experts), 1, 1),
+        (
+            Layer(dense_layer.mixers, (), moe_layer.experts),
+            2,
+            1,
+        ),  # nothing is cut by rows behind such a mixer
+        (moe_layer, 2, 2),
+    ):
+        for streams in (1, 4):
+            network = replace(dense(), layers=(replace(layer, residual_streams=streams),))
+            costs = by_name(token_costs(network, 6.0, Sharding(2.0), rates, decode=True))
+            # Every stream of the residual and the branch, read and written in two bytes.
+            assert costs["norm"].moved_bytes == near(norms * 4 * (streams + 1) * HIDDEN * 6)
+            assert costs["all_reduce"].sent_bytes == near(reductions * 2 * HIDDEN * 6)
+
+
+def test_an_activation_without_a_gate_reads_and_writes_one_width():
+    feeding = (
+        Projection("up", "ffn", HIDDEN, INNER, "columns"),
+        Projection("down", "ffn", INNER, HIDDEN, "rows"),
+    )
+    network = replace(dense(), layers=(Layer((), feeding),))
+    costs = by_name(token_costs(network, 6.0, Sharding(2.0), ideal_rates(bytes_per_s=1e9), decode=True))
+    assert costs["activation"].moved_bytes == near(4 * INNER / 2 * 6)
+    compressing = (Projection("compress", "attention", HIDDEN, 64, "none"),)
+    costs = by_name(
+        token_costs(
+            replace(network, layers=(Layer((), compressing),)),
+            6.0,
+            Sharding(),
+            ideal_rates(bytes_per_s=1e9),
+            decode=True,
+        )
+    )
+    matrix = 2 * HIDDEN * 64 + 2 * 6 * (HIDDEN + 64)
+    assert costs["compress"].moved_bytes == near(matrix + 2 * 4 * 64 * 6)  # in and out in fp32
+
+
 def test_groups_gather_all_tokens_before_the_experts_and_scatter_their_sums():
     network, link = network_of(MOE), replace(RING, link_bytes_per_s=1e9)
     costs = by_name(
@@ -271,6 +327,9 @@ def test_a_state_is_read_and_written_and_its_convolution_keeps_its_columns(mixer
         assert cost.seconds >= cost.memory_s
     plain = replace(mixer, conv_channels=0)
     assert decode_cost(plain, 6.0, 300.0, tensor, 2.0, rates).moved_bytes == near(6 * state)
+    assert plain.conv_channels == 0
+    if mixer is DELTA:  # as those mixers are that never convolve
+        assert LinearAttention("lightning", 4, 8, 32, 48).conv_channels == 0
     half = replace(plain, state_format="bf16")
     assert decode_cost(half, 6.0, 300.0, tensor, 2.0, rates).moved_bytes == near(3 * state)
 
