@@ -145,7 +145,6 @@ def test_the_search_finds_every_layout_at_the_largest_load_that_holds(asked):
     )  # each holds at one load at least
     assert {place(f) for f in found.found} == {(name, tensor) for name in PRICE for tensor in (1.0, 2.0)}
     for entry in found.found:
-        assert entry.concurrency == near(entry.request_rate_limit * entry.response_s)
         assert 0.0 < entry.slo_met_probability <= 1.0
     strict = Slo(tuple(replace(t, limit_s=t.limit_s * 0.5) for t in asked.question.slo.targets))
     tight = {place(f): f.request_rate_limit for f in search(replace(asked.question, slo=strict)).found}
