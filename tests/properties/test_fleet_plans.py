@@ -140,12 +140,9 @@ def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plan
 def test_the_search_finds_every_layout_at_the_largest_load_that_holds(asked):
     found = search(asked.question)
     assert found.evaluated == LOADS * 4
-    assert sum(found.rejected.values()) <= found.evaluated - len(
-        found.found
-    )  # each holds at one load at least
+    # Each that is found holds at one load at least.
+    assert sum(found.rejected.values()) <= found.evaluated - len(found.found)
     assert {place(f) for f in found.found} == {(name, tensor) for name in PRICE for tensor in (1.0, 2.0)}
-    for entry in found.found:
-        assert 0.0 < entry.slo_met_probability <= 1.0
     strict = Slo(tuple(replace(t, limit_s=t.limit_s * 0.5) for t in asked.question.slo.targets))
     tight = {place(f): f.request_rate_limit for f in search(replace(asked.question, slo=strict)).found}
     for entry in found.found:
