@@ -284,21 +284,26 @@ def test_layers_of_two_kinds_share_blocks_and_the_smaller_group_is_padded():
     assert held.max_concurrency == near(np.floor(held.kv_bytes_available / page) / blocks)
 
 
-@pytest.mark.parametrize(
-    ("mixer", "state"),
-    [
-        (LinearAttention("gated_delta", 4, 8, 64, 64, 1024, 4, 8 * 64 * 64), 1024 * 3 * 2 + 8 * 64 * 64 * 4),
-        (StateSpace(2, 1024, 16, 64, 64, 2, 1024 + 2 * 2 * 64, 4), (1024 + 256) * 3 * 2 + 1024 * 64 * 4),
-        (StateSpace(1, 1024, 1, 1024, 16, 1, 1024, 4), 1024 * 3 * 2 + 1024 * 16 * 4),
-    ],
-)
-def test_a_block_of_a_hybrid_covers_the_state_of_a_layer(mixer, state):
-    """One state for three layers, one cache: blocks grow, in steps of 16 tokens, until a page of keys holds a state."""
-    model = network(layers=(Layer((mixer,), ()),) * 3 + (Layer((ATTENTION,), ()),))
-    token = 2 * 2 * 4 * 32
+HYBRIDS = [
+    # The mixer, its convolution columns (one fewer than the kernel is long), its recurrent state, in elements.
+    (LinearAttention("gated_delta", 4, 8, 64, 64, 1024, 4, 8 * 64 * 64), 1024 * 3, 8 * 64 * 64),
+    (StateSpace(2, 1024, 16, 64, 64, 2, 1024 + 2 * 2 * 64, 4), (1024 + 256) * 3, 1024 * 64),
+    (StateSpace(1, 1024, 1, 1024, 16, 1, 1024, 4), 1024 * 3, 1024 * 16),
+]
+
+
+@pytest.mark.parametrize(("keys", "element"), [((), 2), (("mamba_ssm_cache_dtype",), 4)])
+@pytest.mark.parametrize(("mixer", "columns", "recurrent"), HYBRIDS)
+def test_a_block_of_a_hybrid_covers_the_state_of_a_layer(mixer, columns, recurrent, keys, element):
+    """One state for three layers, one cache: blocks grow, in steps of 16 tokens, until a page of keys holds a state.
+
+    States are kept in the dtype of the model unless the config names another.
+    """
+    state = 2 * columns + element * recurrent
+    model = network(layers=(Layer((mixer,), ()),) * 3 + (Layer((ATTENTION,), ()),), keys_used=keys)
+    page = ceil(state / (16 * 512)) * 16 * 512  # keys and values of a token take 512 bytes
+    tokens = page / 512
     held = plan(model, context=4000)
-    block = ceil(state / (16 * token)) * 16
-    page = block * token
-    assert held.reserved_bytes_per_sequence == near(page * (ceil(4000 / block) + 3))
-    alone = network(Layer((mixer,), ()))
+    assert held.reserved_bytes_per_sequence == near(page * (ceil(4000 / tokens) + 3))
+    alone = network(Layer((mixer,), ()), keys_used=keys)
     assert plan(alone).reserved_bytes_per_sequence == near(LAYERS * state)
