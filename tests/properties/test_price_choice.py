@@ -90,7 +90,7 @@ def test_an_offer_counts_for_a_year(newest, old, kept):
         PriceRecord("b200", "New", "on-demand", 6.0, "page", date=newest),
         PriceRecord("b200", "Old", "on-demand", 14.0, "page", date=old),
     ]
-    assert ("Old" in choose_price(offers, "b200", PriceChoice()).providers) == kept
+    assert choose_price(offers, "b200", PriceChoice()).high_usd_per_hour == (14.0 if kept else 6.0)
 
 
 def test_offers_without_any_date_are_all_taken():
@@ -99,7 +99,6 @@ def test_offers_without_any_date_are_all_taken():
         for name, usd in (("A", 4.0), ("B", 2.0), ("C", 3.0), ("D", 1.0))
     ]
     chosen = choose_price(offers, "b200", PriceChoice())
-    assert chosen.providers == ("D", "B", "C", "A")
     assert chosen.usd_per_hour == 2.0  # the lower of the two in the middle, which somebody asks for
     assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (1.0, 4.0)
 
