@@ -88,21 +88,24 @@ def in_two_classes(requests: Requests) -> Requests:
 
 def policies(quarter: Requests, table: StepTable, mixed: Scheduling) -> None:
     """Print what the other policies cost."""
-    options: dict[str, Any]
+    engine = EngineSetup(table, mixed, 40_000)
+    ranks = Admission(deadline_s=(5.0, 30.0), priority=(0, 1))
     named = chats_with_blocks(quarter)
     tiers = (OffloadTier(20_000, 1e-3, "host"), OffloadTier(100_000, 5e-3, "nvme"))
-    for name, traffic, options in (
-        ("prefix cache by blocks", named, {"caching": PrefixCaching(512)}),
-        ("prefix cache with two tiers", named, {"caching": PrefixCaching(512, tiers)}),
-        ("speculation, 2.8 tokens a round", quarter, {"tokens_per_step": 2.8, "query_tokens": 5}),
+    rounds = replace(engine, tokens_per_step=2.8, query_tokens=5)
+    for name, traffic, used, admission in (
+        ("prefix cache by blocks", named, replace(engine, caching=PrefixCaching(512)), Admission()),
         (
-            "priorities and deadlines",
-            in_two_classes(quarter),
-            {"admission": Admission(deadline_s=(5.0, 30.0), priority=(0, 1))},
+            "prefix cache with two tiers",
+            named,
+            replace(engine, caching=PrefixCaching(512, tiers)),
+            Admission(),
         ),
+        ("speculation, 2.8 tokens a round", quarter, rounds, Admission()),
+        ("priorities and deadlines", in_two_classes(quarter), engine, ranks),
     ):
         begin = time.process_time()
-        outcome = simulate(traffic, EngineSetup(table, mixed, 40_000), **options)
+        outcome = simulate(traffic, used, admission=admission)
         seconds = time.process_time() - begin
         print(
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
