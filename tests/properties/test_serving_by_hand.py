@@ -56,6 +56,8 @@ def test_dealt_out_in_turn_the_third_waits_for_the_first():
     assert lives(found) == [(0, 2, 0.0, 3.5), (1, 1, 0.0, 3.5)]
     assert found.replica_seconds == near(7.0)
     assert found.outcome.busy_fraction == near((3.5 + 0.5) / 7.0)
+    # One block of 16 tokens for each, of 1000 in either replica.
+    assert found.outcome.kv_occupancy_mean == near((2.0 + 0.5 + 1.5) / (1000 * 7.0))
     # With two seats it starts when the step under way ends.
     assert run(*THREE, seats=2).outcome.queue_s.tolist() == near([0.0, 0.0, 0.3])
 
