@@ -32,9 +32,6 @@ from capplan.workload.slo import Slo, Target
 
 ENGINE_DEFAULTS = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
-FORGET_S = 60.0
-LARGEST_IMBALANCE_RATIO = 1.25
-"""A replica with more than this times the mean is passed over, though it has the prefix (an assumption)."""
 CAPACITY_REQUESTS = 2000
 """Requests from which it is told how many a replica can serve at most."""
 
@@ -135,64 +132,6 @@ def limits_of(slo: Slo) -> dict[str, float]:
         f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
         for metric in LIMITED
     }
-
-
-def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
-    if replicas == 1:
-        return [requests]
-    if len(requests) < replicas:
-        raise InputError(f"{len(requests)} requests for {replicas} replicas; simulate more requests")
-    chosen = [np.arange(own, len(requests), replicas) for own in range(replicas)]
-    return [selected_requests(requests, rows) for rows in chosen]
-
-
-def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
-
-    What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
-    replica would get nothing, requests are dealt out in turn.
-    """
-    if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
-        return split_round_robin(requests, replicas)
-    arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
-    pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
-    given = np.zeros(replicas)
-    home: dict[int, int] = {}
-    rows_of: list[list[int]] = [[] for _ in range(replicas)]
-    now = 0.0
-    for index, (at, ids, tokens) in enumerate(
-        zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
-    ):
-        given *= exp(-(at - now) / FORGET_S)
-        now = at
-        blocks = ids.tolist()
-        chosen = int(given.argmin())
-        for block in blocks:
-            if block not in home:
-                break
-            if given[home[block]] <= LARGEST_IMBALANCE_RATIO * float(given.mean()) + tokens:
-                chosen = home[block]
-        home.update(dict.fromkeys(blocks, chosen))
-        given[chosen] += tokens
-        rows_of[chosen].append(index)
-    if not all(rows_of):
-        return split_round_robin(requests, replicas)
-    return [selected_requests(requests, np.array(rows)) for rows in rows_of]
-
-
-def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
-    """Return some of the requests, by their places."""
-    columns: dict[str, Any] = {}
-    for item in fields(requests):
-        column = getattr(requests, item.name)
-        if column is not None and item.name not in NAMED_BLOCKS:
-            columns[item.name] = column[rows]
-    for name in NAMED_BLOCKS:
-        pieces = requests.pieces(name)
-        if pieces is not None:
-            columns[name] = np.concatenate([pieces[row] for row in rows.tolist()])
-    return replace(requests, **columns)
 
 
 def simulated_fleet(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from capplan import __version__
-from capplan.fleet.demand import Demand, sampled_requests
+from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.finalists import with_load_time
+from capplan.fleet.trial import with_load_time
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.numbers import Number
@@ -125,7 +125,7 @@ def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
     """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
     replica = replica_of(contender.spec)
-    sample = sampled_requests(
+    sample = drawn_requests(
         demand_at_replica(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
     )
     most = capacity_per_s(replica.engine, sample)
@@ -141,7 +141,7 @@ def point_result(point: Point) -> Row:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
     demand = demand_at_replica(point.demand, replica)
     rate = point.request_rate or 1.0
-    requests = sampled_requests(
+    requests = drawn_requests(
         demand, rate, count, point.seed, longest, dealt=point.request_rate is not None
     )
     if demand.load_s:

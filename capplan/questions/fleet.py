@@ -9,7 +9,8 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
-from capplan.fleet.cheapest import cheapest_fleet
+from capplan.fleet.cheapest import Terms
+from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
@@ -141,11 +142,5 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its own limits, cheapest first, and what was rejected."""
     limits = asked.scenario.fleet
-    return cheapest_fleet(
-        asked.question,
-        headroom_fraction=limits.headroom_fraction,
-        spare_replicas=limits.spare_replicas,
-        prices=asked.prices,
-        max_devices=limits.max_devices,
-        progress=progress,
-    )
+    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    return fleet_decision(asked.question, terms, progress)

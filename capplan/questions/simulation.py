@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
-from capplan.fleet.demand import sampled_requests
+from capplan.fleet.demand import drawn_requests
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
@@ -138,7 +138,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     rate = float(demand.request_rate_per_s(np.asarray(response)))
     span = SAMPLED_SECONDS if seconds is None else seconds
     count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    drawn = sampled_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
+    drawn = drawn_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
     stated = Assumption(
         f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s, seed {seed}",
         "--trace, --until, --seed",
