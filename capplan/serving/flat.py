@@ -67,10 +67,17 @@ def flat_outcome(
     requests: Requests, engine: EngineSetup, *, crowd: Crowd | None = None, until_s: float = inf
 ) -> Outcome:
     """Return what Server would do with eligible requests."""
+    return flat_run(requests, engine, crowd, until_s)[0]
+
+
+def flat_run(
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float
+) -> tuple[Outcome, Gauges]:
+    """Return the outcome, and what it holds of the engine alone."""
     core = flat_engine(requests, engine, crowd)
     core.advance(until_s)
     ledger, gauges = _written(core)
-    return ledger.outcome(core.now_s, [gauges])
+    return ledger.outcome(core.now_s, [gauges]), gauges
 
 
 def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:

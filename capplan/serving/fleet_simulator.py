@@ -10,6 +10,7 @@ from capplan.serving.dispatcher import Dispatcher
 from capplan.serving.engine_life import EngineLife
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.feed import Feed
+from capplan.serving.flat import eligible, flat_run
 from capplan.serving.fleet_terms import (
     Autoscaling,
     Failure,
@@ -29,7 +30,6 @@ from capplan.serving.requests import Admission, Crowd, Requests, check_admission
 from capplan.serving.routing import Router
 from capplan.serving.server import Server
 from capplan.serving.simulator import EVERYBODY
-from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
 from capplan.serving.waiting_line import WaitingLine
 
@@ -140,12 +140,11 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     clock, terms = engine.clock, _terms(engine)
-    requests, crowd = offered(requests, concurrency, crowd)
-    feed, ledger = _feed(requests, clock, crowd, until_s, admission)
+    requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
-        return _alone(
-            Server(clock, terms, WaitingLine(feed, terms, ledger, admission), ledger), ledger, until_s
-        )
+        return _alone(requests, replace(engine, table=clock), crowd, until_s, admission)
+    feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
+    ledger = Ledger()
     dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
     pool = EnginePool(clock, terms, admission, Router(routing, terms.id_tokens), dispatcher)
     dispatcher.pools.append(pool)
@@ -222,8 +221,9 @@ def simulate_disaggregated(
     for plan, engine in ((prefill, before), (decode, after)):
         check_fleet(plan.replicas, plan.routing, caching=engine.caching is not None)
     check_link(link)
-    requests, crowd = offered(requests, concurrency, crowd)
-    feed, ledger = _feed(requests, before.clock, crowd, until_s, admission)
+    requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
+    feed = Feed(requests, delay_s=before.clock.request_s, crowd=crowd, priority=admission.priority)
+    ledger = Ledger()
     dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
     inside = Admission(priority=admission.priority)
     for plan, engine, rules in ((prefill, before, admission), (decode, after, inside)):
@@ -246,28 +246,39 @@ def _terms(engine: EngineSetup) -> EngineTerms:
     return engine_terms(engine)
 
 
-def _feed(
-    requests: Requests | Iterable[Requests],
-    clock: StepClock,
+def _offered(
+    requests: Requests | Iterable[Requests] | None,
+    concurrency: int | None,
     crowd: Crowd | None,
     until_s: float,
     admission: Admission,
-) -> tuple[Feed, Ledger]:
+) -> tuple[Requests | Iterable[Requests], Crowd | None]:
+    requests, crowd = offered(requests, concurrency, crowd)
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
     check_admission(admission, crowd)
-    feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
-    return feed, Ledger()
+    return requests, crowd
 
 
-def _alone(server: Server, ledger: Ledger, until_s: float) -> FleetRun:
+def _alone(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    crowd: Crowd | None,
+    until_s: float,
+    admission: Admission,
+) -> FleetRun:
     """Run one engine that nothing befalls, without a router: it is not interrupted at every arrival."""
-    server.advance(until_s)
-    outcome = replace(
-        ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(server.found_by_place)
-    )
-    use = ReplicaUse(0, 0.0, server.now_s, outcome.status.size, ledger.preemptions, server.gauges)
-    return FleetRun(outcome, (use,), server.now_s)
+    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
+        outcome, gauges = flat_run(requests, engine, crowd, until_s)
+    else:
+        feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
+        terms, ledger = engine_terms(engine), Ledger()
+        server = Server(engine.clock, terms, WaitingLine(feed, terms, ledger, admission), ledger)
+        server.advance(until_s)
+        outcome, gauges = ledger.outcome(server.now_s, [server.gauges]), server.gauges
+        outcome = replace(outcome, found_blocks=tuple(server.found_by_place))
+    use = ReplicaUse(0, 0.0, outcome.seconds, outcome.status.size, outcome.preemptions, gauges)
+    return FleetRun(outcome, (use,), outcome.seconds)
 
 
 def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> FleetRun:

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core
+from capplan.serving import flat, flat_core, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
+from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
 from capplan.serving.terms import EngineSetup
@@ -138,3 +140,32 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
         {"scheduling": Scheduling("mixed", 8, 64, hold_steps=5)},
     ):
         assert not eligible(requests, replace(engine, **change), Admission())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
+    """With what its one replica did, to the bit; a queue limit that nobody meets leaves it to the server."""
+    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+    requests = replace(requests, block_ids=None, block_counts=None)
+    engine = EngineSetup(table, replace(scheduling, hold_steps=0, poll_steps=0), blocks)
+    requests, crowd = who_asks(requests, options, seed)
+    if crowd is not None and not crowd.thinks:
+        crowd = None
+    load = {"crowd": crowd, "until_s": options["until_s"]}
+    runs = []
+    for admission in (Admission(), Admission(queue_limit=10**6)):
+        with mock.patch.object(fleet_simulator, "flat_run", wraps=fleet_simulator.flat_run) as core:
+            runs.append(simulate_fleet(requests, engine, 1, admission=admission, **load))
+            assert core.called == eligible(requests, engine, admission, crowd)
+    fast, slow = runs
+    assert_equal(fast.outcome, slow.outcome)
+    assert (fast.replica_seconds, len(fast.replicas)) == (slow.replica_seconds, 1)
+    for name in ("replica", "from_s", "until_s", "requests", "preemptions"):
+        assert getattr(fast.replicas[0], name) == getattr(slow.replicas[0], name)
+    left, right = fast.replicas[0].gauges, slow.replicas[0].gauges
+    for name in ("batch_s", "occupancy_s", "block_seconds", "busy_s", "capacity"):
+        assert list(np.trim_zeros(np.ravel(getattr(left, name)), "b")) == list(
+            np.trim_zeros(np.ravel(getattr(right, name)), "b")
+        )
+    assert left.timeline(1.0).busy_fraction.tobytes() == right.timeline(1.0).busy_fraction.tobytes()
