@@ -34,10 +34,11 @@ class FlatEngine(FlatBatch):
         limits: FlatLimits,
         tables: list[Doubles],
         columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        releases: Doubles,
+        arrivals: int,
+        users: int,
     ) -> None:
-        """Take limits, step tables, and the requests as arrays; nothing is copied."""
-        super().__init__(limits, columns, releases)
+        """Take limits, step tables, and the requests as FlatBatch does."""
+        super().__init__(limits, columns, arrivals, users)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
         self.knots = len(self.context_knots)
@@ -285,7 +286,7 @@ class FlatEngine(FlatBatch):
         self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
-        self.ended(self.now_s)
+        self.ended(row, self.now_s)
 
     def gap(self, value: float, weight: float) -> None:
         """Count a gap between tokens, as WeightedHistogram does."""

@@ -319,4 +319,4 @@ class Server(EngineState):
             self._cache.keep(flight.answer_ids)
         self._release(flight)
         self._ledger.finished(flight, self.now_s)
-        self._feed.ended(self.now_s)
+        self._feed.ended(flight, self.now_s)

@@ -105,7 +105,7 @@ class StaticServer:
         self._gauges.add(start, self.now_s - start, len(batch), sum(flight.blocks for flight in batch))
         for flight in batch:
             ledger.finished(flight, self.now_s)
-            self._line.feed.ended(self.now_s)
+            self._line.feed.ended(flight, self.now_s)
 
     def _prefill(self, batch: list[InFlight]) -> None:
         """Run the prompts in order, in steps of at most the token budget."""
