@@ -17,11 +17,15 @@ from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
+from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
+
+IN_TURN = "requests are dealt out to the replicas in turn, as the router of the vLLM production stack does by default"
+ROUTED = "requests go to the replica that has their prefix, unless it is far busier than the others"
 
 AS_PUBLISHED = "as-published"
 """Weight dtype: what the model's config says."""
@@ -42,8 +46,11 @@ def _slo(reading: Reading, promise: Promise) -> Slo:
     if not targets:
         reading.assume("no latency is promised: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
     if promise.confidence is None and targets:
-        reading.assume("targets hold by the central prediction, in about half of the cases", "slo.confidence")
-    return Slo(targets, 0.5 if promise.confidence is None else promise.confidence)
+        reading.assume(
+            f"all targets hold with a probability of {Slo().confidence:.0%}, judged by how far predictions were from measured results",
+            "slo.confidence",
+        )
+    return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
 
 
 def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
@@ -62,7 +69,20 @@ def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
+def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
+    if given is not None:
+        return given
+    if all(item.job_requests is not None for item in classes):
+        reading.assume(
+            "no spare replica: a batch job that a failure delays is not lost", "fleet.spare_replicas"
+        )
+        return 0
+    spares = FleetLimits(()).spare_replicas
+    reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
+    return spares
+
+
+def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
     defaults, fleet = FleetLimits(()), file.fleet
     if fleet.burst is not None and not any(item.trace for item in file.traffic):
         raise reading.refuse(
@@ -72,8 +92,9 @@ def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
         )
     if fleet.headroom is None:
         reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
-    if fleet.spare_replicas is None:
-        reading.assume(f"{defaults.spare_replicas} spare replica", "fleet.spare_replicas")
+    if fleet.routing is None:
+        by_prefix = any(item.reuse is not None for item in classes)
+        reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
 
     def counts(values: list[int] | None) -> tuple[int, ...] | None:
         return None if values is None else tuple(sorted(set(values)))
@@ -81,9 +102,10 @@ def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
     return FleetLimits(
         hardware=_devices(reading, fleet.hardware),
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
-        spare_replicas=defaults.spare_replicas if fleet.spare_replicas is None else fleet.spare_replicas,
+        spare_replicas=_spares(reading, fleet.spare_replicas, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
         burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
+        routing=fleet.routing,
         tensor_parallel=counts(fleet.tensor_parallel),
         pipeline_parallel=counts(fleet.pipeline_parallel),
         expert_parallel=counts(fleet.expert_parallel),
@@ -230,6 +252,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file = validated(ScenarioFile, document)
     reading = Reading(document, folder)
+    classes = request_classes(reading, file.traffic)
     return Scenario(
         name=file.name,
         path=document.name,
@@ -248,9 +271,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
         kv_offload=_tiers(reading, file),
         speculation=_speculation(reading, file.speculation),
-        classes=request_classes(reading, file.traffic),
+        classes=classes,
         slo=_slo(reading, file.slo),
-        fleet=_limits(reading, file),
+        fleet=_limits(reading, file, classes),
         prices=_prices(reading, file.prices),
         assumptions=tuple(reading.assumptions),
     )

@@ -1,6 +1,6 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _reader(
-    unit: Unit, *, low: float | None, above: float | None, high: float | None
+    unit: Unit, *, low: float | None, above: float | None, high: float | None, below: float | None
 ) -> Callable[[object], float]:
     def read(written: object) -> float:
         try:
@@ -43,13 +43,22 @@ def _reader(
             raise PydanticCustomError(
                 "quantity", "{why}", {"why": f"{what!r} is over {high:g}; it must be {high:g} or less"}
             )
+        if below is not None and value >= below:
+            raise PydanticCustomError(
+                "quantity", "{why}", {"why": f"{what!r} is not below {below:g}; e.g. '{unit.example}'"}
+            )
         return value
 
     return read
 
 
 def _quantity_type(
-    unit: Unit, *, low: float | None = None, above: float | None = None, high: float | None = None
+    unit: Unit,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
 ) -> tuple[BeforeValidator, WithJsonSchema]:
     """Return what turns a float field into one that reads a quantity."""
     schema: dict[str, Any] = {
@@ -57,7 +66,9 @@ def _quantity_type(
         "description": f"{unit.words or 'in ' + unit.base}, such as {unit.example}",
         "examples": [unit.example],
     }
-    return BeforeValidator(_reader(unit, low=low, above=above, high=high)), WithJsonSchema(schema)
+    return BeforeValidator(_reader(unit, low=low, above=above, high=high, below=below)), WithJsonSchema(
+        schema
+    )
 
 
 _bytes = _quantity_type(q.BYTES, above=0)
@@ -67,8 +78,11 @@ _seconds = _quantity_type(q.SECONDS, above=0)
 _waiting = _quantity_type(q.SECONDS, low=0)
 _fraction = _quantity_type(q.FRACTION, low=0, high=1)
 _share = _quantity_type(q.FRACTION, above=0, high=1)
+_confidence = _quantity_type(q.CONFIDENCE, above=0, below=1)
 _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
+_rate_or_none = _quantity_type(q.REQUESTS_PER_S, low=0)
+_hours = _quantity_type(q.HOURS_PER_DAY, above=0, high=24)
 _tokens = _quantity_type(q.TOKENS, above=0)
 _count = _quantity_type(q.COUNT, above=0)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
@@ -83,14 +97,22 @@ Seconds: TypeAlias = Annotated[float, *_seconds]
 SecondsOrZero: TypeAlias = Annotated[float, *_waiting]
 Fraction: TypeAlias = Annotated[float, *_fraction]
 Share: TypeAlias = Annotated[float, *_share]
+Confidence: TypeAlias = Annotated[float, *_confidence]
 Headroom: TypeAlias = Annotated[float, *_headroom]
 RequestsPerS: TypeAlias = Annotated[float, *_rate]
+RequestsPerSOrZero: TypeAlias = Annotated[float, *_rate_or_none]
+HoursPerDay: TypeAlias = Annotated[float, *_hours]
 Tokens: TypeAlias = Annotated[float, *_tokens]
 Number: TypeAlias = Annotated[float, *_count]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
+    """Return the error of a validator for a name that is not in a list; the line for people names the nearest."""
+    return PydanticCustomError("unknown_name", "{what}", {"what": what, "name": name, "known": list(known)})
 
 
 def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
@@ -173,6 +195,9 @@ def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
     place = document.place(path)
     if kind in _UNKNOWN_KEY:
         return unknown("key", str(raw[-1]), _known_keys(schema, path[:-1]), place=place)
+    if kind == "unknown_name":
+        named = error["ctx"]
+        return unknown(named["what"], named["name"], named["known"], place=place)
     given = error.get("input")
     shown = "" if isinstance(given, (dict, list)) or kind in ("quantity", "missing") else f"{given!s:.60} "
     if kind == "missing":
