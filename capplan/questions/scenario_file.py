@@ -1,13 +1,9 @@
-"""The schema of a scenario YAML: what may be written, before anything is resolved; and one such file while it is resolved."""
+"""The schema of a scenario YAML: what may be written, before anything is resolved."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from capplan.assumption import Assumption
-from capplan.errors import InputError
 from capplan.fleet.scenario import RouterName
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
@@ -30,7 +26,6 @@ from capplan.readers.record import (
     UsdPerKwh,
     one_or_more,
 )
-from capplan.readers.yaml_file import Document, KeyPath
 
 
 def _as_list(written: object) -> object:
@@ -212,24 +207,3 @@ class ScenarioFile(Record):
     slo: Promise = Field(default_factory=Promise)
     fleet: Fleet = Field(default_factory=Fleet)
     prices: Prices = Field(default_factory=Prices)
-
-
-@dataclass(slots=True)
-class Reading:
-    """The document under way, and the defaults that it needed."""
-
-    document: Document
-    folder: Path
-    assumptions: list[Assumption] = field(default_factory=list)
-
-    def refuse(self, path: KeyPath, message: str) -> InputError:
-        """Return the error for a key, with its place in the file."""
-        return InputError(f"{self.document.place(path)}: {message}")
-
-    def assume(self, what: str, replace: str) -> None:
-        """Note a default that stands in for a key."""
-        self.assumptions.append(Assumption(what, replace))
-
-    def resolved(self, path: str) -> str:
-        """Return a path of the file, which is relative to it, as an absolute one."""
-        return str((self.folder / Path(path).expanduser()).resolve())

@@ -1,13 +1,13 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, nearest, together, unknown
 from capplan.readers import quantity as q
 from capplan.readers.quantity import Unit, quantity
 from capplan.readers.yaml_file import Document, KeyPath
@@ -188,13 +188,18 @@ def _sentence(message: str) -> str:
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
-    raw: KeyPath = tuple(error["loc"])
+def _mistake(schema: type, document: Document, error: ErrorDetails) -> InputError:
+    path = _real_path(document.value, tuple(error["loc"]))
+    found = _said(schema, document, error, path)
+    found.line = document.line(path)
+    return found
+
+
+def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
     kind = error["type"]
-    path = _real_path(document.value, raw)
     place = document.place(path)
     if kind in _UNKNOWN_KEY:
-        return unknown("key", str(raw[-1]), _known_keys(schema, path[:-1]), place=place)
+        return unknown("key", str(error["loc"][-1]), _known_keys(schema, path[:-1]), place=place)
     if kind == "unknown_name":
         named = error["ctx"]
         return unknown(named["what"], named["name"], named["known"], place=place)
@@ -211,8 +216,54 @@ def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
     return InputError(f"{place}: {shown}{text}")
 
 
+def _without_echoes(schema: type, document: Document, details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the mistakes without those that another one explains: a second of the same key, a missing one that is misspelt."""
+    by_place = {_real_path(document.value, tuple(d["loc"])): d for d in reversed(details)}
+    misspelt = {
+        (*path[:-1], name)
+        for path, detail in by_place.items()
+        if detail["type"] in _UNKNOWN_KEY
+        for name in nearest(str(path[-1]), _known_keys(schema, path[:-1]))
+    }
+    return [
+        detail
+        for path, detail in reversed(by_place.items())
+        if not (detail["type"] == "missing" and path in misspelt)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """What is wrong with a document, one error and one key path for each mistake."""
+
+    errors: tuple[InputError, ...]
+    paths: tuple[KeyPath, ...]
+
+
+def checked(schema: type[T], document: Document) -> T | Mistakes:
+    """Return the record that a document holds, or all that is wrong with it.
+
+    Parameters
+    ----------
+    schema : a subclass of Record, or a dataclass whose pydantic config forbids keys that it does not know
+    document : Document
+
+    Returns
+    -------
+    The record, its quantities in base units; or errors that name file, line and key.
+    """
+    try:
+        return TypeAdapter(schema).validate_python(document.value)
+    except ValidationError as error:
+        details = _without_echoes(schema, document, error.errors(include_url=False))
+        return Mistakes(
+            tuple(_mistake(schema, document, detail) for detail in details),
+            tuple(_real_path(document.value, tuple(detail["loc"])) for detail in details),
+        )
+
+
 def validated(schema: type[T], document: Document) -> T:
-    """Return the record that a document holds, or raise the error that names file, line and key.
+    """Return the record that a document holds, or raise the error that has a line for each mistake: file, line and key.
 
     Parameters
     ----------
@@ -223,15 +274,10 @@ def validated(schema: type[T], document: Document) -> T:
     -------
     The record; its quantities are in base units.
     """
-    try:
-        return TypeAdapter(schema).validate_python(document.value)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        # an unknown key explains the missing one beside it, so it comes first
-        details.sort(key=lambda detail: detail["type"] not in _UNKNOWN_KEY)
-        first = _line(schema, document, details[0])
-        more = f"\n  and {len(details) - 1} more in this file" if len(details) > 1 else ""
-        raise InputError(f"{first}{more}") from None
+    found = checked(schema, document)
+    if isinstance(found, Mistakes):
+        raise together(found.errors)
+    return found
 
 
 def plain(record: Any) -> dict[str, Any]:
