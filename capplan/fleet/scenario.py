@@ -1,6 +1,7 @@
 """What is asked: the model, the traffic, the promise to users, and what may be bought."""
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
@@ -9,6 +10,8 @@ from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
+
+RouterName: TypeAlias = Literal["round_robin", "random", "least_loaded", "prefix_aware"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class FleetLimits:
     """From the decision to start a replica to the first request that it serves."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
+    routing: RouterName | None = None
+    """How requests are dealt out to replicas; None: prefix_aware where prompts have block ids, else round_robin."""
     tensor_parallel: tuple[int, ...] | None = None
     """None: every legal one."""
     pipeline_parallel: tuple[int, ...] | None = None

@@ -1,20 +1,20 @@
-"""The schema of a scenario YAML: what may be written, before anything is resolved; and one such file while it is resolved."""
+"""The schema of a scenario YAML: what may be written, before anything is resolved."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from capplan.assumption import Assumption
-from capplan.errors import InputError
+from capplan.fleet.scenario import RouterName
+from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
 from capplan.readers.record import (
     Bytes,
     BytesPerS,
+    Confidence,
     Fraction,
     Headroom,
+    HoursPerDay,
     Number,
     Record,
     RequestsPerS,
@@ -26,7 +26,6 @@ from capplan.readers.record import (
     UsdPerKwh,
     one_or_more,
 )
-from capplan.readers.yaml_file import Document, KeyPath
 
 
 def _as_list(written: object) -> object:
@@ -59,7 +58,7 @@ class Traffic(Record):
     """At peak."""
     users: Number | None = None
     """At work at the same time; each waits for an answer, thinks, and asks again."""
-    think_time: SecondsOrZero | None = None
+    think_time: Seconds | None = None
     """From an answer to the next request."""
     requests: Number | None = None
     """A batch job of so many requests."""
@@ -67,6 +66,12 @@ class Traffic(Record):
     """Time that a batch job may take."""
     trace: str | None = None
     """File with arrivals and lengths, relative to this one."""
+    mean_rate: RequestsPerS | None = None
+    """Mean over all hours that the machines are paid for, at most the peak; for money, not for the size of the fleet."""
+    daily_curve: DailyCurve | None = None
+    """Instead of mean_rate: 24 rates, one for each hour from midnight on, scaled so that the largest is the peak; or a shape."""
+    active_hours: HoursPerDay | None = None
+    """Instead of mean_rate: hours of a day with this traffic at its peak; the machines are paid for all 24."""
     input_tokens: LengthRecord | None = None
     output_tokens: LengthRecord | None = None
     shared_prefix: SharedPrefix | None = None
@@ -101,8 +106,9 @@ class Promise(Record):
     e2e_p90: Seconds | None = None
     e2e_p95: Seconds | None = None
     e2e_p99: Seconds | None = None
-    confidence: Share | None = None
-    """Probability with which all of them must hold; 50 % sizes by the central prediction."""
+    confidence: Confidence | None = None
+    """Probability with which all of them must hold, given how far predictions were from measured results;
+    50 % sizes by the central prediction."""
 
 
 class Fleet(Record):
@@ -113,10 +119,13 @@ class Fleet(Record):
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Beyond those that carry the peak, so that one may fail."""
     start_up: SecondsOrZero | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """A burst to be ready for, as a multiple of the busiest minute of a trace."""
+    routing: RouterName | None = None
+    """How requests are dealt out to replicas: in turn, at random, to the one with the fewest, or to the one with the prefix."""
     tensor_parallel: Counts | None = None
     pipeline_parallel: Counts | None = None
     expert_parallel: Counts | None = None
@@ -198,24 +207,3 @@ class ScenarioFile(Record):
     slo: Promise = Field(default_factory=Promise)
     fleet: Fleet = Field(default_factory=Fleet)
     prices: Prices = Field(default_factory=Prices)
-
-
-@dataclass(slots=True)
-class Reading:
-    """The document under way, and the defaults that it needed."""
-
-    document: Document
-    folder: Path
-    assumptions: list[Assumption] = field(default_factory=list)
-
-    def refuse(self, path: KeyPath, message: str) -> InputError:
-        """Return the error for a key, with its place in the file."""
-        return InputError(f"{self.document.place(path)}: {message}")
-
-    def assume(self, what: str, replace: str) -> None:
-        """Note a default that stands in for a key."""
-        self.assumptions.append(Assumption(what, replace))
-
-    def resolved(self, path: str) -> str:
-        """Return a path of the file, which is relative to it, as an absolute one."""
-        return str((self.folder / Path(path).expanduser()).resolve())

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 
@@ -80,6 +80,15 @@ SECONDS = Unit("s", _frozen(_TIME), "500 ms")
 FRACTION = Unit(
     "", _frozen({"%": 0.01}), "20 %", bare=True, bare_max=1.0, words="a percentage or a number from 0 to 1"
 )
+CONFIDENCE = replace(FRACTION, example="80 %")
+HOURS_PER_DAY = Unit(
+    "h",
+    _frozen({"h": 1.0, "hours": 1.0, "h/d": 1.0}),
+    "10 h",
+    bare=True,
+    bare_max=24.0,
+    words="a number of hours of a day",
+)
 REQUESTS_PER_S = Unit(
     "req/s",
     _frozen(
@@ -91,6 +100,7 @@ REQUESTS_PER_S = Unit(
         }
     ),
     "20 req/s",
+    bare=True,
 )
 TOKENS = Unit(
     "tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True, words="a number of tokens"
