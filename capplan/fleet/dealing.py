@@ -72,9 +72,11 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     """Return the users of each replica, who stay with it, and the requests that they take; replicas without users get none."""
     parts = []
     for own in range(min(replicas, crowd.users)):
+        assert isinstance(crowd.requests, Requests)
         rows = np.arange(own, len(crowd.requests), replicas)
         users = crowd.users // replicas + (own < crowd.users % replicas)
-        parts.append(Crowd(selected_requests(crowd.requests, rows), users, crowd.think_s[rows]))
+        think_s = None if crowd.think_s is None else crowd.think_s[rows]
+        parts.append(Crowd(selected_requests(crowd.requests, rows), users, think_s))
     return parts
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from capplan.fleet.demand import Demand, drawn_requests
 from capplan.numbers import Array, Number
 from capplan.serving.fleet_terms import Routing
-from capplan.serving.requests import Requests
-from typing import Any as Crowd
+from capplan.serving.requests import Crowd, Requests
 
 LEAST_RESPONSE_S = 1e-3
 """Of a user who does not think; an answer takes some time, so that rates stay finite."""
@@ -27,7 +26,9 @@ class Offered:
 
     def __len__(self) -> int:
         """Return the number of requests."""
-        return sum(len(part) for part in (self.requests, self.crowd and self.crowd.requests) if part)
+        return (0 if self.requests is None else len(self.requests)) + (
+            0 if self.crowd is None or self.crowd.think_s is None else self.crowd.think_s.size
+        )
 
 
 def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = "round_robin") -> Number:

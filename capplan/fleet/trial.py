@@ -169,7 +169,7 @@ class Trial:
             response_s=self.candidate.response_s,
             slowness=slowness,
         )
-        outcome = simulate(offered.requests, self._engine)
+        outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
         return latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:

@@ -124,6 +124,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         slo=scenario.slo,
         intervals=shipped_intervals(),
         max_model_len=tokens,
+        routing=limits.routing or "round_robin",
         max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
