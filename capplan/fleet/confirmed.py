@@ -11,6 +11,7 @@ from capplan.fleet.trial import Trial, regularity_class
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.serving.outcome import Spread
+from capplan.workload.slo import Target
 
 RANGE = (0.1, 0.9)
 """Of the slowness of replicas, for the range of what a fleet may cost: 80 % of the cases."""
@@ -24,9 +25,18 @@ def met_probability(trial: Trial, busy: int) -> float:
     One number, by how much all steps are slower than predicted, moves every target, so they hold or fail together; s_max is
     the largest one with which they all hold.
     """
-    limits = trial.limits
-    slowest = trial.slowest(trial.total_rate / busy, busy, limits)
-    return trial.candidate.slowness.probability(slowest) if limits else 1.0
+    if not trial.limits:
+        return 1.0
+    slowest = trial.slowest(trial.total_rate / busy, busy, trial.limits)
+    return trial.candidate.slowness.probability(slowest)
+
+
+def target_probability(trial: Trial, busy: int, target: Target) -> float:
+    """Return the probability that one target holds at the peak, whatever the others do."""
+    slowest = trial.slowest(trial.total_rate / busy, busy, {target: target.limit_s})
+    question, candidate = trial.question, trial.candidate
+    network = question.networks[candidate.weight_dtype]
+    return question.slowness([target], network, candidate.usual_step_s).probability(slowest)
 
 
 def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
@@ -64,6 +74,9 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         tpot_s=_bounded(latencies.tpot_s, "tpot", trial),
         e2e_s=_bounded(latencies.e2e_s, "e2e", trial),
         slo_met_probability=met_probability(trial, sized.busy),
+        target_probabilities={
+            target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
+        },
         usd_per_hour=hourly,
         usd_per_month=float(usd_per_month(hourly)) if hourly is not None else None,
         usd_per_million_output_tokens=per_million(output_rate),

@@ -1,5 +1,6 @@
 """What a fleet search finds: plans, prices, and what was rejected and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,9 @@ class FleetPlan:
     tpot_s: BoundedSpread
     e2e_s: BoundedSpread
     slo_met_probability: float
+    """That all targets hold together."""
+    target_probabilities: Mapping[str, float]
+    """By target, that it holds, whatever the others do."""
     usd_per_hour: float | None
     usd_per_month: float | None
     usd_per_million_output_tokens: float | None

@@ -10,7 +10,6 @@ from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.probability import within_probability
 from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
@@ -94,7 +93,7 @@ def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin
         predicted * interval.low_ratio,
         predicted * interval.high_ratio,
         1.0 - predicted / target.limit_s,
-        within_probability(predicted, target.limit_s, interval),
+        plan.target_probabilities[target.key],
     )
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.serving import network_class
-from capplan.accuracy.slowness import Slowness, slowness_of
+from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
@@ -63,6 +63,7 @@ class Question:
     demand: Demand
     slo: Slo
     intervals: Intervals
+    slowness_table: SlownessTable
     max_model_len: int
     routing: Routing = "round_robin"
     requests: int = 15_000
@@ -72,9 +73,9 @@ class Question:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
 
-    def slowness(self, network: Network, label: str) -> Slowness:
-        """Return how much slower than predicted the steps of a replica may be."""
-        return slowness_of(self.intervals, network_class(network), label)
+    def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
+        """Return how much slower than predicted a replica may be, as far as it decides whether it holds targets."""
+        return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
@@ -116,6 +117,8 @@ class ScreenedLayout:
     """Of a request, mean, at the lightest load."""
     kv_cache_tokens: float
     label: str
+    usual_step_s: float
+    """Time per output token where it serves half of what it can."""
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
@@ -247,7 +250,8 @@ class _Part:
         rejected: Rejections,
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
-        slownesses = [q.slowness(self.network, label) for label in labels]
+        usual_s = _usual_step_s(state)
+        slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
         needed = {target: target_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
         total = q.demand.request_rate_per_s(state.e2e_s.mean[:, :1])
@@ -284,6 +288,7 @@ class _Part:
                     response_s=float(state.e2e_s.mean[row, 0]),
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],
+                    usual_step_s=usual_s[row],
                     slowness=slownesses[row],
                     demand=q.demand,
                 )
@@ -296,6 +301,13 @@ class _Part:
         for target, values in needed.items():
             within = within & (values * slowness <= TARGET_SLACK * target.limit_s)
         return within
+
+
+def _usual_step_s(state: SteadyState) -> list[float]:
+    """Return the time per output token of each plan at about half of the requests that it can serve [s]."""
+    rates = np.where(state.saturated, 0.0, state.requests_per_s)
+    half = np.argmax(rates >= rates.max(axis=1, keepdims=True) / 2.0, axis=1)
+    return [float(value) for value in state.tpot_s.mean[np.arange(half.size), half]]
 
 
 def target_values(state: SteadyState, target: Target) -> Array:

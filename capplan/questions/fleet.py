@@ -23,6 +23,7 @@ from capplan.questions.benchmark_spec import row_efficiency
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.readers.catalogue.prices import scenario_prices
 from capplan.replica.spec import network_as_served
 
@@ -123,6 +124,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         demand=demand,
         slo=scenario.slo,
         intervals=shipped_intervals(),
+        slowness_table=shipped_slowness(),
         max_model_len=tokens,
         routing=limits.routing or "round_robin",
         max_num_seqs=scenario.max_num_seqs,
