@@ -109,7 +109,7 @@ class Search:
             allowed = min(best.gpus if best else inf, most)
             found = self._sized(candidate, confidence, allowed) if bound <= allowed else None
             if found is None:
-                rejected[device, _too_many(bound if bound > allowed else allowed, most)] += 1
+                rejected[device, _too_many(max(allowed, bound), most)] += 1
             elif best is None or (found.gpus, found.busy) < (best.gpus, best.busy):
                 best = found
         return best
@@ -143,7 +143,9 @@ class Search:
         for bound, candidate in sorted(ordered, key=lambda entry: self._guess(entry[1])[0] * rate(entry[1])):
             if bound * rate(candidate) >= cost or rate(candidate) == inf:
                 continue
-            allowed = min(floor((cost - 1e-9) / rate(candidate)) if cost < inf else inf, self.terms.max_devices or inf)
+            allowed = min(
+                floor((cost - 1e-9) / rate(candidate)) if cost < inf else inf, self.terms.max_devices or inf
+            )
             found = self._sized(candidate, confidence, allowed)
             if found is not None and found.gpus * rate(candidate) < cost:
                 best, cost = found, found.gpus * rate(candidate)

@@ -1,10 +1,10 @@
 """A layout with its replicas, as a plan: latencies at peak, how sure they are, what it costs."""
 
-from dataclasses import dataclass
 from math import inf
 
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.fleet.cheapest import Sized, Terms
+from capplan.fleet.paid import money_at_mean
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import usd_per_million_tokens, usd_per_month
 from capplan.fleet.trial import Trial, regularity_class
@@ -87,6 +87,8 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         kv_cache_tokens=candidate.kv_cache_tokens,
         checked="simulated",
         price=price,
+        money=None if hourly is None else money_at_mean(candidate.demand, hourly, latencies.e2e_s.mean),
+        routing=question.routing,
     )
 
 

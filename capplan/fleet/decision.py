@@ -60,6 +60,7 @@ def fleet_decision(
         sized += [item for item in near if id(item.trial) not in shown]
     sized.sort(key=lambda item: _rank(item, terms))
     pairs = [(item, _with_range(plan_of(item, terms), item, terms)) for item in sized]
+    pairs.sort(key=lambda pair: (_cost_of(pair[1]), pair[1].gpus, -pair[1].slo_met_probability))
     rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
@@ -114,6 +115,10 @@ def _cost(plan: FleetPlan) -> float:
     return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
 
+def _cost_of(plan: FleetPlan) -> float:
+    return inf if plan.usd_per_hour is None else plan.usd_per_hour
+
+
 def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
     """Return the surest plan that costs at most a quarter more than the cheapest, with as many replicas as that allows."""
     cheapest = pairs[0][1]
@@ -154,14 +159,15 @@ def certainty_of(found: Search, step: Callable[[], None]) -> tuple[Certainty, ..
 
 def _sensible(item: Sized) -> bool:
     """Return whether the targets leave a tenth of what a replica can serve, or one replica is enough."""
-    trial = item.trial
-    most = trial.candidate.rate_ceiling / RATE_SLACK
-    return item.busy == 1 or trial.limit(16, 1.0, trial.limits, enough=SENSIBLE_SHARE * most) >= SENSIBLE_SHARE * most
+    most = item.trial.candidate.rate_ceiling / RATE_SLACK
+    return item.busy == 1 or item.trial.total_rate / item.busy >= SENSIBLE_SHARE * most
 
 
 def _insensible(item: Sized, terms: Terms) -> Insensible:
     trial = item.trial
-    idle = trial.at(trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16)
+    idle = trial.at(
+        trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16
+    )
     target = max(trial.limits, key=lambda t: idle.value(t) / t.limit_s)
     value = idle.value(target)
     spares, devices = terms.spare_replicas, trial.candidate.layout.devices

@@ -161,6 +161,4 @@ def drawn_requests(
             hit = random.random(rows.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
         cached[rows] = np.where(hit, shared, 0)
-    return Requests(
-        inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64)
-    )
+    return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

@@ -7,7 +7,9 @@ from typing import Literal
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
+from capplan.fleet.paid import Money
 from capplan.fleet.price import ChosenPrice
+from capplan.serving.fleet_terms import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class FleetPlan:
     usd_per_hour: float | None
     usd_per_month: float | None
     usd_per_million_output_tokens: float | None
+    """At peak."""
     usd_per_million_tokens: float | None
     watts: float | None
     bottleneck: str
@@ -44,6 +47,9 @@ class FleetPlan:
     kv_cache_tokens: float
     checked: Literal["simulated", "closed form"]
     price: ChosenPrice | None = None
+    money: Money | None = None
+    """At the mean load; None without a price."""
+    routing: Routing = "round_robin"
     usd_per_month_low: float | None = None
     """What such a fleet costs where its replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None

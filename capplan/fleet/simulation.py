@@ -13,6 +13,7 @@ from capplan.fleet.dealing import split_at_random, split_by_prefix, split_crowd,
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
+from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
@@ -24,7 +25,6 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
-from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
@@ -54,7 +54,6 @@ class Stream:
     """How the requests are dealt out; None: by prefix where the prompts have block ids, else in turn."""
     seed: int = 0
     """Of what is random about that."""
-
 
     @property
     def mean_input_tokens(self) -> float:
@@ -128,9 +127,7 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
-def dealt(
-    stream: Stream, replicas: int, *, by_prefix: bool
-) -> list[tuple[Requests | None, Crowd | None]]:
+def dealt(stream: Stream, replicas: int, *, by_prefix: bool) -> list[tuple[Requests | None, Crowd | None]]:
     """Return what each replica gets of a stream; users stay with theirs, and a replica without any of both is left out."""
     requests: Sequence[Requests | None] = [None] * replicas
     crowds: list[Crowd | None] = [None] * replicas
@@ -221,7 +218,9 @@ def simulated_fleet(
             crowd=crowd,
             admission=admission or Admission(),
         )
-        for requests, crowd in dealt(stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted)
+        for requests, crowd in dealt(
+            stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted
+        )
     ]
     outcome = fleet_outcome(parts, stream.class_names, slo, warm_share)
     return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))

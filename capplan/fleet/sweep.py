@@ -12,10 +12,10 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.trial import with_load_time
 from capplan.fleet.offered import offered_to_replica
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.fleet.trial import with_load_time
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens

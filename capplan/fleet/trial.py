@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.demand import Demand
-from capplan.fleet.offered import Offered, offered_to_replica
+from capplan.fleet.offered import offered_to_replica
 from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
 from capplan.replica.replica import Replica, replica_of
 from capplan.serving.outcome import Outcome, Spread, spread
@@ -223,7 +223,9 @@ class Trial:
                 return scale_rate(low) / slowness
             if low > least and (
                 scale_rate(low) / slowness >= enough
-                or replicas_at(total, scale_rate(low) / slowness) == replicas_at(total, scale_rate(high - 1) / slowness) > 0
+                or replicas_at(total, scale_rate(low) / slowness)
+                == replicas_at(total, scale_rate(high - 1) / slowness)
+                > 0
             ):
                 break
             middle = max((low + high) // 2, high - FIRST_STRIDE)
@@ -287,4 +289,4 @@ class Trial:
             return first
         if not 0.0 < below < over < inf:
             return slowness
-        return slowness * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING)
+        return float(slowness * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING))

@@ -23,8 +23,8 @@ from capplan.questions.benchmark_spec import row_efficiency
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.readers.catalogue.prices import scenario_prices
+from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.replica.spec import network_as_served
 
 TENSOR_PARALLEL = (1, 2, 4, 8)

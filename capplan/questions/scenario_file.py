@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from capplan.serving.fleet_terms import Routing
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
@@ -26,6 +25,7 @@ from capplan.readers.record import (
     UsdPerKwh,
     one_or_more,
 )
+from capplan.serving.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:

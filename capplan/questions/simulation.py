@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
+from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.offered import offered_to_replica
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
-from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s, selected_requests
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
