@@ -315,6 +315,22 @@ def test_any_load_with_room_is_near_the_simulator(seed: int, share: float) -> No
     assert {name: x for name, x in found.items() if not bounds[name][0] <= x <= bounds[name][1]} == {}
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_prompts_of_several_steps_of_their_own_are_near_the_simulator(seed: int) -> None:
+    """A prompt longer than a step is worked on in several of them, in which nobody decodes."""
+    rng = np.random.default_rng(seed)
+    case = replace(a_case(rng), policy="prefill_first", budget=512)
+    new = 512.0 * rng.uniform(1.5, 8.0)
+    case = replace(case, lengths=replace(case.lengths, input_tokens=new, cached_tokens=0.0))
+    load = a_load(case, rng, 0.2)
+    assume(load)
+    batch, prompts = load
+    bounds = {name: both[int(prompts > 0.1)] for name, both in NEAR.items()}
+    found = ratios(case, batch, rng)
+    assert {name: x for name, x in found.items() if not bounds[name][0] <= x <= bounds[name][1]} == {}
+
+
 def test_loads_with_room_are_not_off_to_one_side() -> None:
     """Bounds for any one load are wide; the median over many leaves the noise of some tens of runs."""
     rng = np.random.default_rng(0)
