@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.replica.plan_steps import plans_step_function
+from capplan.replica.tables import step_knots
 from capplan.serving.requests import Requests
 from capplan.serving.screening import screened
 from capplan.serving.simulator import simulate
@@ -31,7 +32,7 @@ def engine(floor_s: float = 0.013, token_s: float = 4e-5, cached_s: float = 2.6e
     sequences = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 512.0])
     contexts = np.array([0.0, 2048.0, 32768.0])
     tokens = np.array([1.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 8192.0, 16384.0])
-    past = np.array([0.0, 65536.0])
+    new, past = step_knots(2.0, 16384.0, 2.0).new, np.array([0.0, 65536.0])
     return StepTable(
         sequence_knots=sequences,
         decode_s=floor_s + 2e-5 * sequences,
@@ -40,9 +41,9 @@ def engine(floor_s: float = 0.013, token_s: float = 4e-5, cached_s: float = 2.6e
         decode_attention_s=1e-4 + np.outer(sequences, contexts) * cached_s,
         token_knots=tokens,
         mixed_s=np.maximum(floor_s, token_s * tokens),
-        new_knots=tokens,
+        new_knots=new,
         past_knots=past,
-        prefill_attention_s=1e-4 + 3e-9 * tokens[:, None] * (tokens[:, None] / 2 + past[None, :]),
+        prefill_attention_s=1e-4 + 3e-9 * new[:, None] * (new[:, None] / 2 + past[None, :]),
         request_s=REQUEST_S,
     )
 
