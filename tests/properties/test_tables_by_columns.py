@@ -167,7 +167,7 @@ def test_a_failure_to_read_names_what_the_lines_before_it_say(tmp_path) -> None:
     )
     path = tmp_path / "t.csv.gz"
     path.write_bytes(packed[: len(packed) - 12])
-    with pytest.raises(InputError, match="line 2[0-9]: is not a request"):
+    with pytest.raises(InputError, match=r"line 2[0-9]: is not a request"):
         list(delimited.table_rows(path, Omissions()))
 
 
@@ -186,7 +186,7 @@ def test_a_quoted_cell_that_csv_refuses_is_a_row_that_is_no_request(row: str, tm
     path = tmp_path / "t.csv"
     path.write_text(f"arrival_s,input_tokens,output_tokens\n1,2,3\n{row}\n2,3,4\n", newline="")
     omissions = Omissions()
-    assert len(list(parts_of(delimited.table_rows(path, omissions), omissions, "t"))[0]) == 2
+    assert [len(part) for part in parts_of(delimited.table_rows(path, omissions), omissions, "t")] == [2]
     assert omissions.lines() == ["1 row left out: is not a request (first in line 3)"]
 
 
