@@ -9,6 +9,7 @@ from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
 from capplan.readers.record import (
+    COUNT_SCHEMA,
     Bytes,
     BytesPerS,
     Confidence,
@@ -24,6 +25,7 @@ from capplan.readers.record import (
     Tokens,
     UsdPerHour,
     UsdPerKwh,
+    Whole,
     one_or_more,
 )
 
@@ -32,12 +34,12 @@ def _as_list(written: object) -> object:
     return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1)]
 Counts = Annotated[
     list[Count],
     BeforeValidator(_as_list),
     Field(min_length=1),
-    one_or_more({"type": "integer", "minimum": 1}),
+    one_or_more(COUNT_SCHEMA),
 ]
 Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})]
 
@@ -77,7 +79,7 @@ class Traffic(Record):
     shared_prefix: SharedPrefix | None = None
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
-    priority: Annotated[int, Field(ge=0, le=1000)] | None = None
+    priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
     """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
     deadline: Seconds | None = None
     """In a simulation, requests that waited longer than this are shed."""
@@ -118,7 +120,7 @@ class Fleet(Record):
     """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
-    spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
     """Beyond those that carry the peak, so that one may fail."""
     start_up: SecondsOrZero | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
@@ -156,7 +158,7 @@ class Speculation(Record):
 
     acceptance: Fraction
     """Chance that a draft token is accepted given that all before it were."""
-    draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    draft_tokens: Annotated[Whole, Field(ge=1, le=64)]
     """Drafted in one round."""
     draft: str | None = None
     """Hugging Face id, shipped alias, or path relative to this file."""
