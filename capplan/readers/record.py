@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
 from capplan.readers import quantity as q
-from capplan.readers.quantity import Unit, quantity
+from capplan.readers.quantity import Unit, quantity, whole_number
 from capplan.readers.yaml_file import Document, KeyPath
 
 
@@ -71,6 +71,16 @@ def _quantity_type(
     )
 
 
+def _whole(written: object) -> object:
+    """Return a count that is written with a prefix, such as 1k, as the number; anything else as it is."""
+    if not isinstance(written, str):
+        return written
+    try:
+        return whole_number(written, q.COUNT)
+    except InputError:
+        return written
+
+
 _bytes = _quantity_type(q.BYTES, above=0)
 _bytes_per_s = _quantity_type(q.BYTES_PER_S, above=0)
 _flop_per_s = _quantity_type(q.FLOP_PER_S, above=0)
@@ -108,6 +118,14 @@ UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
+
+
+COUNT_SCHEMA: dict[str, Any] = {
+    "type": ["integer", "string"],
+    "description": "a whole number, such as 8 or 1k",
+}
+Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), WithJsonSchema(COUNT_SCHEMA)]
+"""A whole number, written as flags are; Field() says which ones."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
