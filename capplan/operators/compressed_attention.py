@@ -10,13 +10,9 @@ from capplan.numbers import Number
 from capplan.operators.attention_demand import attended_pairs
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
-    indexer_time_s,
+    expanded_attention_time_s,
     mla_attention_decode_time_s,
-    mla_prefill_time_s,
 )
-
-INDEX_KEY_BYTES = 1.0 + 4.0 / 128.0
-"""Index keys are kept in fp8 with an fp32 scale per 128 elements."""
 
 
 def visible_vectors(
@@ -159,7 +155,7 @@ def compressed_decode_time_s(
     """
     vectors = visible_vectors(context_tokens, window_tokens, entry_tokens, top_entries)
     return mla_attention_decode_time_s(
-        sequences, vectors, query_heads, head_dim, 0.0, kv_bytes_per_element, rates, np.inf, query_tokens
+        sequences, vectors, query_heads, head_dim, 0.0, kv_bytes_per_element, rates, query_tokens
     )
 
 
@@ -220,63 +216,13 @@ def compressed_prefill_time_s(
     ----------
     DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
     """
-    own = (head_dim, 0.0, head_dim, head_dim, kv_bytes_per_element, rates)
+    head = (2.0 * head_dim, head_dim * kv_bytes_per_element, rates)
     near = np.minimum(past_tokens, window_tokens)
-    seconds = mla_prefill_time_s(sequences, new_tokens, near, query_heads, *own, window_tokens)
+    seconds = expanded_attention_time_s(sequences, new_tokens, near, query_heads, *head, window_tokens)
     if np.all(np.isinf(entry_tokens)):
         return seconds
     reach = entry_tokens * top_entries
     far = np.minimum(past_tokens, reach)
-    beyond = mla_prefill_time_s(sequences, new_tokens, far, query_heads / entry_tokens, *own, reach)
+    heads = query_heads / entry_tokens
+    beyond = expanded_attention_time_s(sequences, new_tokens, far, heads, *head, reach)
     return seconds + beyond - rates.prefill_floor_s
-
-
-def entry_indexer_time_s(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    index_heads: Number,
-    index_head_dim: Number,
-    entry_tokens: Number,
-    rates: LatentAttentionRates,
-) -> Number:
-    """Return the time in which an indexer scores every visible entry of every query.
-
-        F = 2 s i d pairs / r,  Q = s (n + p) d b / r
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [tokens]
-        n, 1 in decode.
-    past_tokens : [tokens]
-        p.
-    index_heads : [-]
-        i, replicated on every rank.
-    index_head_dim : [elements]
-        d.
-    entry_tokens : [tokens]
-        r, tokens that one entry stands for.
-    rates : what the device reaches in latent attention
-
-    Returns
-    -------
-    [s]
-        without the projections of the indexer.
-
-    Examples
-    --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
-    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
-    >>> round(float(entry_indexer_time_s(1.0, 1.0, 7.0, 1.0, 128.0, 4.0, rates)), 6)
-    0.264
-
-    References
-    ----------
-    Hugging Face transformers 5.23, `DeepseekV4Indexer`, models/deepseek_v4.
-    """
-    return indexer_time_s(
-        sequences, new_tokens, past_tokens, index_heads / entry_tokens, index_head_dim,
-        INDEX_KEY_BYTES / entry_tokens, rates,
-    )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import tiled_time_s
+from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s
 
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
@@ -304,6 +304,17 @@ def grouped_experts_time_s(
         np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
         for (rows, _), tiles in zip(EXPERT_TILES, row_tiles, strict=True)
     )
+    reached = TileRates(
+        rates.flop_per_s * rates.compute_fraction,
+        rates.bytes_per_s * rates.memory_fraction,
+        rates.multiprocessors,
+        rates.tile_edge,
+        rates.start_inputs,
+        rates.wave_fraction,
+        rates.starved_exponent,
+        0.0,
+        rates.sharpness,
+    )
     total_s: Number = 0.0
     widths = (
         (inputs, (1.0 + gated) * intermediate_size_on_rank),
@@ -312,12 +323,8 @@ def grouped_experts_time_s(
     for width_in, width_out in widths:
         column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
         row_bytes = routed * width_in * activation_bytes_per_element
-        total_s = total_s + tiled_time_s(
-            allowed, width_in, width_out, hit, row_bytes, column_bytes, 0.0, EXPERT_TILES, (1.0,),
-            rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
-            rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
-            rates.starved_exponent, 0.0, rates.sharpness,
-        )  # fmt: skip
+        product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=hit)
+        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
     passes = rates.routed_passes * routed + rates.token_passes * tokens
     return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import SPLITS, TILES, tiled_time_s
+from capplan.operators.roofline import SPLITS, TILES, TiledProduct, TileRates, tiled_time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,15 @@ def matmul_time_s(
     Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
     tiles = tuple((tile * 0.5**rates.tile_row_halvings, columns) for tile, columns in TILES)
-    product_s = tiled_time_s(
+    product = TiledProduct(
         tuple(np.ceil(rows / tile) for tile, _ in tiles),
         inputs,
         outputs,
-        1.0,
-        rows * inputs * activation_bytes_per_element,
-        matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
-        4.0 * rows * outputs,
-        tiles,
-        SPLITS,
+        row_bytes=rows * inputs * activation_bytes_per_element,
+        column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
+        partial_bytes=4.0 * rows * outputs,
+    )
+    reached = TileRates(
         rates.flop_per_s * rates.compute_fraction,
         rates.bytes_per_s * rates.memory_fraction,
         rates.multiprocessors,
@@ -185,5 +184,6 @@ def matmul_time_s(
         rates.sharpness,
         rates.largest_split,
     )
+    product_s = tiled_time_s(product, tiles, SPLITS, reached)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s

@@ -23,7 +23,14 @@ from capplan.model.network import (
 )
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
-from capplan.operators import attention, compressed_attention, latent_attention, linear_attention, state_space
+from capplan.operators import (
+    attention,
+    compressed_attention,
+    indexer,
+    latent_attention,
+    linear_attention,
+    state_space,
+)
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
@@ -77,7 +84,7 @@ def _choosing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
     """Return the time in which a sparse layer scores its index keys, block-sparse ones at the rates of sparse MLA."""
     if not mixer.index_heads:
         return 0.0
-    return latent_attention.indexer_time_s(
+    return indexer.indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
         chunk.rates.latent_attention,
     )  # fmt: skip
@@ -115,13 +122,16 @@ def _top_tokens(mixer: LatentAttention) -> float:
 
 def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.latent_attention
-    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
+    query_heads, visible = (
+        mixer.query_heads / chunk.tensor_parallel,
+        np.minimum(chunk.past, _top_tokens(mixer)),
+    )
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
-    shape = (chunk.sequences, chunk.past, query_heads, lora, rope)
-    flop = latent_attention.mla_decode_flop(*shape, top, chunk.new)
-    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, top, chunk.new)
+    shape = (chunk.sequences, visible, query_heads, lora, rope)
+    flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
     seconds = latent_attention.mla_decode_time_s(
-        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, top, chunk.new
+        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, chunk.new
     )
     return _attended(seconds + _choosing_s(mixer, chunk, 1.0), flop, moved, rates)
 
@@ -130,11 +140,12 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
     query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
-    dims = (float(mixer.rope_head_dim), float(mixer.nope_head_dim), float(mixer.value_head_dim))
-    shape = (chunk.sequences, chunk.new, chunk.past, query_heads)
-    flop = latent_attention.mla_prefill_flop(*shape, *dims, top)
-    moved = latent_attention.mla_prefill_bytes(*shape, *dims)
-    seconds = latent_attention.mla_prefill_time_s(*shape, lora, *dims, chunk.kv_bytes, rates, top)
+    width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
+    written = (lora + mixer.rope_head_dim) * chunk.kv_bytes
+    shape = (chunk.sequences, chunk.new, chunk.past, query_heads, width)
+    flop = latent_attention.mla_prefill_flop(*shape, top)
+    moved = latent_attention.mla_prefill_bytes(*shape)
+    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates, top)
     seconds = seconds + _choosing_s(mixer, chunk, 1.0)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
@@ -154,7 +165,7 @@ def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
 def _choosing_entries_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
     if not mixer.index_heads:
         return 0.0
-    return compressed_attention.entry_indexer_time_s(
+    return indexer.entry_indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim),
         float(mixer.entry_tokens), chunk.rates.latent_attention,
     )  # fmt: skip
@@ -165,8 +176,8 @@ def _compressed_decode(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost
     query_heads = mixer.query_heads / chunk.tensor_parallel
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     shape = (chunk.sequences, vectors, query_heads, width, 0.0)
-    flop = latent_attention.mla_decode_flop(*shape, math.inf, chunk.new)
-    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, math.inf, chunk.new)
+    flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
     seconds = compressed_attention.compressed_decode_time_s(
         chunk.sequences, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, chunk.new
     )
