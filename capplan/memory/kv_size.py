@@ -14,8 +14,8 @@ from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
+    has_fp8_index_keys,
     index_bytes_per_element,
-    keeps_own_index_keys,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     state_bytes_per_sequence,
@@ -123,7 +123,7 @@ def kv_sizes(
         rules,
         step_tokens,
     )
-    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and keeps_own_index_keys(network):
+    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
         what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = layout_assumptions(network, rules.memory)
