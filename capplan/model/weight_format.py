@@ -19,7 +19,7 @@ WHOLE_FORMATS = frozenset({"fp32", "bf16", "fp16"})
 """Formats that apply to every tensor, because no scale is stored with them."""
 
 SCALES_OF_INT4 = Assumption(
-    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bit per weight",
+    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bits per weight",
     "--weight-dtype w4a16-g64, w4a16-g128-zp, ...",
     "weight_dtype",
 )
@@ -315,7 +315,7 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
         return ()
     rest = Assumption(
         f"weight dtype {dtype}: attention, feed-forward and expert matrices are stored in it; embedding, LM head, "
-        "router, norms and recurrent-state tensors stay in 16 bit",
+        "router, norms and recurrent-state tensors stay in 16 bits",
         "a quantised checkpoint's own config",
     )
     return (rest, SCALES_OF_INT4) if wanted.name == "int4" else (rest,)

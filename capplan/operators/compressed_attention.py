@@ -1,7 +1,7 @@
-"""Attention over a window and compressed entries (DeepSeek V4), put together from the formulas of latent attention.
+"""Attention over a window and compressed entries (DeepSeek V4), composed from the formulas of latent attention.
 
 All heads share one vector per token or entry, as in absorbed latent attention without a rotary part beside it.
-No kernel of it is measured here: the rates are those of latent attention, which is an assumption.
+No such kernel was measured: the rates are those of latent attention, an assumption.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from capplan.operators.latent_attention import (
 def visible_vectors(
     context_tokens: Number, window_tokens: Number, entry_tokens: Number, top_entries: Number
 ) -> Number:
-    """Return how many vectors a decoding query reads: its window and the entries that are left to it.
+    """Return how many vectors a decoding query reads: its window, and the compressed entries that it may read.
 
         v = min(c, w) + min(c / r, k)
 
@@ -29,9 +29,9 @@ def visible_vectors(
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r, tokens that one entry stands for; infinity where there are no entries.
+        r, tokens compressed into one entry; infinity without entries.
     top_entries : [-]
-        k, entries that an indexer chooses; infinity without one.
+        k, entries that an indexer selects; infinity without one.
 
     Returns
     -------
@@ -69,18 +69,18 @@ def visible_pairs(
     new_tokens : [tokens]
         n.
     past_tokens : [tokens]
-        p, cached before.
+        p, already cached.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
 
     Returns
     -------
     [-]
-        pairs; a fraction of an entry counts as one.
+        pairs; an incomplete entry counts in proportion.
 
     Examples
     --------
@@ -122,16 +122,16 @@ def compressed_decode_time_s(
     query_heads : [-]
         on this rank.
     head_dim : [elements]
-        d, one vector is key and value.
+        d; one vector serves as key and value.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches in latent attention
+    rates : what the device achieves in latent attention
     query_tokens : [-]
         per sequence.
 
@@ -173,7 +173,7 @@ def compressed_prefill_time_s(
 ) -> Number:
     """Return the time of prefill attention of one layer, without the indexer.
 
-        t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over an entry per r tokens work as h / r over all
+        t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over one entry per r tokens cost as much as h / r heads over all tokens
 
     Parameters
     ----------
@@ -184,16 +184,16 @@ def compressed_prefill_time_s(
     query_heads : [-]
         h, on this rank.
     head_dim : [elements]
-        one vector is key and value.
+        one vector serves as key and value.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches in latent attention; t_0 is its floor, paid once by the one kernel that reads both
+    rates : what the device achieves in latent attention; t_0 is its floor, paid once: one kernel reads both
     sequences : [-]
         prefilled together.
 

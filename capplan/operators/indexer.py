@@ -9,7 +9,7 @@ from capplan.operators.latent_attention import LatentAttentionRates
 from capplan.operators.roofline import roofline_time_s
 
 INDEX_KEY_BYTES = 1.0 + 4.0 / 128.0
-"""Index keys are kept in fp8 with an fp32 scale per 128 elements."""
+"""Index keys are stored in fp8 with an fp32 scale per 128 elements."""
 
 
 def indexer_time_s(
@@ -21,7 +21,7 @@ def indexer_time_s(
     key_bytes_per_element: Number,
     rates: LatentAttentionRates,
 ) -> Number:
-    """Return the time in which a sparse indexer scores every visible key of every query.
+    """Return the time a sparse indexer takes to score every visible key for every query.
 
         F = 2 s i d pairs,  Q = s (n + p) d b
 
@@ -48,6 +48,8 @@ def indexer_time_s(
 
     Examples
     --------
+    Ten keys of two bytes at 1000 B/s:
+
     >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
     ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(indexer_time_s(1.0, 1.0, 9.0, 1.0, 2.0, 1.0, rates)), 6)
@@ -78,7 +80,7 @@ def entry_indexer_time_s(
     entry_tokens: Number,
     rates: LatentAttentionRates,
 ) -> Number:
-    """Return the time in which an indexer scores every visible entry of every query.
+    """Return the time an indexer takes to score every visible entry for every query.
 
         F = 2 s i d pairs / r,  Q = s (n + p) d b / r
 
@@ -95,7 +97,7 @@ def entry_indexer_time_s(
     index_head_dim : [elements]
         d.
     entry_tokens : [tokens]
-        r, tokens that one entry stands for.
+        r, tokens compressed into one entry.
     rates : what the device reaches in latent attention
 
     Returns
@@ -105,6 +107,8 @@ def entry_indexer_time_s(
 
     Examples
     --------
+    Two entries of 132 bytes at 1000 B/s:
+
     >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
     ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
     >>> round(float(entry_indexer_time_s(1.0, 1.0, 7.0, 1.0, 128.0, 4.0, rates)), 6)

@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionRates:
-    """What a device reaches in MLA kernels of one KV format and engine."""
+    """What a device achieves in MLA kernels of one KV format and engine."""
 
     flop_per_s: Number
     """Datasheet peak of the dtype that attention multiplies in."""
@@ -38,28 +38,28 @@ class LatentAttentionRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     prefill_fraction: Number
-    """Reached share of the peak."""
+    """Achieved fraction of the peak."""
     prefill_memory_fraction: Number
-    """Reached share of the bandwidth."""
+    """Achieved fraction of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Keys beyond the causal mask that a tile multiplies all the same."""
+    """Masked keys beyond the causal edge that a tile multiplies anyway."""
     prefill_tail_fraction: Number
-    """Share of the longest block that other blocks do not hide."""
+    """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
     """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
     prefill_sharpness: Number
     prefill_floor_s: Number
     decode_fraction: Number
-    """Reached share of the bandwidth on long contexts."""
+    """Achieved fraction of the bandwidth on long contexts."""
     decode_compute_fraction: Number
-    """Reached share of the peak: all heads share one latent, so decode is bound by arithmetic early."""
+    """Achieved fraction of the peak: all heads share one latent, so decode becomes compute-bound early."""
     decode_tail_fraction: Number
     decode_pad_tokens: Number
     decode_split_tokens: Number
     decode_query_passes: Number
     decode_floor_s: Number
     bmm_fraction: Number
-    """Reached share of the peak in the two batched products of the absorbed form."""
+    """Achieved fraction of the peak in the two batched products of the absorbed form."""
     bmm_memory_fraction: Number
     bmm_floor_s: Number
 
@@ -100,7 +100,7 @@ def mla_prefill_time_s(
         d_v, of expanded values.
     kv_bytes_per_element : [B]
         b, of the cache.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
@@ -151,7 +151,7 @@ def expanded_attention_time_s(
         of one key and one value of a head together, rotary part included.
     written_bytes_per_token : [B]
         w, what one token adds to the cache.
-    rates : what the device reaches
+    rates : what the device achieves
     top_tokens : [-]
         keys per query that a sparse indexer selects; infinity without one.
 
@@ -222,7 +222,7 @@ def mla_decode_time_s(
         of outputs after it.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches
+    rates : what the device achieves
     query_tokens : [-]
         per sequence.
 
@@ -262,9 +262,9 @@ def mla_attention_decode_time_s(
     rates: LatentAttentionRates,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the time of the bare absorbed attention kernel.
+    """Return the time of the absorbed attention kernel alone.
 
-        t = softmax(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
+        t = soft_maximum(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def mla_attention_decode_time_s(
         width of the shared rotary key.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches
+    rates : what the device achieves
     query_tokens : [-]
         per sequence.
 
@@ -337,7 +337,7 @@ def mla_bmm_time_s(
         n, per head.
     weight_bytes_per_element : [B]
         w.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What multi-head latent attention (MLA) has to do: FLOP and bytes, exact and without a device."""
+"""Work of multi-head latent attention (MLA): FLOP and bytes, exact and independent of the device."""
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def mla_prefill_flop(
 def mla_prefill_bytes(
     sequences: Number, new_tokens: Number, past_tokens: Number, query_heads: Number, width: Number
 ) -> Number:
-    """Return the least traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
+    """Return the minimum traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
 
         Q = 2 s h (n + n + p) w,  w = d_nope + d_rope + d_v
 
@@ -144,7 +144,7 @@ def mla_decode_bytes(
     kv_bytes_per_element: Number,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the least traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
+    """Return the minimum traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
 
         Q = s (c (r + d_rope) b + 2 g h (2 r + d_rope))
 

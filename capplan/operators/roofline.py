@@ -8,11 +8,11 @@ from capplan.numbers import Number
 
 TILES = ((64.0, 64.0), (128.0, 128.0), (256.0, 128.0))
 """Output tiles (rows, columns) that a matmul library chooses from; CUTLASS and cuBLAS have more, which
-changes no prediction by over 1 %."""
+changes no prediction by more than 1 %."""
 SPLITS = (1.0, 4.0)
-"""Parts that a library cuts the summed dimension into when there are fewer tiles than multiprocessors."""
+"""Parts that a library splits the summed dimension into when there are fewer tiles than multiprocessors."""
 SUSTAINED_S = 500e-6
-"""Time of arithmetic after which half of the loss to lower clocks has set in."""
+"""Compute time after which half of the loss to lower clocks has set in."""
 
 
 def soft_maximum(first: Number, second: Number, sharpness: Number) -> Number:
@@ -56,7 +56,7 @@ def roofline_time_s(
     sharpness: Number,
     floor_s: Number,
 ) -> Number:
-    """Return the time of one operator whose arithmetic and traffic overlap, and which has to start.
+    """Return the time of one operator whose arithmetic and traffic overlap, start included.
 
         t = ((F / P)^p + (Q / B)^p)^(1/p) + t_0
 
@@ -67,13 +67,13 @@ def roofline_time_s(
     moved_bytes : [B]
         Q, traffic to and from main memory.
     flop_per_s : [FLOP/s]
-        P, rate that the operator reaches, not the datasheet peak.
+        P, rate that the operator achieves, not the datasheet peak.
     bytes_per_s : [B/s]
-        B, rate that the operator reaches.
+        B, rate that the operator achieves.
     sharpness : [-]
         p of the soft maximum.
     floor_s : [s]
-        t_0, start and drain of a kernel that does nothing.
+        t_0, launch and drain of an empty kernel.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def roofline_time_s(
 
 
 def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Number:
-    """Return how many rounds a grid of equal blocks takes, at least one.
+    """Return how many waves a grid of equal blocks takes, at least one.
 
         w = max(1, (1 - q) b / S + q ceil(b / S))
 
@@ -106,7 +106,7 @@ def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Num
     multiprocessors : [-]
         S.
     wave_fraction : [-]
-        q, 1 where the last round waits for its last block, 0 where work is spread evenly.
+        q, 1 where the last wave waits for its last block, 0 where work is spread evenly.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Num
 def scheduled_flop(
     total_flop: Number, longest_flop: Number, multiprocessors: Number, tail_fraction: Number
 ) -> Number:
-    """Return the work that the whole device could have done while unequal blocks are scheduled on it.
+    """Return the work of unequal blocks with the idle time they cause, as work of the whole device.
 
         F' = F + q F_max S
 
@@ -139,11 +139,11 @@ def scheduled_flop(
     total_flop : [FLOP]
         F, of all blocks.
     longest_flop : [FLOP]
-        F_max, of the longest block, which one multiprocessor does alone.
+        F_max, of the longest block, which runs on one multiprocessor.
     multiprocessors : [-]
         S.
     tail_fraction : [-]
-        q, share of the longest block that is not hidden; Graham's bound for list scheduling has 1 - 1/S.
+        q, fraction of the longest block that is not hidden; Graham's bound for list scheduling has 1 - 1/S.
 
     Returns
     -------
@@ -164,16 +164,16 @@ def scheduled_flop(
 
 @dataclass(frozen=True, slots=True)
 class TileRates:
-    """What a device reaches in tiled matrix products."""
+    """What a device achieves in tiled matrix products."""
 
     flop_per_s: Number
-    """P, reached by large tiles, not the datasheet peak."""
+    """P, achieved by large tiles, not the datasheet peak."""
     bytes_per_s: Number
-    """B, reached by a fully busy device."""
+    """B, achieved by a fully busy device."""
     multiprocessors: Number
     """S."""
     tile_edge: Number
-    """h, rows (or columns) of a tile at which it reaches half of what a huge one does: small tiles reuse operands less."""
+    """h, rows (or columns) of a tile at which it achieves half the rate of a very large one: small tiles reuse operands less."""
     start_inputs: Number
     """k_0, prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number
@@ -253,8 +253,8 @@ def tiled_time_s(
         tile_s = 2.0 * rows * columns * rates.multiprocessors / rates.flop_per_s
         tile_s = tile_s * (1.0 + rates.tile_edge * (1.0 / rows + 1.0 / columns))
         for split in splits:
-            rounds = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
-            compute_s = rounds * tile_s * (product.inputs / split + rates.start_inputs)
+            wave_count = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
+            compute_s = wave_count * tile_s * (product.inputs / split + rates.start_inputs)
             if split > 1.0:
                 compute_s = compute_s + split * product.partial_bytes / rates.bytes_per_s
             throttled_s = compute_s * (1.0 + rates.sustained_loss * compute_s / (compute_s + SUSTAINED_S))
