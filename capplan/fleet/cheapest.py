@@ -47,11 +47,11 @@ class Sized:
 
 def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> float:
     """Return replicas below which a layout cannot hold the targets with a confidence, by the closed form; infinite where never."""
-    sure = candidate.sure_rate_bounds[confidence]
+    sure = candidate.sure_share_bounds[confidence]
     if sure <= 0.0:
         return inf
-    predicted = candidate.rate_bound * (1.0 - terms.headroom_fraction)
-    return float(max(ceil(candidate.total_rate / min(predicted, sure) - 1e-9), 1))
+    predicted = candidate.share_bound * (1.0 - terms.headroom_fraction)
+    return float(max(ceil(1.0 / min(predicted, sure) - 1e-9), 1))
 
 
 def busy_replicas(
@@ -164,7 +164,7 @@ class Search:
 
     def _guess(self, candidate: ScreenedLayout) -> tuple[float, tuple[str, str, str]]:
         """Return about how many GPUs it takes: a good answer early prunes more."""
-        return candidate.layout.devices / candidate.rate_guess, _name(candidate)
+        return candidate.layout.devices / candidate.share_guess, _name(candidate)
 
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
         trial, spares = self.trial(candidate), self.terms.spare_replicas

@@ -159,7 +159,7 @@ def certainty_of(found: Search, step: Callable[[], None]) -> tuple[Certainty, ..
 
 def _sensible(item: Sized) -> bool:
     """Return whether the targets leave a tenth of what a replica can serve, or one replica is enough."""
-    most = item.trial.candidate.rate_ceiling / RATE_SLACK
+    most = item.trial.rate_ceiling / RATE_SLACK
     return item.busy == 1 or item.trial.total_rate / item.busy >= SENSIBLE_SHARE * most
 
 

@@ -28,6 +28,7 @@ from capplan.serving.fleet_terms import Routing
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
+from capplan.serving.step_table import StepTable
 from capplan.workload.slo import Slo, Target
 
 LOADS = 96
@@ -103,18 +104,12 @@ class ScreenedLayout:
 
     layout: Layout
     weight_dtype: str
-    total_rate: float
-    """Requests per second of the whole traffic while users are answered as fast as they can be."""
-    rate_bound: float
-    """No replica holds its targets above it, as predicted [1/s of `total_rate`]."""
-    rate_guess: float
-    """What it may be about, if it is held to a part of each target; layouts are simulated in the order of it."""
-    sure_rate_bounds: Mapping[float, float]
+    share_bound: float
+    """Of the whole traffic: no replica holds its targets with more, as predicted."""
+    sure_share_bounds: Mapping[float, float]
     """The same with a confidence that its steps are fast enough; 0 where that is out of reach."""
-    rate_ceiling: float
-    """No replica serves so much, whatever the latency."""
-    response_s: float
-    """Of a request, mean, at the lightest load."""
+    share_guess: float
+    """What it may be about; layouts are simulated in the order of it."""
     kv_cache_tokens: float
     label: str
     usual_step_s: float
@@ -154,6 +149,29 @@ def search(question: Question) -> SearchResult:
                 sized += more
                 relaxations += near
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
+
+
+def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand) -> SteadyState:
+    """Return what one replica of each plan does at LOADS loads, from one sequence to as many as its cache holds."""
+    per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
+    most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
+    profile = plans.specs[0].profile
+    return screened(
+        plans_step_function(table, demand.lengths),
+        demand.lengths,
+        Limits(
+            most,
+            plans.max_num_batched_tokens[:, None],
+            prefill_first=profile.policy == "prefill_first",
+            request_s=profile.host.request_s + demand.load_s,
+        ),
+        np.geomspace(1e-3, 1.0, LOADS)[None, :] * most,
+    )
+
+
+def carried_shares(state: SteadyState, demand: Demand) -> Array:
+    """Return which share of the whole traffic one replica of each plan carries at each load; more than 1 where it could do more."""
+    return np.asarray(state.requests_per_s / demand.request_rate_per_s(state.e2e_s.mean))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,24 +239,10 @@ class _Part:
     def _evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
-        q = self.question
         plans = self.plans(kept)
         tables = plans_tables(plans)
         labels = [rates.label for rates in tables.rates]
-        per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
-        most = np.minimum(plans.max_num_seqs, cache_tokens / per_sequence)
-        grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
-        state = screened(
-            plans_step_function(tables.table, q.demand.lengths),
-            q.demand.lengths,
-            Limits(
-                np.maximum(most, 1.0)[:, None],
-                plans.max_num_batched_tokens[:, None],
-                prefill_first=q.profile.policy == "prefill_first",
-                request_s=q.profile.host.request_s + q.demand.load_s,
-            ),
-            grid,
-        )
+        state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
         return self._chosen(kept, labels, state, cache_tokens, rejected)
 
     def _chosen(
@@ -254,15 +258,14 @@ class _Part:
         slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
         needed = {target: target_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
-        total = q.demand.request_rate_per_s(state.e2e_s.mean[:, :1])
-        rates = state.requests_per_s / q.demand.request_rate_per_s(state.e2e_s.mean) * total
+        shares = carried_shares(state, q.demand)
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
             within = ~state.saturated & self._within(needed, slower)
-            sure[confidence] = RATE_SLACK * np.where(within, rates / slower, 0.0).max(axis=1)
+            sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
         strict = ~state.saturated & self._within(needed, np.full((len(kept), 1), 1.0 / GUESS_SHARE))
-        guesses = np.where(strict, rates, 1e-3 * rates[:, :1]).max(axis=1)
+        guesses = np.where(strict, shares, 1e-3 * shares[:, :1]).max(axis=1)
         found, near = [], []
         for row, layout in enumerate(kept):
             good = np.flatnonzero(holds[row])
@@ -280,12 +283,9 @@ class _Part:
                 ScreenedLayout(
                     layout,
                     self.weight_dtype,
-                    total_rate=float(total[row, 0]),
-                    rate_bound=RATE_SLACK * float(rates[row, good].max()),
-                    rate_guess=float(guesses[row]),
-                    sure_rate_bounds=bounds,
-                    rate_ceiling=RATE_SLACK * float(rates[row, ~state.saturated[row]].max()),
-                    response_s=float(state.e2e_s.mean[row, 0]),
+                    share_bound=RATE_SLACK * float(shares[row, good].max()),
+                    share_guess=float(guesses[row]),
+                    sure_share_bounds=bounds,
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],
                     usual_step_s=usual_s[row],

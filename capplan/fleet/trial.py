@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import offered_to_replica
-from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
+from capplan.fleet.search import (
+    RATE_SLACK,
+    Question,
+    ScreenedLayout,
+    carried_shares,
+    spec_of_layout,
+    steady_states,
+)
+from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.replica import Replica, replica_of
 from capplan.serving.outcome import Outcome, Spread, spread
 from capplan.serving.simulator import simulate
@@ -142,8 +150,16 @@ class Trial:
         self.replica = with_load_time(
             replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question)), self.demand
         )
-        self.total_rate = candidate.total_rate
-        """Requests per second of the whole traffic while answers are as fast as they can be."""
+        plans = plans_of([self.replica.spec])
+        tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
+        state = steady_states(plans, plans_tables(plans).table, tokens, self.demand)
+        self.response_s = float(state.e2e_s.mean[0, 0])
+        """Of a request, mean, at the lightest load."""
+        self.total_rate = sum(self.demand.rates_per_s(self.response_s))
+        """Requests per second of the whole traffic while users are answered as fast as they can be."""
+        shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
+        self.rate_ceiling = RATE_SLACK * self.total_rate * float(shares.max())
+        """No replica serves so much, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
         self._seen: dict[tuple[float, float, float], Latencies] = {}
@@ -166,7 +182,7 @@ class Trial:
             longest=q.max_model_len,
             replicas=replicas,
             routing=q.routing,
-            response_s=self.candidate.response_s,
+            response_s=self.response_s,
             slowness=slowness,
         )
         outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
@@ -187,7 +203,7 @@ class Trial:
     @property
     def scale(self) -> tuple[int, int]:
         """Return the least and the largest step of the scale that are looked at."""
-        top = ceil(STEPS_PER_DOUBLING * log2(self.candidate.rate_ceiling))
+        top = ceil(STEPS_PER_DOUBLING * log2(self.rate_ceiling))
         return top - DOUBLINGS * STEPS_PER_DOUBLING, top
 
     def limit(

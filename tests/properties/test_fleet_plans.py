@@ -142,11 +142,11 @@ def test_the_screening_bounds_every_layout(asked):
     assert sum(found.rejected.values()) <= found.evaluated - len(found.found)
     assert {place(f) for f in found.found} == {(name, tensor) for name in PRICE for tensor in (1.0, 2.0)}
     strict = Slo(tuple(replace(t, limit_s=t.limit_s * 0.5) for t in asked.question.slo.targets))
-    tight = {place(f): f.rate_bound for f in search(replace(asked.question, slo=strict)).found}
+    tight = {place(f): f.share_bound for f in search(replace(asked.question, slo=strict)).found}
     for entry in found.found:
-        assert tight.get(place(entry), 0.0) <= entry.rate_bound <= entry.rate_ceiling
+        assert tight.get(place(entry), 0.0) <= entry.share_bound <= entry.rate_ceiling
         # Asked to be surer of its targets, a replica takes less.
-        bounds = [entry.sure_rate_bounds[confidence] for confidence in sorted(entry.sure_rate_bounds)]
+        bounds = [entry.sure_share_bounds[confidence] for confidence in sorted(entry.sure_share_bounds)]
         assert bounds == sorted(bounds, reverse=True)
 
 

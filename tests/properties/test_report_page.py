@@ -58,7 +58,9 @@ def test_every_form_decides_alike(pages):
         )
 
 
-def test_a_margin_is_what_is_left_of_the_limit_and_the_targets_together_are_no_likelier_than_the_least_likely(pages):
+def test_a_margin_is_what_is_left_of_the_limit_and_the_targets_together_are_no_likelier_than_the_least_likely(
+    pages,
+):
     result = json.loads(pages["json"].read_text(encoding="utf-8"))["result"]
     for plan, margins in zip(result["plans"], result["margins"], strict=True):
         for margin in margins:
