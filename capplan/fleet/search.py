@@ -196,7 +196,7 @@ class _Part:
         most = np.minimum(plans.max_num_seqs, cache_tokens / per_sequence)
         grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
         state = screened(
-            plans_step_function(tables.table, q.demand.lengths),
+            plans_step_function(tables.table, q.demand.lengths, plans.max_num_batched_tokens[:, None]),
             q.demand.lengths,
             Limits(
                 np.maximum(most, 1.0)[:, None],

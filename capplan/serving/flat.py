@@ -73,6 +73,9 @@ def flat_outcome(
         terms.block_tokens,
         terms.kv_blocks,
         terms.reserved_output_fraction,
+        clock.stages,
+        terms.stage_tokens(clock.stages),
+        clock.stage_fraction,
     )
     core = FlatEngine(
         limits,

@@ -26,6 +26,9 @@ class FlatLimits(NamedTuple):
     block_tokens: int
     kv_blocks: int
     reserved_output_fraction: float
+    stages: int
+    stage_tokens: float
+    stage_fraction: float
 
 
 class FlatBatch:

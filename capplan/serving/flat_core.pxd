@@ -9,6 +9,8 @@ cdef double BINS_PER_E
 
 cdef class FlatEngine(FlatBatch):
     cdef public Py_ssize_t knots, batch_size, zero_bin
+    cdef public long long stages
+    cdef public double stage_tokens, stage_fraction, filled
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
     cdef public double[::1] context_knots, decode_base, decode_values, decode_slopes
     cdef public double[::1] mixed, head, new_knots, past_knots, prefill
@@ -23,8 +25,12 @@ cdef class FlatEngine(FlatBatch):
     cdef void plan(self)
     @cython.locals(index=cython.longlong)
     cdef void admit(self, Py_ssize_t row, long long blocks, long long commit)
-    @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
+    @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
     cdef void work_on(self)
+    @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)
+    cdef double step_s(self, long long decoding, double context)
+    @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, chunks_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, seconds=cython.double, part=cython.double, ratio=cython.double)
+    cdef double turn_s(self, long long decoding, double context)
     cdef void prompt_ends(self, Py_ssize_t row)
     @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, after=cython.longlong)
     cdef void decode(self, double until_s, bint preempted)
@@ -32,8 +38,9 @@ cdef class FlatEngine(FlatBatch):
     cdef double run(self, long long sequences, double context, long long steps, double limit_s)
     @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
     cdef Py_ssize_t knot_below(self, double context)
-    @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t, base=cython.double, step_s=cython.double)
     cdef double attention_s(self, long long sequences, double context)
+    @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t)
+    cdef double decode_s(self, long long sequences, double context)
     @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
     cdef double prefill_s(self, double new_tokens, double past_tokens)
     @cython.locals(row=cython.Py_ssize_t)

@@ -41,6 +41,8 @@ class FlatEngine(FlatBatch):
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
         self.knots = len(self.context_knots)
+        self.stages, self.stage_tokens = limits.stages, limits.stage_tokens
+        self.stage_fraction, self.filled = limits.stage_fraction, 0.0
         self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.itl, self.zero_bin = array("d", bytes(8 * HISTOGRAM_BINS)), HISTOGRAM_ZERO
@@ -68,6 +70,7 @@ class FlatEngine(FlatBatch):
                 continue
             elif self.next_s < until_s:
                 self.now_s = max(self.next_s, self.now_s)
+                self.filled = 0.0
             else:
                 return
         self.receive()
@@ -140,13 +143,7 @@ class FlatEngine(FlatBatch):
         context = 0.0
         if decoding:
             context = (self.tokens + self.shared_sum) / decoding + self.step
-        tokens, seconds = decoding, 0.0
-        for place in range(chunks):
-            tokens += self.chunk_tokens[place]
-            seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
-        if decoding:
-            seconds += self.attention_s(decoding, context)
-        seconds = seconds + self.mixed[tokens] + self.head[decoding + chunks]
+        seconds = self.step_s(decoding, context) if self.stages == 1 else self.turn_s(decoding, context)
         self.gauge(start, seconds, decoding + chunks, held)
         self.now_s = start + seconds
         self.steps += 1
@@ -163,6 +160,38 @@ class FlatEngine(FlatBatch):
                 self.partial = row
             else:
                 self.prompt_ends(row)
+
+    def step_s(self, decoding: int, context: float) -> float:
+        """Return the time of the step that was planned, as StepClock.mixed_step_s."""
+        tokens, seconds = decoding, 0.0
+        for place in range(self.chunks):
+            tokens += self.chunk_tokens[place]
+            seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
+        if decoding:
+            seconds += self.attention_s(decoding, context)
+        return seconds + self.mixed[tokens] + self.head[decoding + self.chunks]
+
+    def turn_s(self, decoding: int, context: float) -> float:
+        """Return the same of a pipeline, as StepClock.turn_s, and keep how many micro-batches hold prompts."""
+        stages, beside, before = self.stages, -(-decoding // self.stages), self.filled
+        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
+        for place in range(self.chunks):
+            tokens += self.chunk_tokens[place]
+            longest = max(longest, self.chunk_tokens[place])
+            chunks_s += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
+        if decoding:
+            attention_s = self.attention_s(decoding, context)
+            decode_s = self.decode_s(decoding, context)
+        room = max(self.stage_tokens - beside, 1.0)
+        if longest > room:
+            longest = int(room)
+        largest = max(-(-tokens // stages), longest)
+        filled = self.filled = tokens / largest
+        seconds = chunks_s / filled + attention_s
+        seconds = seconds + self.mixed[beside + largest] + self.head[decoding + self.chunks]
+        part = self.stage_fraction
+        ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
+        return max(seconds * ratio, decode_s)
 
     def prompt_ends(self, row: int) -> None:
         """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
@@ -182,6 +211,7 @@ class FlatEngine(FlatBatch):
     def decode(self, until_s: float, preempted: bool) -> None:
         """Run decode steps up to the next event."""
         start, sequences = self.now_s, self.sequences
+        self.filled = 0.0
         steps = (self.end_keys[0] >> 32) - self.step
         if preempted:
             steps = 1
@@ -243,15 +273,17 @@ class FlatEngine(FlatBatch):
 
     def attention_s(self, sequences: int, context: float) -> float:
         """Return the attention over the cache of one step."""
+        return self.decode_s(sequences, context) - self.decode_base[sequences]
+
+    def decode_s(self, sequences: int, context: float) -> float:
+        """Return the time of one step that only decodes."""
         offset = sequences * self.knots
         i = self.knot_below(context)
-        base = self.decode_base[sequences]
-        step_s = (
-            base
+        return (
+            self.decode_base[sequences]
             + self.decode_values[offset + i]
             + self.decode_slopes[offset + i] * (context - self.context_knots[i])
         )
-        return step_s - base
 
     def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
         """Return the attention of one chunk, as StepClock.prefill_attention_s."""

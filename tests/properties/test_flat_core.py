@@ -61,6 +61,8 @@ def assert_equal(fast, slow) -> None:
 @given(seed=st.integers(0, 10**6))
 def test_flat_arrays_give_what_the_server_gives(core: str, seed: int) -> None:
     requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+    stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
+    table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
     engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
     plain = replace(engine.scheduling, hold_steps=0, poll_steps=0)
