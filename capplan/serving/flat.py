@@ -24,15 +24,14 @@ MOST_TABLE_ENTRIES = 4_000_000
 
 
 def eligible(requests: Requests | Iterable[Requests], engine: EngineSetup, admission: Admission) -> bool:
-    """Return whether the flat core runs these requests: one mixed-step engine, first come first served, nothing shared."""
+    """Return whether the flat core runs these requests: one engine, first come first served, no blocks shared by name."""
     rules = engine.scheduling
     return (
         isinstance(requests, Requests)
         and len(requests) > 0
         and requests.block_ids is None
         and requests.answer_ids is None
-        and rules.policy == "mixed"
-        and not (rules.hold_steps or rules.poll_steps)
+        and rules.policy != "static"
         and engine.caching is None
         and engine.tokens_per_step == 1.0
         and engine.query_tokens == 1
@@ -76,6 +75,12 @@ def flat_outcome(
         clock.stages,
         terms.stage_tokens(clock.stages),
         clock.stage_fraction,
+        terms.mixed,
+        terms.hold_steps,
+        terms.hold_tokens,
+        terms.hold_prompts,
+        terms.gather_steps,
+        terms.poll_steps,
     )
     core = FlatEngine(
         limits,

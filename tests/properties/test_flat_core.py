@@ -26,7 +26,7 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the core as Python, whether a compiled one is beside it or not."""
-    names = ("capplan.serving.flat_batch", "capplan.serving.flat_core")
+    names = tuple(f"capplan.serving.{name}" for name in ("flat_batch", "flat_steps", "flat_core"))
     installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     try:
         for name in names:
@@ -34,7 +34,7 @@ def as_python():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
-        return sys.modules[names[1]]
+        return sys.modules[names[-1]]
     finally:
         sys.modules.update(installed)
 
@@ -56,17 +56,16 @@ def assert_equal(fast, slow) -> None:
             assert left == right, field.name
 
 
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_flat_arrays_give_what_the_server_gives(core: str, seed: int) -> None:
-    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
     stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
     engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
-    plain = replace(engine.scheduling, hold_steps=0, poll_steps=0)
-    engine = replace(engine, scheduling=plain)
     assert eligible(requests, engine, Admission())
     load = {"concurrency": options["concurrency"], "until_s": options["until_s"]}
     slow = served(requests, engine, **load)
@@ -89,7 +88,13 @@ def test_a_crowded_engine_preempts_alike() -> None:
         rng.integers(0, 3, count),
     )
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
-    for concurrency in (None, 48):
+    for concurrency, policy in (
+        (None, "mixed"),
+        (48, "mixed"),
+        (None, "prefill_first"),
+        (48, "prefill_first"),
+    ):
+        engine = replace(engine, scheduling=replace(engine.scheduling, policy=policy))
         slow = served(requests, engine, concurrency=concurrency)
         assert slow.preemptions > 100
         assert_equal(flat_outcome(requests, engine, concurrency=concurrency), slow)
@@ -109,8 +114,5 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
         {"caching": PrefixCaching(16)},
         {"tokens_per_step": 2.0, "query_tokens": 3},
         {"batch_timeout_s": inf, "scheduling": Scheduling("static", 8, 64)},
-        {"scheduling": Scheduling("prefill_first", 8, 64)},
-        {"scheduling": Scheduling("mixed", 8, 64, poll_steps=5)},
-        {"scheduling": Scheduling("mixed", 8, 64, hold_steps=5)},
     ):
         assert not eligible(requests, replace(engine, **change), Admission())
