@@ -15,6 +15,7 @@ from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.slo import Target
 
@@ -139,9 +140,11 @@ def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, flo
     """Return the time of one prompt's chunks and of one decode step on the step table of a replica [s]."""
     past = load.input_tokens * load.prefix_hit_fraction
     new = max(1.0, load.input_tokens - past)
-    chunk = min(new, float(replica.scheduling.max_num_batched_tokens))
+    stages = float(replica.table.stages)
+    chunk = min(new, replica.scheduling.max_num_batched_tokens / stages)
     middle = past + (new - chunk) / 2.0
-    prefill = new / chunk * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
+    turns = float(turn_ratio(new / chunk, 0.0, replica.table.stage_fraction))
+    prefill = turns * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
     context = load.input_tokens + load.output_tokens / 2.0
     decode = float(decode_step_s(replica.table, max(1.0, sequences), context))
     return {"prefill": prefill, "decode": decode}

@@ -157,7 +157,7 @@ def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: D
     most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
     profile = plans.specs[0].profile
     return screened(
-        plans_step_function(table, demand.lengths),
+        plans_step_function(table, demand.lengths, plans.max_num_batched_tokens[:, None]),
         demand.lengths,
         Limits(
             most,

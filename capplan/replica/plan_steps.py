@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.numbers import Array
+from capplan.numbers import Array, Number
+from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tokens
 from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
@@ -44,17 +45,20 @@ def attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
     return _Line(new, cut)
 
 
-def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
+def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Number = np.inf) -> StepFunction:
     """Return a step function for plans along the first axis and loads along the second.
 
     Parameters
     ----------
     tables : step times with a leading axis of plans
     lengths : of the workload; numbers, the same for all plans
+    budget_tokens : [tokens]
+        of a step, a column of plans; pipelines cut prompts to the part of one stage
 
     Returns
     -------
-    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths
+    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths;
+    every step of a pipeline is taken to follow one with as many prompts, so that its stages need not be filled
     """
     attention = attention_at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
@@ -62,6 +66,10 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
     chunk = attention_along_prompt(tables, lengths)
+    stages, stage_fraction = (
+        np.broadcast_to(value, tables.decode_s.shape[:1])[:, None]
+        for value in (tables.stages, tables.stage_fraction)
+    )
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens
@@ -69,12 +77,16 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
         if not np.any(prefill_tokens > 0.0):
             return plain
         chunks = np.maximum(prompts, 1e-9)
+        room = np.maximum((budget_tokens - sequences) / stages, 1.0)
+        longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
+        largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
+        micro_batches = np.maximum(prefill_tokens / largest, 1.0)
         busy = (
-            mixed.at(sequences + prefill_tokens)
+            mixed.at(sequences / stages + largest)
             + head.at(sequences + chunks)
             + cache.at(sequences) * (sequences > 0.0)
-            + prefill_tokens * chunk.at(prefill_tokens / chunks)
-        )
+            + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)
+        ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)
 
     return step_s

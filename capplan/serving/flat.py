@@ -29,7 +29,7 @@ def eligible(
     admission: Admission,
     crowd: Crowd | None = None,
 ) -> bool:
-    """Return whether the flat core runs these requests: one mixed-step engine, first come first served, nothing shared."""
+    """Return whether the flat core runs these requests: one engine, first come first served, no blocks shared by name."""
     rules = engine.scheduling
     parts = [requests] if crowd is None else [requests, crowd.requests]
     return (
@@ -38,8 +38,7 @@ def eligible(
             for part in parts
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)
-        and rules.policy == "mixed"
-        and not (rules.hold_steps or rules.poll_steps)
+        and rules.policy != "static"
         and engine.caching is None
         and engine.tokens_per_step == 1.0
         and engine.query_tokens == 1
@@ -110,6 +109,15 @@ def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) ->
         terms.block_tokens,
         terms.kv_blocks,
         terms.reserved_output_fraction,
+        clock.stages,
+        terms.stage_tokens(clock.stages),
+        clock.stage_fraction,
+        terms.mixed,
+        terms.hold_steps,
+        terms.hold_tokens,
+        terms.hold_prompts,
+        terms.gather_steps,
+        terms.poll_steps,
     )
     return FlatEngine(
         limits,

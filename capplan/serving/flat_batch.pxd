@@ -5,7 +5,7 @@ cdef long long SHED, UNFINISHED
 
 cdef class FlatBatch:
     cdef public Py_ssize_t count, users, arrivals, arrived, asked, first_end, ends_count, thinking_count, position, waiting, next_waiting
-    cdef public Py_ssize_t preempted_count, end_count, chunks
+    cdef public Py_ssize_t preempted_count, end_count, chunks, groups
     cdef public bint chunked
     cdef public double delay_s, reserved_output_fraction, now_s, next_s
     cdef public long long max_num_seqs, budget, block_tokens, capacity
@@ -18,6 +18,8 @@ cdef class FlatBatch:
     cdef public long long[::1] offered_prompt, offered_output, offered_cached, offered_class, thinking
     cdef public long long[::1] prompt, output, cached, class_index, remaining, prompt_now, shared, done, blocks, commit
     cdef public long long[::1] base, end_step, serial, before, after, status, phases
+    cdef public long long[::1] group_sequences
+    cdef public double[::1] group_since
     cdef public long long[::1] preempted_heap, end_keys, end_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
@@ -40,6 +42,8 @@ cdef class FlatBatch:
     cdef void queue_pop(self)
     @cython.locals(heap="long long[::1]", place=cython.Py_ssize_t)
     cdef void queue_push(self, long long row)
+    @cython.locals(tokens=cython.longlong, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
+    cdef long long waiting_tokens(self)
     @cython.locals(keys="long long[::1]", rows="long long[::1]", place=cython.Py_ssize_t)
     cdef void ends_push(self, long long key, long long row)
     @cython.locals(keys="long long[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, key=cython.longlong, row=cython.longlong)

@@ -26,6 +26,16 @@ class FlatLimits(NamedTuple):
     block_tokens: int
     kv_blocks: int
     reserved_output_fraction: float
+    stages: int
+    stage_tokens: float
+    stage_fraction: float
+    shared_steps: bool
+    """Prompts and decoding sequences share a step."""
+    hold_steps: int
+    hold_tokens: int
+    hold_prompts: int
+    gather_steps: int
+    poll_steps: int
 
 
 class FlatBatch:
@@ -73,6 +83,9 @@ class FlatBatch:
         self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
         self.held = self.committed = self.step = self.serials = 0
         self.partial, self.last = -1, -1
+        self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
+        self.groups = 0
         self.position = self.waiting = self.next_waiting = 0
         self.preempted_heap, self.preempted_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
@@ -230,6 +243,16 @@ class FlatBatch:
             place = (place - 1) // 2
         heap[place] = row
 
+    def waiting_tokens(self) -> int:
+        """Return the tokens of all waiting prompts."""
+        tokens = 0
+        for place in range(self.preempted_count):
+            tokens += self.prompt_now[self.preempted_heap[place]]
+        for row in range(self.next_waiting, self.position):
+            if self.status[row] != SHED:
+                tokens += self.prompt_now[row]
+        return tokens
+
     def ends_push(self, key: int, row: int) -> None:
         """Note when a sequence ends; keys are end step and serial in one number."""
         if self.end_count == len(self.end_keys):
@@ -350,6 +373,9 @@ class FlatBatch:
             self.done[row] = 0
         else:
             row = self.last
+            if self.groups:
+                self.group_sequences[self.groups - 1] -= 1
+                self.groups -= self.group_sequences[self.groups - 1] == 0
             self.leave(row)
             joined = self.end_step[row] - self.remaining[row]
             produced = min(self.step - joined, self.remaining[row] - 1)

@@ -117,7 +117,19 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
 class StepClock:
     """Times of single steps and runs of steps; see StepTable for the formulas."""
 
-    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "flat_tables", "request_s", "table")
+    __slots__ = (
+        "_head",
+        "_mixed",
+        "_new",
+        "_past",
+        "_prefill",
+        "_rows",
+        "flat_tables",
+        "request_s",
+        "stage_fraction",
+        "stages",
+        "table",
+    )
 
     def __init__(self, table: StepTable) -> None:
         """Check the table and turn what the simulator needs into lists."""
@@ -131,6 +143,7 @@ class StepClock:
         self._past: list[float] = past.tolist()
         self._prefill: list[list[float]] = each.tolist()
         self.request_s = float(table.request_s)
+        self.stages, self.stage_fraction = int(table.stages), float(table.stage_fraction)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
         """What the flat core reads, by sequences and tokens, once it was asked for."""
 
@@ -182,12 +195,48 @@ class StepClock:
         if sequences:
             row = self.row(sequences)
             seconds += row.step_s(context) - row.base_s
-        logits = sequences + len(chunks)
+        return seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks))
+
+    def turn_s(
+        self,
+        sequences: int,
+        context: float,
+        chunks: Sequence[tuple[int, int]],
+        room_tokens: float,
+        before: float,
+    ) -> tuple[float, float]:
+        """Return the time of a step of a pipeline with prompts, and how many of its micro-batches hold them.
+
+        See pipeline.py for the formulas. A turn never takes less than that of the decoding sequences.
+        """
+        stages, beside = self.stages, -(-sequences // self.stages)
+        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
+        for new_tokens, past_tokens in chunks:
+            tokens += new_tokens
+            longest = max(longest, new_tokens)
+            chunks_s += self.prefill_attention_s(new_tokens, past_tokens)
+        if sequences:
+            row = self.row(sequences)
+            decode_s = row.step_s(context)
+            attention_s = decode_s - row.base_s
+        room = max(room_tokens - beside, 1.0)
+        largest = max(-(-tokens // stages), int(room) if longest > room else longest)
+        filled = tokens / largest
+        seconds = chunks_s / filled + attention_s
+        seconds = seconds + self._mixed_s(beside + largest) + self._head_s(sequences + len(chunks))
+        part = self.stage_fraction
+        ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
+        return max(seconds * ratio, decode_s), filled
+
+    def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):
             self._mixed = _dense(self.table.token_knots, self.table.mixed_s, 2 * tokens)
+        return self._mixed[tokens]
+
+    def _head_s(self, logits: int) -> float:
         if logits >= len(self._head):
             self._head = _dense(self.table.sequence_knots, self.table.head_s, 2 * logits)
-        return seconds + self._mixed[tokens] + self._head[logits]
+        return self._head[logits]
 
 
 def _dense(knots: Array, values: Array, size: int) -> list[float]:

@@ -3,12 +3,13 @@
 A step holds S decoding sequences at mean context c, and prefill chunks of n_i new tokens after p_i cached ones:
 
     decode only   t = D(S) + A(S, c)
-    mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S + sum_i n_i
+    mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S / stages + sum_i n_i
 
 with D, M, H linear between knots in one variable, A bilinear in two, and P = n times a time per token that is bilinear:
 attention over a prompt grows with its square, its time per token in a line, so P meets the square between knots and goes
 on with it beyond the last one. Below the first knot a table keeps its first value, above the last one it goes on with its
-last slope; A is zero without decoding sequences.
+last slope; A is zero without decoding sequences. Of a pipeline these are the times of one micro-batch in all stages, S and
+D those of all that are in flight; `pipeline.py` says which overlap.
 """
 
 from dataclasses import dataclass, fields
@@ -46,6 +47,10 @@ class StepTable:
     """P, shape (n, p)."""
     request_s: float = 0.0
     """Added once to every request before its first token (HTTP, tokenisation)."""
+    stages: Number = 1.0
+    """Of the pipeline."""
+    stage_fraction: Number = 1.0
+    """Part of the slowest stage in a step with prompts."""
 
 
 def check_step_table(table: StepTable) -> None:
@@ -267,7 +272,7 @@ def mixed_step_s(
 ) -> Array:
     """Return the time of a step with decoding sequences and equal prefill chunks.
 
-        t = M(S + m n) + H(S + m) + A(S, c) + m P(n, p),   P = n P'(n, p)
+        t = M(S / stages + m n) + H(S + m) + A(S, c) + m P(n, p),   P = n P'(n, p)
 
     Parameters
     ----------
@@ -286,7 +291,8 @@ def mixed_step_s(
     Returns
     -------
     [s]
-        t; without chunks it is the mixed form of the step still, not decode_step_s.
+        t, of a pipeline that of one micro-batch in all stages; without chunks it is the mixed form of the step still, not
+        decode_step_s.
 
     Examples
     --------
@@ -308,7 +314,9 @@ def mixed_step_s(
         0.0,
     )
     prefill = new_tokens * bilinear(*prefill_attention_per_token_s(table), new_tokens, past_tokens)
-    tokens = piecewise_linear(table.token_knots, table.mixed_s, sequences + chunks * new_tokens)
+    tokens = piecewise_linear(
+        table.token_knots, table.mixed_s, sequences / table.stages + chunks * new_tokens
+    )
     head = piecewise_linear(table.sequence_knots, table.head_s, sequences + chunks)
     result: Array = np.asarray(tokens + head + attention + chunks * prefill)
     return result

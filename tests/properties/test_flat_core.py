@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from dataclasses import fields, replace
 from importlib import import_module
+from itertools import product
 from math import inf
 from pathlib import Path
 from unittest import mock
@@ -28,7 +29,7 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the core as Python, whether a compiled one is beside it or not."""
-    names = ("capplan.serving.flat_batch", "capplan.serving.flat_core")
+    names = tuple(f"capplan.serving.{name}" for name in ("flat_batch", "flat_steps", "flat_core"))
     installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     try:
         for name in names:
@@ -36,7 +37,7 @@ def as_python():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
-        return sys.modules[names[1]]
+        return sys.modules[names[-1]]
     finally:
         sys.modules.update(installed)
 
@@ -73,15 +74,16 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
     return requests.part(0, clocked), Crowd(asked, int(rng.integers(1, 40)), think_s)
 
 
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_flat_arrays_give_what_the_server_gives(core: str, seed: int) -> None:
-    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
+    table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
     engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
-    plain = replace(engine.scheduling, hold_steps=0, poll_steps=0)
-    engine = replace(engine, scheduling=plain)
     requests, crowd = who_asks(requests, options, seed)
     assert eligible(requests, engine, Admission(), crowd)
     load = {"crowd": crowd, "until_s": options["until_s"]}
@@ -106,12 +108,14 @@ def test_a_crowded_engine_preempts_alike() -> None:
     )
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
     think_s = rng.exponential(0.5, count)
-    for clocked, crowd in (
+    cases = (
         (requests, None),
         (NO_REQUESTS, Crowd(requests, 48)),
         (NO_REQUESTS, Crowd(requests, 100, think_s)),
         (requests, Crowd(requests, 20, think_s)),
-    ):
+    )
+    for (clocked, crowd), policy in product(cases, ("mixed", "prefill_first")):
+        engine = replace(engine, scheduling=replace(engine.scheduling, policy=policy))
         slow = served(clocked, engine, crowd=crowd)
         assert slow.preemptions > 100
         assert_equal(flat_outcome(clocked, engine, crowd=crowd), slow)
@@ -135,9 +139,6 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
         {"caching": PrefixCaching(16)},
         {"tokens_per_step": 2.0, "query_tokens": 3},
         {"batch_timeout_s": inf, "scheduling": Scheduling("static", 8, 64)},
-        {"scheduling": Scheduling("prefill_first", 8, 64)},
-        {"scheduling": Scheduling("mixed", 8, 64, poll_steps=5)},
-        {"scheduling": Scheduling("mixed", 8, 64, hold_steps=5)},
     ):
         assert not eligible(requests, replace(engine, **change), Admission())
 
@@ -148,7 +149,7 @@ def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
     """With what its one replica did, to the bit; a queue limit that nobody meets leaves it to the server."""
     requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
     requests = replace(requests, block_ids=None, block_counts=None)
-    engine = EngineSetup(table, replace(scheduling, hold_steps=0, poll_steps=0), blocks)
+    engine = EngineSetup(table, scheduling, blocks)
     requests, crowd = who_asks(requests, options, seed)
     if crowd is not None and not crowd.thinks:
         crowd = None

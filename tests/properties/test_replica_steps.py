@@ -32,7 +32,7 @@ from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import engine_scheduling, plans_of, replica_scheduling
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, bubble_ratio, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.steady_steps import Lengths
 from capplan.serving.step_table import (
     StepTable,
@@ -65,10 +65,10 @@ def near(value):
     return pytest.approx(value, rel=1e-9, abs=1e-15)
 
 
-def tables(network=NETWORK, *, offline=False, rates=RATES, **sharding):
+def tables(network=NETWORK, *, rates=RATES, **sharding):
     parallel = {"tensor": 1.0, "expert": 1.0, "data": 1.0, "pipeline": 1.0} | sharding
     launch = Launch(*parallel.values(), 80e9, 2.0, 4096.0, 64.0, 2048.0, 0.9, 16.0).as_columns()
-    return device_tables(network, launch, rates, KNOTS, offline=offline)
+    return device_tables(network, launch, rates, KNOTS)
 
 
 def kernels(*args, **named):
@@ -106,26 +106,34 @@ def test_floors_and_what_a_graph_cannot_hide_are_tabled_alike():
 
 @pytest.mark.parametrize("stages", [2.0, 4.0])
 def test_a_pipeline_carries_a_micro_batch_in_each_stage(stages):
-    """A step over S sequences takes as long as all layers over S / p of them and the hops between the stages."""
+    """A step over S sequences takes as long as all layers over S / p of them and the hops between the stages, at the pace of
+    the last stage, which has the head besides its part of the layers; fewer sequences than stages leave some idle."""
     own = kernels(pipeline=stages)
     for i, sequences in enumerate(KNOTS.sequences):
-        each = max(sequences / stages, 1.0)
+        each, flying = max(sequences / stages, 1.0), min(sequences, stages)
         hops = (stages - 1) * 2 * 256 * each / 1e8
-        costs = decode_step_costs(NETWORK, each, 500.0, Sharding(), 2.0, RATES)
-        assert own.decode_s[i] + own.decode_attention_s[i, 2] == near(total_s(costs) + hops)
-    # Prompts come and go: a round of p micro-batches fills and drains the pipeline, 2 p - 1 turns instead of p.
-    bubble = (2 * stages - 1) / stages
-    assert bubble_ratio(stages, stages) == bubble
-    for i, tokens in enumerate(KNOTS.tokens):
-        each = max(tokens / stages, 1.0)
-        hops = (stages - 1) * 2 * 256 * each / 1e8
-        alone = total_s(token_costs(NETWORK, each, Sharding(), RATES, decode=False)) + hops
-        assert own.mixed_s[i] == near(bubble * alone)
-        assert kernels(pipeline=stages, offline=True).mixed_s[i] == near(alone)
-    assert own.prefill_attention_s == near(kernels().prefill_attention_s / stages * bubble)
-    offline = kernels(pipeline=stages, offline=True)
-    assert offline.prefill_attention_s == near(kernels().prefill_attention_s / stages)
-    assert offline.decode_s == near(own.decode_s)
+        layers = total_s(decode_step_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES)) + hops
+        layers -= total_s(decode_attention_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES))
+        head = total_s(head_costs(NETWORK, each, Sharding(), RATES))
+        layers -= head
+        assert own.decode_s[i] == near(max(layers + head, flying * (layers / stages + head)))
+        cache = total_s(decode_attention_costs(NETWORK, each, 500.0, Sharding(), 2.0, RATES))
+        assert own.decode_attention_s[i, 2] == near(cache)
+    for i, tokens in enumerate(KNOTS.tokens):  # of one micro-batch, one stage after the other
+        hops = (stages - 1) * 2 * 256 * tokens / 1e8
+        alone = total_s(token_costs(NETWORK, tokens, Sharding(), RATES, decode=False)) + hops
+        assert own.mixed_s[i] == near(alone)
+    assert own.prefill_attention_s == near(kernels().prefill_attention_s)
+    assert (own.stages, own.stage_fraction) == (stages, 1.0 / stages)
+
+
+def test_stages_that_differ_go_at_the_pace_of_the_fullest():
+    """Four layers on three stages lie 1, 2, 1: the fullest takes half of the time of all."""
+    own, even = kernels(pipeline=3.0), kernels()
+    assert own.stage_fraction == 0.5
+    cache = total_s(decode_attention_costs(NETWORK, 64.0 / 3.0, 500.0, Sharding(), 2.0, RATES))
+    assert own.decode_attention_s[2, 2] == near(1.5 * cache)
+    assert own.decode_attention_s[0] == near(even.decode_attention_s[0])
 
 
 def test_groups_hold_sequences_of_their_own():

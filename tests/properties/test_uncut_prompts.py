@@ -4,6 +4,7 @@ The floors are worked out here from parameter counts and attended pairs, beside 
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
+from capplan.engine.profile import Scheduling
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.memory.launch import engine_launch
 from capplan.model.network import Attention, LatentAttention, layer_counts
@@ -26,6 +28,7 @@ from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.serving.step_table import mixed_step_s
+from capplan.serving.terms import EngineSetup
 from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of, peak_of
 
 BUDGET, LONGEST = 512.0, 40_000.0
@@ -144,3 +147,42 @@ def test_an_uncut_prompt_of_32k_tokens_takes_its_arithmetic(scheduler):
     floor = (2 * 6.98e9 * 32e3 + 32 * 32 * 256 * 32e3**2) / 989e12
     whole, cut = first_token_s(scheduler), first_token_s("chunked")
     assert floor < whole < cut
+
+
+@lru_cache(maxsize=64)
+def pipeline_of(name, place, stages, budget):
+    """Return an engine of several stages, whether its devices have the memory or not; knots do not depend on the stages."""
+    network, gpu, own = network_of(name, "auto"), device(place), profile("vllm")
+    rates = step_rates(network, gpu, efficiency_for(gpu), profile=own, kv_format="bf16").rates
+    launch = engine_launch(own, Sharding(1.0, float(stages)), 80e9, 2.0, 9000.0, 64.0, budget).as_columns()
+    knots = step_knots(64.0, 32768.0, 9000.0, context_limits(network))
+    tables = with_host(device_tables(network, launch, rates, knots), own.host, len(network.layers))
+    return EngineSetup(table_of_plan(tables, 0), Scheduling("mixed", 64, budget * stages), 10**6)
+
+
+@given(models, places, st.sampled_from([2, 3, 4]), st.sampled_from([512, 2048, 8192]), st.integers(1, 8000))
+@laws
+def test_stages_never_make_a_prompt_of_one_chunk_faster_and_never_gain_more_than_their_number(
+    name, place, stages, budget, new
+):
+    """The same layers one after the other, on as many devices; longer prompts gain by their chunks alone."""
+    assume(legal(network_of(name, "auto"), device(place), Sharding(1.0, float(stages)), profile("vllm")))
+    lone = Requests(np.array([new]), np.array([1]), np.zeros(1))
+    one, several = (simulate(lone, pipeline_of(name, place, p, budget)).ttft_s[0] for p in (1, stages))
+    if new <= budget:
+        assert several >= one * (1.0 - 1e-9)
+    else:
+        assert several >= one / stages
+    many = Requests(np.full(40, new), np.full(40, 2))
+    one, several = (simulate(many, pipeline_of(name, place, p, budget)).seconds for p in (1, stages))
+    assert several >= 0.9 * one / stages, "dealt out, prompts fill their tiles less evenly"
+
+
+def test_a_lone_prompt_of_5000_tokens_is_no_faster_on_two_stages():
+    """Eight thousand tokens go into a step, so it is one chunk: two B200 take it one after the other."""
+    lone = Requests(np.array([5000]), np.array([1]), np.zeros(1))
+    one, two = (
+        simulate(lone, pipeline_of("meta-llama/Llama-3.1-70B-Instruct", "b200", stages, 8192)).ttft_s[0]
+        for stages in (1, 2)
+    )
+    assert one <= two <= 1.05 * one
