@@ -96,7 +96,6 @@ LOAD = Group(
     request_rate=measure(
         "--request-rate",
         "REQUESTS_PER_S",
-        bare=True,
         metavar="RATE",
         help="Arrivals, such as '5 req/s' (open loop).",
     ),

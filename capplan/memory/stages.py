@@ -1,4 +1,4 @@
-"""A network cut into pipeline stages."""
+"""A network split into pipeline stages."""
 
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ class Stage:
 
 
 def stages_of(network: Network, stages: int) -> list[Stage]:
-    """Return the stages of a network; equal middle stages once.
+    """Return the stages of a network; equal middle stages appear once.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     """
     if stages == 1:
         return [Stage(network, first=True, last=True, layer_share=1.0)]
-    cut: list[Stage] = []
+    distinct: list[Stage] = []
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
@@ -61,15 +61,15 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
         else:
             part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
-        if stage not in cut:
-            cut.append(stage)
-    return cut
+        if stage not in distinct:
+            distinct.append(stage)
+    return distinct
 
 
 def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
     """Return first and one-past-last layer of each pipeline stage.
 
-    Layers that do not divide evenly go to the stages before the last, from behind: the last holds the head.
+    Layers left over go to the stages before the last, from the back: the last stage already holds the LM head.
 
     Parameters
     ----------

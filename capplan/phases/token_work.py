@@ -16,10 +16,10 @@ from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
 
 ACTIVATION_BYTES = 2.0
-"""Activations travel in 16 bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
+"""Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
 
 ABSORBED_IN_DECODE = frozenset({"kv_b"})
-"""Projections that latent attention folds into its own kernels when it decodes (arXiv:2405.04434, section 2.1.2)."""
+"""Projections that latent attention folds into its kernels in decode (arXiv:2405.04434, section 2.1.2)."""
 
 
 def projection_cost(
@@ -118,9 +118,9 @@ def collective_costs(
 ) -> list[OperatorCost]:
     """Return the collectives of one layer.
 
-    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts
-    together); norms over all heads exchange two mean squares in fp32 for each token. Under attention data parallelism experts gather the tokens of all groups first and
-    scatter their sums afterwards.
+    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts together). Norms
+    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
+    gather the tokens of all groups and then scatter the sums.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -146,16 +146,16 @@ def collective_costs(
 def layer_costs(
     network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
-    """Return the costs of one layer that depend on its tokens only, attention over the cache left out."""
-    own_tokens = tokens / sharding.data
+    """Return the costs of one layer that depend only on its tokens, without attention over the cache."""
+    local_tokens = tokens / sharding.data
     costs = [
-        projection_cost(projection, own_tokens, sharding.tensor, rates)
+        projection_cost(projection, local_tokens, sharding.tensor, rates)
         for projection in layer.projections
         if projection.matmul and not (decode and projection.name in ABSORBED_IN_DECODE)
     ]
     if layer.experts:
         costs.append(experts_cost(layer.experts, tokens, sharding, rates))
-    costs += elementwise_costs(layer, network.hidden_size, own_tokens, sharding.tensor, rates)
+    costs += elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
     return costs + collective_costs(layer, network.hidden_size, tokens, sharding, rates)
 
 

@@ -76,6 +76,14 @@ def with_workload(item: Traffic, path: str) -> Traffic:
     )
 
 
+def workload_mean_rate(path: str) -> float | None:
+    """Return the mean rate that a workload YAML holds, over its hours or its whole time; None where it has neither."""
+    workload = read_workload(path)
+    if workload.rate_by_hour:
+        return sum(workload.rate_by_hour) / len(workload.rate_by_hour)
+    return workload.requests / workload.seconds if workload.requests and workload.seconds else None
+
+
 def workload_reuse(path: str) -> PrefixReuse | None:
     """Return the prefix reuse that a workload YAML holds; None where its trace named no blocks."""
     prefix = read_workload(path).prefix

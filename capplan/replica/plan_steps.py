@@ -6,7 +6,7 @@ import numpy as np
 
 from capplan.numbers import Array
 from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tokens
-from capplan.serving.step_table import StepTable, bracket
+from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 
 def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
@@ -14,17 +14,6 @@ def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
     lower, upper, weight = bracket(tables.context_knots, context_tokens)
     values = tables.decode_attention_s
     cut: Array = values[:, :, int(lower)] * (1.0 - weight) + values[:, :, int(upper)] * weight
-    return cut
-
-
-def attention_along_prompt(tables: StepTable, lengths: Lengths) -> Array:
-    """Return the attention of one chunk by its new tokens, halfway through its prompt, shape (plans, new)."""
-    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
-    past = float(lengths.cached_tokens) + np.maximum(prompt - tables.new_knots, 0.0) / 2.0
-    lower, upper, weight = bracket(tables.past_knots, past)
-    columns = np.arange(tables.new_knots.size)
-    values = tables.prefill_attention_s
-    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
     return cut
 
 
@@ -44,6 +33,17 @@ class _Line:
         return values_at
 
 
+def attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
+    """Return the attention of one chunk per new token, halfway through its prompt."""
+    new, knots, values = prefill_attention_per_token_s(tables)
+    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    past = float(lengths.cached_tokens) + np.maximum(prompt - new, 0.0) / 2.0
+    lower, upper, weight = bracket(knots, past)
+    columns = np.arange(new.size)
+    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
+    return _Line(new, cut)
+
+
 def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
     """Return a step function for plans along the first axis and loads along the second.
 
@@ -61,7 +61,7 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
     head = _Line(tables.sequence_knots, tables.head_s)
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
-    chunk = _Line(tables.new_knots, attention_along_prompt(tables, lengths))
+    chunk = attention_along_prompt(tables, lengths)
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens
@@ -73,7 +73,7 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
             mixed.at(sequences + prefill_tokens)
             + head.at(sequences + chunks)
             + cache.at(sequences) * (sequences > 0.0)
-            + chunks * chunk.at(np.maximum(prefill_tokens / chunks, 1e-9))
+            + prefill_tokens * chunk.at(prefill_tokens / chunks)
         )
         return np.where(prefill_tokens > 0.0, busy, plain)
 

@@ -60,16 +60,17 @@ def step_knots(
 
     Four to the doubling for batches and tokens, where tiles and waves make steps; two for contexts,
     in which attention is linear but for its bends: a chord across one would lie below the cache that is read.
+    Tokens reach the longest context whatever the budget of a step is: a prompt that is not cut is one step.
+    With the first cached token latents are expanded again, so one of `past` stands for itself.
     """
-    contexts = np.concatenate(
-        [[0.0], _geometric(max_context, 2, 64.0), [bend for bend in bends if bend < max_context]]
-    )
+    turns = np.array([bend for bend in bends if bend < max_context])
+    longest = max(max_tokens, max_context)
     return Knots(
         sequences=_geometric(max_sequences, 4),
-        contexts=np.unique(contexts),
-        tokens=_geometric(max_tokens, 4),
-        new=_geometric(max_tokens, 3),
-        past=np.concatenate([[0.0], _geometric(max_context, 2, 256.0)]),
+        contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), turns])),
+        tokens=_geometric(longest, 4),
+        new=np.unique(np.concatenate([_geometric(longest, 4), turns])),
+        past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), turns])),
     )
 
 

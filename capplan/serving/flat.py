@@ -15,7 +15,7 @@ from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, check_requests
 from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable, bilinear, piecewise_linear
+from capplan.serving.step_table import StepTable, bilinear, piecewise_linear, prefill_attention_per_token_s
 from capplan.serving.terms import EngineSetup, engine_terms
 
 FIRST_COME = Admission()
@@ -184,8 +184,6 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
             slopes.ravel(),
             piecewise_linear(table.token_knots, table.mixed_s, tokens),
             piecewise_linear(table.sequence_knots, table.head_s, sequences),
-            table.new_knots,
-            table.past_knots,
-            table.prefill_attention_s.ravel(),
+            *(column.ravel() for column in prefill_attention_per_token_s(table)),
         )
     ]

@@ -267,10 +267,10 @@ class FlatEngine(FlatBatch):
         low = i * width + j
         high = low + width if u else low
         if not v:
-            return self.prefill[low] + u * (self.prefill[high] - self.prefill[low])
+            return new_tokens * (self.prefill[low] + u * (self.prefill[high] - self.prefill[low]))
         at_low = self.prefill[low] + v * (self.prefill[low + 1] - self.prefill[low])
         at_high = self.prefill[high] + v * (self.prefill[high + 1] - self.prefill[high])
-        return at_low + u * (at_high - at_low)
+        return new_tokens * (at_low + u * (at_high - at_low))
 
     def complete(self) -> None:
         """Let go of every sequence whose last token has come."""

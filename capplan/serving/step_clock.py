@@ -14,7 +14,13 @@ from math import inf, sqrt
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.step_table import StepTable, bilinear, check_step_table, piecewise_linear
+from capplan.serving.step_table import (
+    StepTable,
+    bilinear,
+    check_step_table,
+    piecewise_linear,
+    prefill_attention_per_token_s,
+)
 
 
 class DecodeRow:
@@ -120,9 +126,10 @@ class StepClock:
         self._rows: list[DecodeRow | None] = [None] * 64
         self._mixed = _dense(table.token_knots, table.mixed_s, 1024)
         self._head = _dense(table.sequence_knots, table.head_s, 64)
-        self._new: list[float] = table.new_knots.tolist()
-        self._past: list[float] = table.past_knots.tolist()
-        self._prefill: list[list[float]] = table.prefill_attention_s.tolist()
+        new, past, each = prefill_attention_per_token_s(table)
+        self._new: list[float] = new.tolist()
+        self._past: list[float] = past.tolist()
+        self._prefill: list[list[float]] = each.tolist()
         self.request_s = float(table.request_s)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
         """What the flat core reads, by sequences and tokens, once it was asked for."""
@@ -147,7 +154,7 @@ class StepClock:
         return row
 
     def prefill_attention_s(self, new_tokens: int, past_tokens: int) -> float:
-        """Return P(n, p)."""
+        """Return P(n, p): n times the time per token between the knots."""
         new, past = self._new, self._past
         i, j = bisect_right(new, new_tokens) - 1, bisect_right(past, past_tokens) - 1
         i, j = min(max(i, 0), max(len(new) - 2, 0)), min(max(j, 0), max(len(past) - 2, 0))
@@ -159,9 +166,9 @@ class StepClock:
         low = self._prefill[i]
         high = self._prefill[i + 1] if u else low
         if not v:
-            return low[j] + u * (high[j] - low[j])
+            return new_tokens * (low[j] + u * (high[j] - low[j]))
         at_low = low[j] + v * (low[j + 1] - low[j])
-        return at_low + u * (high[j] + v * (high[j + 1] - high[j]) - at_low)
+        return new_tokens * (at_low + u * (high[j] + v * (high[j + 1] - high[j]) - at_low))
 
     def mixed_step_s(
         self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1

@@ -40,6 +40,7 @@ from capplan.serving.step_table import (
     decode_step_s,
     mixed_step_s,
     piecewise_linear,
+    prefill_attention_per_token_s,
 )
 from tests.properties.ideal_device import ideal_rates
 
@@ -202,9 +203,9 @@ def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
     knots = step_knots(float(sequences), float(tokens), float(context), (100.0, 5000.0))
     for own, last, per_octave in (
         (knots.sequences, sequences, 4),
-        (knots.tokens, tokens, 4),
-        (knots.new, tokens, 3),
-    ):
+        (knots.tokens, max(tokens, context), 4),
+        (knots.new, max(tokens, context), 4),
+    ):  # a prompt that is not cut is one step, whatever the budget
         assert own[0] == 1.0
         assert own[-1] == max(last, 2)
         assert np.all(own == np.round(own))
@@ -213,10 +214,12 @@ def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
     assert knots.contexts[0] == knots.past[0] == 0.0
     assert knots.contexts[-1] == context
     assert knots.contexts[1] == 64.0
-    assert knots.past[1] == 256.0
+    assert knots.past[1] == 1.0
+    assert 256.0 in knots.past
     assert knots.past[-1] == max(context, 257)
     for bend in (100.0, 5000.0):
         assert (bend in knots.contexts) == (bend < context or bend == context)
+        assert min(bend in knots.past, bend in knots.new) >= (bend < context)
     far = knots.contexts[knots.contexts >= 64]
     assert np.all(far[1:] / far[:-1] <= 2**0.5 * 1.02)
 
@@ -268,7 +271,10 @@ def random_table(seed):
         "mixed_s": (t,),
         "prefill_attention_s": (n, p),
     }
-    return StepTable(**shape, **{name: 0.1 + rng.random(size) for name, size in times.items()})
+    table = StepTable(**shape, **{name: 0.1 + rng.random(size) for name, size in times.items()})
+    # Attention over a longer prompt takes longer for each of its tokens.
+    each = np.cumsum(table.prefill_attention_s, axis=0)
+    return replace(table, prefill_attention_s=table.new_knots[:, None] * each)
 
 
 @FEW
@@ -291,7 +297,8 @@ def test_a_step_is_the_sum_of_its_parts(seed, sequences, context, chunks, new):
     assert decode_step_s(table, sequences, context) == near(
         along(table.sequence_knots, table.decode_s, sequences) + cache
     )
-    prefill = float(bilinear(table.new_knots, table.past_knots, table.prefill_attention_s, new, 7.0))
+    each = table.prefill_attention_s / table.new_knots[:, None]
+    prefill = new * float(bilinear(table.new_knots, table.past_knots, each, new, 7.0))
     tokens = along(table.token_knots, table.mixed_s, sequences + chunks * new)
     head = along(table.sequence_knots, table.head_s, sequences + chunks)
     assert mixed_step_s(table, sequences, context, chunks, new, 7.0) == near(
@@ -326,15 +333,15 @@ def test_plans_at_many_loads_take_the_steps_of_their_tables(seed, inputs, output
         for s, m, tokens in zip(sequences[row], prompts[row], new[row], strict=True):
             chunk, worked = tokens / m, max(inputs - cached * inputs, 1.0)
             # Attention of a chunk is tabled halfway through the prompt, at the knots of its new tokens.
-            past = cached * inputs + np.maximum(worked - own[row].new_knots, 0.0) / 2
+            knots, pasts, each = prefill_attention_per_token_s(own[row])
+            halfway = cached * inputs + np.maximum(worked - knots, 0.0) / 2
             at_knots = [
-                float(bilinear(own[row].new_knots, own[row].past_knots, own[row].prefill_attention_s, n, p))
-                for n, p in zip(own[row].new_knots, past, strict=True)
+                float(bilinear(knots, pasts, each, n, p)) for n, p in zip(knots, halfway, strict=True)
             ]
-            prefill = float(piecewise_linear(own[row].new_knots, np.array(at_knots), chunk))
-            busy.append(float(mixed_step_s(own[row], s, context, m, chunk, 0.0)) - m * float(
-                bilinear(own[row].new_knots, own[row].past_knots, own[row].prefill_attention_s, chunk, 0.0)
-            ) + m * prefill)  # fmt: skip
+            prefill = float(piecewise_linear(knots, np.array(at_knots), chunk))
+            start = float(bilinear(knots, pasts, each, chunk, 0.0))
+            step_s = float(mixed_step_s(own[row], s, context, m, chunk, 0.0))
+            busy.append(step_s + m * chunk * (prefill - start))
         assert step(sequences, none, new, prompts)[row] == near(busy)
 
 

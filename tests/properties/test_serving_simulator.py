@@ -172,7 +172,14 @@ class Reference:
             )
         for request, new in chunks:
             seconds += float(
-                bilinear(t.new_knots, t.past_knots, t.prefill_attention_s, new, request.computed)
+                new
+                * bilinear(
+                    t.new_knots,
+                    t.past_knots,
+                    t.prefill_attention_s / t.new_knots[:, None],
+                    new,
+                    request.computed,
+                )
             )
         return seconds
 
@@ -362,7 +369,7 @@ def random_table(rng) -> StepTable:
         mixed_s=0.01 + np.cumsum(rng.random(3)) * 0.02,
         new_knots=tokens,
         past_knots=past,
-        prefill_attention_s=np.cumsum(rng.random((3, 2)), axis=1) * 0.003,
+        prefill_attention_s=tokens[:, None] * np.cumsum(np.cumsum(rng.random((3, 2)), axis=1), axis=0) * 3e-4,
         request_s=float(rng.random() * 0.01),
     )
 

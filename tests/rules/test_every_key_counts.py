@@ -108,6 +108,8 @@ CASES = {
     "traffic.requests": Case(1_000_000, JOB),
     "traffic.within": Case("1 min", JOB),
     "traffic.trace": Case("night.csv", TRACE),
+    "traffic.daily_curve": Case("office"),
+    "traffic.active_hours": Case("10 h"),
     **lengths("input_tokens"),
     **lengths("output_tokens"),
     "traffic.shared_prefix.tokens": Case(

@@ -16,7 +16,7 @@ from capplan.model.network import Network
 
 
 def windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
-    """Return the window of each layer: use_sliding_window decides, max_window_layers says from which layer on."""
+    """Return the window of each layer: use_sliding_window switches windows on, max_window_layers is the first layer with one."""
     window = config.optional("sliding_window", least=0)
     if not config.flag("use_sliding_window", default=False) or not window:
         return (None,) * layers
@@ -77,7 +77,7 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
 
 
 def read_qwen3_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 3-VL: a Qwen 3 with a vision tower; its tie is said outside the text section."""
+    """Return a Qwen 3-VL: a Qwen 3 with a vision tower; `tie_word_embeddings` is outside the text section."""
     text = config.needed_section("text_config")
     reader = read_qwen3_moe if text.has("num_experts") else read_qwen3
     tied = config.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=False))
@@ -92,7 +92,7 @@ def read_qwen3_vl(config: Config, name: str) -> Network:
 
 
 def read_qwen2_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 2-VL or 2.5-VL; its older files hold the text keys beside the vision section."""
+    """Return a Qwen 2-VL or 2.5-VL; older files have the text keys beside the vision section."""
     text = config.section("text_config")
     network = read_qwen2(text or config, name)
     tied = config.flag("tie_word_embeddings", default=network.tied_embeddings)
