@@ -12,7 +12,8 @@ from capplan.errors import InputError
 from capplan.readers.text_file import numbered_blocks
 from capplan.readers.traces import delimited
 from capplan.readers.traces.columns import Columns, Wanted, columns_of_block
-from capplan.readers.traces.rows import KIND, lines_of, parts_of, seconds_of
+from capplan.readers.traces.rows import KIND, blocks_of, lines_of, parts_of, seconds_of
+from capplan.readers.traces.trace import read_trace
 from capplan.workload import trace
 from capplan.workload.trace import Omissions, TracePart
 
@@ -192,3 +193,24 @@ def test_a_quoted_cell_that_csv_refuses_is_a_row_that_is_no_request(row: str, tm
 
 def test_a_header_that_csv_refuses_is_split_at_its_marks() -> None:
     assert delimited.columns_of("a,b\rc,d") == ("a", "b\rc", "d")
+
+
+def test_a_trace_is_read_once_until_its_file_changes(tmp_path, monkeypatch) -> None:
+    opened = []
+    monkeypatch.setattr(delimited, "blocks_of", lambda path: opened.append(path) or blocks_of(path))
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,1,2\n1,2,3\nx,2,3\n")
+    loose = read_trace(path, strict=False)
+    assert loose.remarks == ("1 row left out: is not a request (first in line 4)",)
+    monkeypatch.chdir(tmp_path)
+    again = read_trace("t.csv", strict=False)
+    assert (again.name, len(opened)) == ("t.csv", 1)
+    assert again.arrival_s.tolist() == loose.arrival_s.tolist()
+    with pytest.raises(InputError, match="line 4: is not a request"):
+        read_trace(path)
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,1,2\n1,2,3\n4,2,3\n")
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.0, 4.0]
+    assert len(opened) == 2
+    path.unlink()
+    with pytest.raises(InputError, match="no such file"):
+        read_trace(path)
