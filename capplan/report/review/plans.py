@@ -1,6 +1,5 @@
 """The middle of a review: the workload, the plans with their margins, how many devices, and what they cost."""
 
-from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
@@ -265,17 +264,17 @@ def price_rows(given: Findings) -> list[dict[str, Any]]:
         if price is None:
             rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
             continue
-        record = asdict(price.record) if price.record else {}
         rows.append(
             {
                 "hardware": name,
                 "usd_per_gpu_hour": price.usd_per_hour,
                 "low_usd_per_gpu_hour": price.low_usd_per_hour,
                 "high_usd_per_gpu_hour": price.high_usd_per_hour,
-                "provider": record.get("provider", "the scenario"),
+                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+                "basis": price.basis,
                 "commitment": price.commitment,
-                "date": record.get("date"),
-                "source": record.get("source", given.asked.scenario.path),
+                "date": max((offer.date for offer in price.records if offer.date), default=None),
+                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
             }
         )
     return rows
