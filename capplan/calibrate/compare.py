@@ -88,7 +88,7 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     return Side(title, quantities)
 
 
-def host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
+def _host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
     """Return the host times of an engine, as quantities of a side."""
     return {f"host {engine} {f.name}": float(getattr(host, f.name)) for f in fields(host)}
 
@@ -97,7 +97,7 @@ def file_side(file: CalibrationFile, title: str) -> Side:
     """Return a calibration file, of kernels, a host or both, as absolute quantities."""
     quantities = dict(calibration_side(file.kernels, title).quantities) if file.kernels else {}
     if file.host:
-        quantities |= host_quantities(file.host.engine, refitted_overhead(file.host))
+        quantities |= _host_quantities(file.host.engine, refitted_overhead(file.host))
     return Side(title, quantities)
 
 
@@ -107,7 +107,7 @@ def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None 
     if host is None:
         return side
     shipped = profile(host.engine, host.engine_version).host
-    return Side(side.title, {**side.quantities, **host_quantities(host.engine, shipped)})
+    return Side(side.title, {**side.quantities, **_host_quantities(host.engine, shipped)})
 
 
 def datasheet_side(device: Device, efficiency: Efficiency) -> Side:

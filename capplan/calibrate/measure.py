@@ -74,14 +74,14 @@ def load_beside() -> str:
     return f"others use this machine: a load of {load:.1f} on {processors} processors at the start"
 
 
-def standing_bytes(planned: Sequence[Case], target: Target) -> float:
+def _standing_bytes(planned: Sequence[Case], target: Target) -> float:
     """Return the memory of the arenas that operands are slices of: one per dtype, and one for results [B]."""
     return (len({case.dtype for case in planned}) + 1) * target.cold_bytes
 
 
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
     """Return the peak device memory, of the arenas and any one case [B]."""
-    standing = standing_bytes(planned, target)
+    standing = _standing_bytes(planned, target)
     room = (target.usable_bytes - standing) / target.slack_ratio
     return standing + target.slack_ratio * max(min(case_bytes(case, 0.0), room) for case in planned)
 
@@ -152,7 +152,7 @@ def _measure_all(
     each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
     effort = replace(effort, seconds=each_s)
     prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
-    run.room_bytes = (target.usable_bytes - standing_bytes(chosen, target)) / target.slack_ratio
+    run.room_bytes = (target.usable_bytes - _standing_bytes(chosen, target)) / target.slack_ratio
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
     steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
@@ -241,11 +241,11 @@ def _finished(
     everything = [*run.measurements(), *linked]
     unseen = held_out(everything)
     marked = [replace(result, held_out=place in unseen) for place, result in enumerate(everything)]
-    peaks = best_rates(marked)
+    peaks = _best_rates(marked)
     if group:
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
-    fits, scored = fitted(marked, target.machine, peaks, family_numbers(target))
+    fits, scored = fitted(marked, target.machine, peaks, _family_numbers(target))
     fits |= _simple_fits(scored)
     remarks = [*run.remarks, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
@@ -261,7 +261,7 @@ def _finished(
     )
 
 
-def family_numbers(target: Target) -> Family:
+def _family_numbers(target: Target) -> Family:
     """Return the catalogue's numbers of this device as starting values; empty for an unknown device."""
     if not target.is_cuda:
         return {}
@@ -275,7 +275,7 @@ def family_numbers(target: Target) -> Family:
     return {}
 
 
-def best_rates(measurements: Sequence[Measurement]) -> Peaks:
+def _best_rates(measurements: Sequence[Measurement]) -> Peaks:
     """Return the best rate of memory and of each dtype's matmuls: they stand in for the datasheet of this machine.
 
     Only the larger copies count for memory, because small ones fit a cache.

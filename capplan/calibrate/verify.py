@@ -75,20 +75,20 @@ def verified(
     -------
     one row per kind of layer, phase, batch and context; kinds that torch cannot run are left out and reported
     """
-    plain = in_bf16(network)
+    plain = _in_bf16(network)
     prepare_arenas(target.device, (), target.cold_bytes)
     decodes, prefills = (CUDA_DECODES, CUDA_PREFILLS) if target.is_cuda else (CPU_DECODES, CPU_PREFILLS)
     proofs: list[Proof] = []
     refused: list[str] = []
     for number, (layer, count) in enumerate(layer_counts(plain)):
-        title = layer_title(number, layer)
+        title = _layer_title(number, layer)
         why = refusal(layer)
         if why:
             refused.append(f"{title}: {why}")
             tell(f"left out: {title}: {why}")
             continue
         fitting = fitted_to_memory(layer, target, tell)
-        rates = evenly_routed(
+        rates = _evenly_routed(
             step_rates(
                 _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
             ).rates
@@ -100,14 +100,14 @@ def verified(
     return proofs
 
 
-def layer_title(number: int, layer: Layer) -> str:
+def _layer_title(number: int, layer: Layer) -> str:
     """Return a short name of the kind of layer."""
     mixer = "mla" if any(type(m).__name__ == "LatentAttention" for m in layer.mixers) else "attention"
     feed = f"{layer.experts.experts} experts" if layer.experts else "dense"
     return f"{number + 1}: {mixer}, {feed}"
 
 
-def in_bf16(network: Network) -> Network:
+def _in_bf16(network: Network) -> Network:
     """Return the network with every matrix in bf16."""
     layers = tuple(
         replace(
@@ -120,7 +120,7 @@ def in_bf16(network: Network) -> Network:
     return replace(network, layers=layers, lm_head=replace(network.lm_head, weight_format="bf16"))
 
 
-def evenly_routed(rates: StepRates) -> StepRates:
+def _evenly_routed(rates: StepRates) -> StepRates:
     """Return the rates for a router that spreads tokens evenly, as the random weights of the built layers do."""
     return replace(
         rates, experts={name: replace(one, router_skew=0.0) for name, one in rates.experts.items()}

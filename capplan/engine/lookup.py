@@ -67,7 +67,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
         raise unknown("engine", engine, ENGINES)
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
-    host = host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
+    host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
     return replace(versioned, host=replace(host, stream_s=0.0))
 
 
@@ -89,11 +89,11 @@ def embedded(engine: EngineProfile) -> EngineProfile:
     (True, True)
     """
     key = version_key(engine.asked_version or "") or version_key(engine.version) or (0, 0, 0)
-    stream_s = host_of(engine.engine, key).stream_s
+    stream_s = _host_of(engine.engine, key).stream_s
     return replace(engine, streams_in_engine=True, host=replace(engine.host, stream_s=stream_s))
 
 
-def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
+def _host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
     """Return the host overhead of an engine version: the entry of the newest version at or below it, else the oldest.
 
     Parameters
@@ -107,7 +107,7 @@ def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
 
     Examples
     --------
-    >>> host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
+    >>> _host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
     True
     """
     entries = list(HOST_TIMES[engine].items())

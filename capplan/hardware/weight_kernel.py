@@ -104,6 +104,12 @@ def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
     Returns
     -------
     the kernel
+
+    Examples
+    --------
+    >>> h100 = Device("h", "H", "v", "hopper", 80e9, None, 3e12, {"bf16": 989e12}, 132, None, None, None, None, 1, None, 8, None, {})
+    >>> experts_kernel(h100, "mxfp4").formats[0], experts_kernel(h100, "bf16").formats[0]
+    ('w4a16_mxfp4', 'bf16')
     """
     name = _kernel_format(weight_format)
     if name == "mxfp4" and "fp4" in device.peak_flop_per_s:

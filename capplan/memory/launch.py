@@ -103,7 +103,7 @@ def engine_launch(
     """
     fraction = gpu_memory_utilization
     if fraction is None:
-        fraction = default_memory_fractions(profile, device_memory_bytes, sharding)
+        fraction = _default_memory_fractions(profile, device_memory_bytes, sharding)
     return Launch(
         tensor=sharding.tensor,
         expert=sharding.expert,
@@ -121,7 +121,7 @@ def engine_launch(
     )
 
 
-def default_memory_fractions(
+def _default_memory_fractions(
     profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding
 ) -> Number:
     """Return the engine's default memory fraction for each plan.
@@ -141,7 +141,7 @@ def default_memory_fractions(
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
+    >>> _default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
     array([0.834, 0.817])
     """
     if profile.memory.default_fraction is not None:

@@ -108,7 +108,7 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     MatmulRates, AttentionRates, ...
     """
     if kernel == "link":
-        return link_rates(device, fit)
+        return _link_rates(device, fit)
     record = RECORDS[kernel]
     sheet = {
         "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
@@ -119,7 +119,7 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
 
 
-def link_rates(device: Device, fit: Fit) -> LinkRates:
+def _link_rates(device: Device, fit: Fit) -> LinkRates:
     """Return the link rates of one device; a device without a link or network falls back to PCIe.
 
     Parameters

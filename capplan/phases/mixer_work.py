@@ -300,6 +300,15 @@ def prefill_cost(
 
 
 def borrowed_rates(network: Network) -> tuple[str, ...]:
-    """Return what is assumed for mixers of a network whose rates were measured on kernels of another kind."""
+    """Return what is assumed for mixers of a network whose rates were measured on kernels of another kind.
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layers = (Layer((CompressedAttention(64, 512, 64, 128, 8),), ()), Layer((Attention(8, 8, 64, 64),), ()))
+    >>> borrowed_rates(Network("n", "t", 8, 10, layers, head, True, 80))
+    ('compressed attention: efficiencies of latent attention',)
+    """
     kinds = dict.fromkeys(type(mixer) for layer, _ in layer_counts(network) for mixer in layer.mixers)
     return tuple(_COSTS[kind].borrowed for kind in kinds if _COSTS[kind].borrowed)

@@ -39,7 +39,14 @@ def heads(
     head_dim_keys: Sequence[str] = ("head_dim",),
     default_head_dim: int | None = None,
 ) -> Heads:
-    """Return the heads under the usual keys; KV heads default to query heads, head_dim to hidden / heads."""
+    """Return the heads under the usual keys; KV heads default to query heads, head_dim to hidden / heads.
+
+    Examples
+    --------
+    >>> llama = Config({"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}, "config.json")
+    >>> heads(llama)
+    Heads(hidden_size=4096, query_heads=32, kv_heads=8, head_dim=128, value_head_dim=128)
+    """
     hidden = hidden or config.dimension("hidden_size")
     query_heads = config.dimension("num_attention_heads", most=100_000)
     kv_heads = config.optional("num_key_value_heads") or default_kv_heads or query_heads
@@ -51,7 +58,15 @@ def heads(
 
 
 def qkv(shape: Heads, *, bias: bool = False, gate_outputs: int = 0) -> Projection:
-    """Return query, key and value as one matmul; with `gate_outputs` columns of an output gate."""
+    """Return query, key and value as one matmul; with `gate_outputs` columns of an output gate.
+
+    Examples
+    --------
+    Llama-3-8B: 4096 columns of queries, 1024 of keys and 1024 of values.
+
+    >>> qkv(Heads(4096, 32, 8, 128, 128)).outputs, qkv(Heads(4096, 32, 8, 128, 128)).kv_outputs
+    (6144, 2048)
+    """
     kv_outputs = shape.kv_heads * (shape.head_dim + shape.value_head_dim)
     outputs = shape.query_heads * shape.head_dim + gate_outputs + kv_outputs
     return Projection(
@@ -98,7 +113,13 @@ def attention(
 def gated_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return gate and up as one matmul, and down (SwiGLU, GeGLU)."""
+    """Return gate and up as one matmul, and down (SwiGLU, GeGLU).
+
+    Examples
+    --------
+    >>> [(matrix.name, matrix.inputs, matrix.outputs) for matrix in gated_mlp(4096, 14336)]
+    [('gate_up', 4096, 28672), ('down', 14336, 4096)]
+    """
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(

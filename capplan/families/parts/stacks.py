@@ -44,7 +44,7 @@ class Traits:
     final_norm: bool = True
 
 
-def attention_norms(shape: Heads, traits: Traits) -> int:
+def _attention_norms(shape: Heads, traits: Traits) -> int:
     """Return the norm and sink parameters inside attention."""
     count = shape.query_heads if traits.sinks else 0
     if traits.head_norms:
@@ -66,7 +66,7 @@ def block(
         attention(shape, window, chunked=chunked, query_key_norms=norms),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
-        traits.norms * width + attention_norms(shape, traits),
+        traits.norms * width + _attention_norms(shape, traits),
     )
 
 
@@ -172,7 +172,14 @@ def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sp
 def layer_windows(
     config: Config, layers: int, window: int | None, *, default: Iterable[bool] | None = None
 ) -> tuple[int | None, ...]:
-    """Return the window of each layer, from `layer_types` or from the default (True: sliding)."""
+    """Return the window of each layer, from `layer_types` or from the default (True: sliding).
+
+    Examples
+    --------
+    >>> typed = Config({"layer_types": ["sliding_attention", "full_attention"]}, "config.json")
+    >>> layer_windows(typed, 2, 4096), layer_windows(Config({}, "config.json"), 2, 4096, default=[False, True])
+    ((4096, None), (None, 4096))
+    """
     kinds = config.items("layer_types", length=layers)
     if kinds is not None:
         for i, kind in enumerate(kinds[:layers]):

@@ -45,7 +45,13 @@ class Mamba2Shape:
 
 
 def rank_of(config: Config, key: str, hidden: int) -> int:
-    """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up."""
+    """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up.
+
+    Examples
+    --------
+    >>> rank_of(Config({"dt_rank": "auto"}, "config.json"), "dt_rank", 2600), rank_of(Config({"dt_rank": 64}, "x"), "dt_rank", 2600)
+    (163, 64)
+    """
     value = config.first_present(key)[1]
     if value is None or value == "auto":
         return -(-hidden // 16)
@@ -140,7 +146,13 @@ _STATE_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def state_format(config: Config, *keys: str) -> str:
-    """Return the format of the recurrent state; fp32, as in the reference implementation, where no key states it."""
+    """Return the format of the recurrent state; fp32, as in the reference implementation, where no key states it.
+
+    Examples
+    --------
+    >>> state_format(Config({"dtype": "torch.bfloat16"}, "config.json"), "dtype"), state_format(Config({}, "x"), "dtype")
+    ('bf16', 'fp32')
+    """
     name = config.text(*keys, default="float32").removeprefix("torch.")
     if name not in _STATE_FORMATS:
         raise config.error(keys[0], f"{name!r} is not known", f"allowed: {', '.join(_STATE_FORMATS)}")
