@@ -59,7 +59,9 @@ def compiled(root: Path, libraries: list[Path]) -> bool:
         for module in MODULES:
             shutil.copy(root / FOLDER / f"{module}.pxd", folder / FOLDER)
             source = (root / FOLDER / f"{module}.py").read_text(encoding="utf-8")
-            source = source.replace("from capplan.serving.c_math import", "from cython.cimports.libc.math import")
+            source = source.replace(
+                "from capplan.serving.c_math import", "from cython.cimports.libc.math import"
+            )
             (folder / FOLDER / f"{module}.py").write_text(source, encoding="utf-8")
         for library in libraries:
             source = FOLDER / library.name.partition(".")[0]

@@ -195,3 +195,15 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
         stages=np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan],
         stage_fraction=np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan],
     )
+
+
+def table_of_plans(table: StepTable) -> StepTable:
+    """Return the tables of one plan as those of an array of one: the way back from table_of_plan."""
+    return replace(
+        table,
+        decode_s=table.decode_s[None],
+        head_s=table.head_s[None],
+        decode_attention_s=table.decode_attention_s[None],
+        mixed_s=table.mixed_s[None],
+        prefill_attention_s=table.prefill_attention_s[None],
+    )

@@ -16,7 +16,7 @@ from capplan.fleet.demand import (
     drawn_requests,
 )
 from capplan.fleet.engine_use import TierTokens
-from capplan.fleet.offered import offered_to_replica, replica_arrival_cv
+from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario
 from capplan.workload.length import empirical, fixed, lognormal, uniform
@@ -140,7 +140,7 @@ def test_the_variation_at_a_replica_is_that_of_a_stream_that_is_dealt_out(routin
 
 def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
     """Each within about five standard errors of 40,000 draws."""
-    drawn = offered_to_replica(demand(CHAT, CODE), 1.25, count=40_000, seed=1, longest=10**6).requests
+    drawn = SamplePath(demand(CHAT, CODE), count=40_000, seed=1, longest=10**6).offered(1.25).requests
     gaps = np.diff(drawn.arrival_s)
     assert gaps.mean() == pytest.approx(0.2, rel=0.025)
     assert stats.variation(gaps) == pytest.approx(1.0, rel=0.03)
@@ -161,8 +161,9 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
     """Whatever the load, the same requests; steps that are slower make them come sooner, and thoughts shorter."""
     mix = demand(CHAT, CODE, USERS)
     drawn = {"count": 400, "seed": 3, "longest": 5000, "response_s": 5.0}
-    usual = offered_to_replica(mix, 1.0, **drawn, replicas=replicas)
-    other = offered_to_replica(mix, share, **drawn, replicas=replicas, slowness=slowness)
+    path = SamplePath(mix, **drawn)
+    usual = path.offered(1.0, replicas=replicas)
+    other = path.offered(share, replicas=replicas, slowness=slowness)
     assert len(usual) == len(other) == 400
     for ours, theirs in ((usual.requests, other.requests), (usual.crowd.requests, other.crowd.requests)):
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index"):
@@ -178,10 +179,10 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
 
 
 def test_only_users_or_only_arrivals_leave_the_other_part_out():
-    people = offered_to_replica(demand(USERS), 0.5, count=50, seed=1, longest=5000)
+    people = SamplePath(demand(USERS), count=50, seed=1, longest=5000).offered(0.5)
     assert people.requests is None
     assert people.crowd.users == 30
-    assert offered_to_replica(demand(CHAT), 0.5, count=50, seed=1, longest=5000).crowd is None
+    assert SamplePath(demand(CHAT), count=50, seed=1, longest=5000).offered(0.5).crowd is None
 
 
 def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():
