@@ -66,12 +66,14 @@ def step_knots(
     With the first cached token latents are expanded again, so one of `past` stands for itself.
     """
     turns = np.array([bend for bend in bends if bend < max_context])
-    longest = max(max_tokens, max_context)
+    tokens = _geometric(max_tokens, 4)
+    if max_context > max_tokens:
+        tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     return Knots(
         sequences=_geometric(max_sequences, 4),
         contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), turns])),
-        tokens=_geometric(longest, 4),
-        new=np.unique(np.concatenate([_geometric(longest, 4), turns])),
+        tokens=tokens,
+        new=np.unique(np.append(tokens, turns)),
         past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), turns])),
     )
 
