@@ -33,7 +33,7 @@ def test_more_confidence_needs_room_for_more_slowness(targets, step_s, one, othe
     usual = of(targets, step_s)
     low, high = sorted((one, other))
     assert usual.quantile(low) <= usual.quantile(high)
-    assert 0.0 == usual.probability(0.0) <= usual.probability(low) <= usual.probability(high)
+    assert 0.0 == usual.probability(0.0) <= usual.probability(low) <= usual.probability(high) <= 1.0
     assert usual.probability(inf) == 1.0
 
 
@@ -51,10 +51,18 @@ def test_the_order_and_the_repetition_of_targets_count_for_nothing(targets):
 
 
 def test_the_bias_is_kept():
-    """Half of the measured runs are slower than the median slowness, which is not 1."""
+    """Half of the measured runs are slower than predicted by 4 % and more in both latencies, at steps of 50 ms."""
     target = Target("tpot", "p50", 0.05)
-    usual = of([target])
-    assert usual.median == usual.quantile(0.5) != 1.0
+    assert of([target], 0.05).quantile(0.5) == pytest.approx(1.04, abs=0.02)
+
+
+@given(STEPS, st.floats(0.1, 0.9), st.sampled_from(STATISTICS))
+def test_all_targets_are_no_likelier_than_one_of_them(step_s, chance, statistic):
+    """To the widening for few groups, the joint distribution is the slower one."""
+    first, later = Target("ttft", statistic, 1.0), Target("tpot", statistic, 1.0)
+    both = of([first, later], step_s).quantile(chance)
+    for target in (first, later):
+        assert both >= 0.97 * of([target], step_s).quantile(chance)
 
 
 def test_a_class_of_networks_that_nobody_measured_is_wider_and_thin():
@@ -62,7 +70,7 @@ def test_a_class_of_networks_that_nobody_measured_is_wider_and_thin():
     dense, mla, unknown = of(target), of(target, network_class="mla"), of(target, network_class="new")
     assert mla.quantile(0.9) / mla.quantile(0.1) > dense.quantile(0.9) / dense.quantile(0.1)
     assert mla.thin
-    assert unknown.above >= mla.above
+    assert unknown.quantile(0.9) >= mla.quantile(0.9)
 
 
 def test_few_groups_are_called_thin():
