@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from functools import partial
 from io import StringIO
-from math import exp, log
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from calibrate.host_rows import Item, replica_with
 from capplan.accuracy.replay import overloaded, replayed_columns, slowed_columns
 from capplan.accuracy.serving import measured_columns, network_class
-from capplan.accuracy.slowness import Load
+from capplan.accuracy.slowness import Load, slowness_at
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
 from capplan.numbers import Array
@@ -25,7 +24,7 @@ from capplan.numbers import Array
 SLOW_RUNS_FILE = Path(__file__).parent / "slowness.csv"
 
 SLOWNESSES: Array = np.geomspace(0.3, 3.5, 21)
-"""Slownesses of a replica that a run is replayed with; beyond them latencies are taken as proportional."""
+"""Slownesses of a replica that a run is replayed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +43,6 @@ class SlowValue:
     """Measured over predicted."""
     slowness: float
     """Of the replica at which the replay gives what was measured."""
-
-
-def slowness_at(latencies: Array, measured: float) -> float:
-    """Return the slowness at which a replay gives a measured latency, interpolated in both logarithms.
-
-    Examples
-    --------
-    Latencies that grow as the slowness does:
-
-    >>> round(slowness_at(10.0 * SLOWNESSES, 20.0), 3), round(slowness_at(10.0 * SLOWNESSES, 100.0), 3)
-    (2.0, 10.0)
-    """
-    reached = np.maximum.accumulate(np.log(latencies))
-    reached = reached + 1e-9 * np.arange(reached.size)
-    wanted, places = log(measured), np.log(SLOWNESSES)
-    beyond = min(wanted - reached[0], 0.0) + max(wanted - reached[-1], 0.0)
-    return float(exp(np.interp(wanted, reached, places) + beyond))
 
 
 def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
@@ -83,7 +65,7 @@ def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
         own(
             column=column,
             ratio=measured / usual[column],
-            slowness=slowness_at(np.array([columns[column] for columns in replays]), measured),
+            slowness=slowness_at(SLOWNESSES, np.array([columns[column] for columns in replays]), measured),
         )
         for column, measured in measured_columns(item.row).items()
         if column.partition("_")[0] in {"ttft", "tpot"}

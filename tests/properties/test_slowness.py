@@ -3,11 +3,12 @@
 from dataclasses import replace
 from math import exp, inf
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.accuracy.slowness import slowness_of, slowness_scale
+from capplan.accuracy.slowness import slowness_at, slowness_of, slowness_scale
 from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.workload.slo import METRICS, STATISTICS, Target
 
@@ -80,6 +81,15 @@ def test_few_groups_are_called_thin():
         replace(table, regimes=few), [Target("ttft", "p99", 1.0)], network_class="dense", step_s=0.03
     )
     assert found.thin
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8), st.floats(1e-3, 1e3), st.floats(1.0, 10.0))
+def test_a_looser_limit_allows_no_less_slowness(latencies, limit, looser):
+    """Whatever a few replays say, a queue that no longer ends among them."""
+    slownesses = np.geomspace(0.5, 2.0, len(latencies) + 1)
+    curve = np.array([*sorted(latencies), inf])
+    assert slowness_at(slownesses, curve, limit) <= slowness_at(slownesses, curve, limit * looser) + 1e-6
+    assert slowness_at(slownesses, curve, limit) <= slownesses[-1]
 
 
 def test_a_slow_host_doubles_a_short_step():
