@@ -56,9 +56,9 @@ class FlatEngine(FlatSteps):
         while self.now_s < until_s:
             if self.next_s <= self.now_s:
                 self.receive()
-            preempted = self.make_room()
+            preempted = bool(self.sequences) and self.make_room()
             self.chunks = 0
-            if not preempted:
+            if not preempted and (self.waiting or self.partial >= 0 or self.hold_steps):
                 self.plan()
             if self.chunks:
                 self.work_on()
@@ -284,14 +284,16 @@ class FlatEngine(FlatSteps):
             self.ends_pop()
             self.leave(row)
             self.finish(row)
-            self.drop_stale()
+            if self.preemptions:
+                self.drop_stale()
 
     def finish(self, row: int) -> None:
         """Close a request that got all its tokens."""
         self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
-        self.ended(row, self.now_s)
+        if self.asked < self.count:
+            self.ended(row, self.now_s)
 
     def gap(self, value: float, weight: float) -> None:
         """Count a gap between tokens, as WeightedHistogram does."""
@@ -311,13 +313,15 @@ class FlatEngine(FlatSteps):
         self.occupancy_s[place] += seconds
         self.block_seconds += blocks * seconds
         self.busy_s += seconds
-        while start_s + seconds >= self.span_s * TIMELINE_BINS:
+        end = start_s + seconds
+        while end >= self.span_s * TIMELINE_BINS:
             self.double_span()
         span = self.span_s
         first = lrint(floor(start_s / span))
-        end = start_s + seconds
         if end < (first + 1) * span:
-            self.count_span(first, seconds, sequences, blocks)
+            self.by_batch[first] += sequences * seconds
+            self.by_blocks[first] += blocks * seconds
+            self.by_busy[first] += seconds
             return
         for place in range(first, lrint(floor(end / span)) + 1):
             part = min(end, (place + 1) * span) - max(start_s, place * span)

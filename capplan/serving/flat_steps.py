@@ -30,7 +30,7 @@ class FlatSteps(FlatBatch):
         super().__init__(limits, columns, arrivals, users)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
-        self.knots = len(self.context_knots)
+        self.knots, self.last_knot = len(self.context_knots), 0
         self.stages, self.stage_tokens = limits.stages, limits.stage_tokens
         self.stage_fraction, self.filled = limits.stage_fraction, 0.0
         self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
@@ -98,13 +98,18 @@ class FlatSteps(FlatBatch):
 
     def knot_below(self, context: float) -> int:
         """Return the place of the last knot at or below a context."""
-        low, high = 0, self.knots
+        knots, low, high = self.context_knots, self.last_knot, self.knots
+        if context < knots[low]:
+            low, high = 0, low
+        elif low + 1 == high or context < knots[low + 1]:
+            return low
         while low < high:
             middle = (low + high) // 2
-            if context < self.context_knots[middle]:
+            if context < knots[middle]:
                 high = middle
             else:
                 low = middle + 1
+        self.last_knot = low - 1
         return low - 1
 
     def attention_s(self, sequences: int, context: float) -> float:
@@ -142,14 +147,16 @@ class FlatSteps(FlatBatch):
 
 def place_below(knots: Doubles, value: float) -> int:
     """Return the place of the knot at or below a value, such that another one follows where there are two."""
-    low, high = 0, len(knots)
+    if len(knots) < 2 or value < knots[1]:
+        return 0
+    low, high = 2, len(knots)
     while low < high:
         middle = (low + high) // 2
         if value < knots[middle]:
             high = middle
         else:
             low = middle + 1
-    return min(max(low - 1, 0), max(len(knots) - 2, 0))
+    return low - 1 if low < len(knots) else len(knots) - 2
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
