@@ -28,6 +28,7 @@ class Reading:
     document: Document
     folder: Path
     assumptions: list[Assumption] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     mistakes: list[InputError] = field(default_factory=list)
     broken: tuple[KeyPath, ...] = ()
     """Keys that could not be read, so that nothing more can be said of what is around them."""

@@ -291,6 +291,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         fleet=limits,
         prices=prices,
         assumptions=tuple(reading.assumptions),
+        warnings=tuple(reading.warnings),
     )
 
 
