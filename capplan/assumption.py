@@ -12,7 +12,7 @@ class Assumption:
     """One line of the footer of every result."""
 
     what: str
-    """What was assumed, with the value: 'KV cache in bf16, the dtype of the activations'."""
+    """What was assumed, with the value: 'KV cache in bf16, the activation dtype'."""
     replace: str
     """The flag, scenario key or command that replaces it, for people: '--kv-dtype'."""
     key: str = ""

@@ -31,6 +31,8 @@ class Refusal(StrEnum):
     """A target is missed at this load."""
     SIMULATION = "simulation"
     """A target is missed once the requests are simulated."""
+    COST = "cost"
+    """Something else costs less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Torch microbenchmarks of the device in front of us, and the fit of efficiencies."""
+"""Torch microbenchmarks of the local device, and the fit of its efficiencies."""

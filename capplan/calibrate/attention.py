@@ -1,4 +1,4 @@
-"""Attention in torch: softmax over few KV heads, and latent attention expanded in prefill, absorbed in decode."""
+"""Attention in torch: grouped-query attention, and latent attention, expanded in prefill and absorbed in decode."""
 
 import torch
 from torch.nn import functional
@@ -7,8 +7,8 @@ from torch.nn import functional
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> torch.Tensor:
     """Return softmax attention of (sequence, head, token, width) tensors whose KV heads may be fewer.
 
-    Flash kernels where the device has them; a decode step on one query token folds the query heads of one
-    KV head into rows, which is what decode kernels do.
+    Uses flash kernels where the device has them. A decode step with one query token folds the query heads of a
+    KV head into rows, as decode kernels do.
     """
     if query.is_cuda:
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,7 +28,7 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, ca
 def expanded_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return causal attention whose values are narrower than its keys.
 
-    Flash kernels want one width, so values are padded to it; the extra work is part of what such an engine pays.
+    Flash kernels need one width, so values are padded; engines with such kernels pay for the extra work too.
     """
     missing = key.shape[-1] - value.shape[-1]
     padded = functional.pad(value, (0, missing))
@@ -42,7 +42,7 @@ def absorbed_attention(query: torch.Tensor, cache: torch.Tensor, latent: int) ->
     ----------
     query : (sequences, heads, latent + rope), already multiplied with the key expansion
     cache : (sequences, context, latent + rope)
-    latent : width of the part that serves as values [-]
+    latent : width of the part that serves as the value [-]
 
     Returns
     -------

@@ -14,14 +14,14 @@ from capplan.readers.calibration.record import Measurement
 
 OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 REPEATS = 15
-"""Of one message size; all ranks run the same number."""
+"""Repeats of one message size; the same on all ranks."""
 CUDA_SIZES = tuple(float(2**power) for power in range(10, 29))
 CPU_SIZES = tuple(float(2**power) for power in range(10, 25))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks that torchrun started, as this one sees them."""
+    """The ranks that torchrun started, as seen by this one."""
 
     rank: int
     ranks: int
@@ -34,7 +34,7 @@ class Group:
 
 
 def group_of_environment() -> Group | None:
-    """Return the group that torchrun described in the environment; None where this process is alone."""
+    """Return the group that torchrun describes in the environment; None for a single process."""
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks < 2 or "RANK" not in os.environ:
         return None
@@ -49,18 +49,18 @@ def own_device(name: str) -> str:
 def collective_times(
     group: Group, target: Target, *, quick: bool, tell: Callable[[str], None]
 ) -> list[Measurement]:
-    """Return the time of every collective by message size, as the slowest rank saw it.
+    """Return the time of every collective by message size, on the slowest rank.
 
     Parameters
     ----------
     group : of torchrun
     target : the device of this rank
-    quick : every other size
-    tell : takes lines for people
+    quick : only every other size
+    tell : receives progress messages
 
     Returns
     -------
-    measurements; the same list on every rank
+    measurements; identical on every rank
     """
     distributed.init_process_group(
         "nccl" if target.is_cuda else "gloo", rank=group.rank, world_size=group.ranks
@@ -134,9 +134,16 @@ def _call(
 
 
 def best_link_rate(measurements: list[Measurement]) -> float | None:
-    """Return the best rate that one rank sent at, over the link or network that the group used [B/s].
+    """Return the best rate of one rank over the link or network of the group [B/s].
 
     A ring moves 2 (n - 1) / n of an all-reduced message over each link, and (n - 1) / n of a gathered one.
+
+    Examples
+    --------
+    Four ranks reduce 100 bytes in a second, over links that carry 150 bytes each:
+
+    >>> best_link_rate([Measurement("all_reduce", "bf16", {"ranks": 4.0, "message_bytes": 100.0}, 1.0, 0.0, 15)])
+    150.0
     """
     passes = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
     rates = [

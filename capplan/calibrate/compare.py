@@ -1,4 +1,4 @@
-"""Two calibrations, or a calibration and the datasheet, side by side: rates in absolute terms, starts in seconds."""
+"""Two calibrations, or a calibration and the datasheet, side by side: rates in absolute units, fixed costs in seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELAT
 from capplan.readers.calibration.record import Calibration, CalibrationFile, HostRefit, Machine, Measurement
 
 REPEATABLE_FRACTION = 0.03
-"""Repeat runs on a quiet device agree within this."""
+"""Repeated runs on an idle device agree within this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def agrees(self) -> bool | None:
-        """True where both are within what repeat runs differ by."""
+        """True where both differ by no more than repeated runs."""
         return None if self.ratio is None else abs(self.ratio - 1.0) <= REPEATABLE_FRACTION
 
 
@@ -63,7 +63,7 @@ def unit_of(quantity: str) -> str:
 def _reached(
     key: str, numbers: Mapping[str, float], flop_per_s: float | None, bytes_per_s: float
 ) -> dict[str, float]:
-    """Return a kernel's numbers with fractions as the rates that they stand for."""
+    """Return a kernel's numbers, with fractions converted to rates."""
     sides = {}
     for name, value in numbers.items():
         if not name.endswith("_fraction") or name in RELATIVE_FRACTIONS or key.startswith("link/"):
@@ -77,7 +77,7 @@ def _reached(
 
 
 def calibration_side(calibration: Calibration, title: str) -> Side:
-    """Return what a calibration says, as absolute quantities."""
+    """Return a calibration as absolute quantities."""
     peaks = calibration.peaks
     quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
@@ -88,30 +88,30 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     return Side(title, quantities)
 
 
-def host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
+def _host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
     """Return the host times of an engine, as quantities of a side."""
     return {f"host {engine} {f.name}": float(getattr(host, f.name)) for f in fields(host)}
 
 
 def file_side(file: CalibrationFile, title: str) -> Side:
-    """Return what a calibration file says: of kernels, of a host, or of both."""
+    """Return a calibration file, of kernels, a host or both, as absolute quantities."""
     quantities = dict(calibration_side(file.kernels, title).quantities) if file.kernels else {}
     if file.host:
-        quantities |= host_quantities(file.host.engine, refitted_overhead(file.host))
+        quantities |= _host_quantities(file.host.engine, refitted_overhead(file.host))
     return Side(title, quantities)
 
 
 def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None = None) -> Side:
-    """Return what the catalogue says of a device, and what an engine's host adds where nobody refitted it."""
+    """Return the catalogue's figures of a device, and the shipped host overhead of an engine where a refit is given."""
     side = datasheet_side(device, efficiency)
     if host is None:
         return side
     shipped = profile(host.engine, host.engine_version).host
-    return Side(side.title, {**side.quantities, **host_quantities(host.engine, shipped)})
+    return Side(side.title, {**side.quantities, **_host_quantities(host.engine, shipped)})
 
 
 def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
-    """Return what the catalogue says of a device: the datasheet's peaks, and what kernels reach by default."""
+    """Return the catalogue's figures of a device: datasheet peaks, and what kernels achieve by default."""
     quantities = {"peak memory bytes_per_s": device.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in device.peak_flop_per_s.items()}
     for key, fit in efficiency.fits.items():
@@ -131,7 +131,7 @@ def differences(first: Side, second: Side) -> list[Difference]:
 
 
 def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
-    """Return what is not the same about two machines, in words."""
+    """Return what differs between two machines, in words."""
     names = ("name", "uuid_hash", "driver", "cuda", "torch", "threads")
     return [
         f"{name}: {getattr(first, name)} against {getattr(second, name)}"
@@ -141,7 +141,7 @@ def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
 
 
 def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
-    """Return how far two runs on one machine agree: in the numbers that both tell, and in the times of the same shapes."""
+    """Return how well two runs on one machine agree: in the numbers that both constrain, and in the times of shared shapes."""
     pairs = [
         (number, other.numbers[name])
         for key, fit in first.fitted.items()
@@ -150,12 +150,12 @@ def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
         if name in other.numbers and number.constrained and other.numbers[name].constrained and number.value
     ]
     within = sum(abs(b.value / a.value - 1.0) <= REPEATABLE_FRACTION for a, b in pairs)
-    meet = sum(max(a.low, b.low) <= min(a.high, b.high) for a, b in pairs)
+    overlapping = sum(max(a.low, b.low) <= min(a.high, b.high) for a, b in pairs)
     notes = []
     if pairs:
         notes.append(
             f"of {len(pairs)} constrained numbers {within} agree within {REPEATABLE_FRACTION:.0%}, and the 95 % intervals "
-            f"of {meet} meet"
+            f"of {overlapping} overlap"
         )
     theirs = {_shape(m): m for m in second.measurements}
     shared = [(m, theirs[_shape(m)]) for m in first.measurements if _shape(m) in theirs]

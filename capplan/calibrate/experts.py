@@ -39,7 +39,7 @@ def routed_experts(
 
 
 def _ends(expert: torch.Tensor, experts: int) -> torch.Tensor:
-    """Return where the rows of each expert end; without a copy to the host, so that a graph can hold it."""
+    """Return where the rows of each expert end; without a copy to the host, so that a CUDA graph can contain it."""
     ids = torch.arange(experts, device=expert.device)
     return torch.searchsorted(torch.sort(expert.flatten()).values, ids, right=True).to(torch.int32)
 

@@ -1,4 +1,4 @@
-"""Fit the numbers of a form to measured times: robust, with intervals, and judged on shapes it did not see."""
+"""Fit the numbers of a form to measured times: robust, with intervals, and scored on held-out shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +13,15 @@ from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 
 Family = Mapping[str, Mapping[str, float]]
-"""Numbers of another device of the family by kernel/dtype."""
+"""Numbers of another device of the family, by kernel/dtype."""
 TYPICAL_ERROR = 0.1
 """Relative errors beyond this count less than squared."""
 NOISE = 0.05
-"""Relative error of a well measured shape, against which what is known beforehand is weighed."""
+"""Relative error of a well measured shape, which sets the weight of the priors."""
 NARROWED = 0.6
-"""A number counts as told by the shapes where they narrow what is known beforehand to less than this share."""
+"""A number counts as constrained where the shapes narrow its prior to less than this fraction."""
 TAIL_WEIGHT = 0.25
-"""Of the 80th percentile of the errors beside their median, where one of several fits is chosen."""
+"""Weight of the 80th percentile of the errors beside their median, when choosing among fits."""
 REMARKED_BIAS = 0.15
 REMARKED_SHAPES = 4
 
@@ -29,33 +29,33 @@ REMARKED_SHAPES = 4
 def fitted(
     measurements: Sequence[Measurement], machine: Machine, peaks: Peaks, family: Family | None = None
 ) -> tuple[dict[str, KernelFit], list[Measurement]]:
-    """Return the fit of every kernel and dtype that was measured, and the measurements with what it says of them.
+    """Return the fit of every measured kernel and dtype, and the measurements with their fitted times.
 
     Parameters
     ----------
     measurements : with `held_out` set on those that the fit must not see
     machine : for the fields that are not fitted
-    peaks : best rates seen, for the same
-    family : numbers of another device of the architecture, to start from
+    peaks : best measured rates, for the same
+    family : numbers of another device of the architecture, as starting values
 
     Returns
     -------
     one fit by kernel/dtype (its operators share the numbers), and the measurements
     """
     fits: dict[str, KernelFit] = {}
-    told = list(measurements)
+    scored = list(measurements)
     for form in FORMS:
-        for dtype in sorted({m.dtype for m in told if m.operator in form.operators}):
-            places = [i for i, m in enumerate(told) if m.operator in form.operators and m.dtype == dtype]
-            members = [told[i] for i in places]
+        for dtype in sorted({m.dtype for m in scored if m.operator in form.operators}):
+            places = [i for i, m in enumerate(scored) if m.operator in form.operators and m.dtype == dtype]
+            members = [scored[i] for i in places]
             key = f"{form.kernel}/{dtype}"
             near = (family or {}).get(key, {})
             fits[key], predicted = _Problem(
                 form, dtype, members, sheet(form, dtype, machine, peaks), near
             ).solved()
             for place, measurement, seconds in zip(places, members, predicted, strict=True):
-                told[place] = replace(measurement, fitted_s=float(seconds))
-    return fits, told
+                scored[place] = replace(measurement, fitted_s=float(seconds))
+    return fits, scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Problem:
 
     form: Form
     dtype: str
-    own: Sequence[Measurement]
+    measurements: Sequence[Measurement]
     fixed: Mapping[str, float]
     near: Mapping[str, float]
 
@@ -75,10 +75,10 @@ class _Problem:
         """Return the time of every measured shape."""
         names = self.form.numbers()
         rates = self.form.record(**self.fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
-        result = np.empty(len(self.own))
-        for operator in _operators(self.own):
-            places = [i for i, m in enumerate(self.own) if m.operator == operator]
-            shapes = columns_of([self.own[i] for i in places])
+        result = np.empty(len(self.measurements))
+        for operator in _operators(self.measurements):
+            places = [i for i, m in enumerate(self.measurements) if m.operator == operator]
+            shapes = columns_of([self.measurements[i] for i in places])
             result[places] = self.form.operators[operator](shapes, self.dtype, rates)
         return result
 
@@ -88,9 +88,9 @@ class _Problem:
         center = np.log([k.start for k in known])
         width = np.array([k.log_width for k in known])
         bounds = np.log([k.low for k in known]), np.log([k.high for k in known])
-        seen = np.array([not m.held_out for m in self.own])
-        measured = np.array([m.median_s for m in self.own])
-        weights = _operator_weights(self.own)[seen]
+        seen = np.array([not m.held_out for m in self.measurements])
+        measured = np.array([m.median_s for m in self.measurements])
+        weights = _operator_weights(self.measurements)[seen]
 
         def residuals(logs: Array) -> Array:
             errors = np.log(self.predicted(logs)[seen] / measured[seen]) * weights
@@ -106,7 +106,9 @@ class _Problem:
             )
         }
         final = self.predicted(best.x)
-        scores = {operator: score(operator, self.own, final) for operator in _operators(self.own)}
+        scores = {
+            operator: score(operator, self.measurements, final) for operator in _operators(self.measurements)
+        }
         return KernelFit(numbers, scores), final
 
 
@@ -115,17 +117,16 @@ def _operators(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def _operator_weights(measurements: Sequence[Measurement]) -> Array:
-    """Return weights that let each operator of a kernel count the same, however many shapes it has."""
+    """Return weights by which each operator of a kernel counts the same, however many shapes it has."""
     counts = {name: sum(m.operator == name for m in measurements) for name in _operators(measurements)}
     mean = len(measurements) / len(counts)
     return np.array([np.sqrt(mean / counts[m.operator]) for m in measurements])
 
 
 def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) -> Any:
-    """Return the local fit with the smallest median error: forms with soft maxima have more than one valley.
+    """Return the local fit with the smallest median error: forms with soft maxima have several local minima.
 
-    Cauchy loss all but ignores shapes that no numbers of the form can explain; they stay in the error that is
-    reported.
+    Cauchy loss nearly ignores shapes that the form cannot explain; they remain in the reported error.
     """
 
     def inside(start: Array) -> Array:
@@ -144,18 +145,20 @@ def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) 
 
 
 def _intervals(jacobian: Array, errors: Array, width: Array) -> Array:
-    """Return the standard deviation of each logarithm, from the shapes and what was known beforehand."""
+    """Return the standard deviation of each logarithm, from the shapes and the priors."""
     freedom = max(len(errors) - len(width), 1)
-    # the median absolute deviation, for a few wild shapes must not widen every interval
+    # the median absolute deviation: a few outliers must not widen every interval
     deviation = 1.4826 * float(np.median(np.abs(errors))) * np.sqrt(len(errors) / freedom)
     information = jacobian.T @ jacobian / max(deviation, 1e-3) ** 2 + np.diag(1.0 / width**2)
     return np.asarray(np.sqrt(np.diag(np.linalg.inv(information))))
 
 
 def _number(log: float, half: float, prior: float, low: float, high: float) -> FittedNumber:
-    told = bool(half < NARROWED * prior and low + 1e-3 < log < high - 1e-3)
+    constrained = bool(half < NARROWED * prior and low + 1e-3 < log < high - 1e-3)
     ends = max(log - 1.96 * half, low), min(log + 1.96 * half, high)
-    return FittedNumber(float(np.exp(log)), float(np.exp(ends[0])), float(np.exp(ends[1])), constrained=told)
+    return FittedNumber(
+        float(np.exp(log)), float(np.exp(ends[0])), float(np.exp(ends[1])), constrained=constrained
+    )
 
 
 def score(operator: str, measurements: Sequence[Measurement], final: Array) -> Score:
@@ -169,7 +172,7 @@ def score(operator: str, measurements: Sequence[Measurement], final: Array) -> S
 
     Returns
     -------
-    median errors, and where they lean to one side
+    median errors, and the ranges of sizes with a bias
     """
     places = [i for i, m in enumerate(measurements) if m.operator == operator]
     errors = np.array([final[i] / measurements[i].median_s - 1.0 for i in places])
@@ -184,7 +187,7 @@ def score(operator: str, measurements: Sequence[Measurement], final: Array) -> S
 
 
 def _remarks(measurements: Sequence[Measurement], errors: Array) -> tuple[str, ...]:
-    """Return the ranges of sizes in which the form is off to one side, worst first."""
+    """Return the ranges of sizes in which the form is biased, worst first."""
     remarks: list[tuple[float, str]] = []
     for name, column in columns_of(measurements).items():
         values = np.unique(column)

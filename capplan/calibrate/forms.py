@@ -1,4 +1,4 @@
-"""The functional forms that are fitted: those of `operators`, by the kernel that an efficiency file names."""
+"""The functional forms that are fitted: those of `operators`, by kernel of an efficiency file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -23,7 +23,7 @@ UNFITTED: Mapping[str, float] = {
     "largest_tile_rows": 128.0,
     "largest_split": 4.0,
     "quantise_passes": 0.0,
-    # the all-reduce kernels of engines are not in torch: during the fit they never win
+    # torch does not have the all-reduce kernels of engines: they never win during the fit
     "one_shot_fraction": 1e-9,
     "one_shot_step_s": _LOSING,
     "one_shot_floor_s": _LOSING,
@@ -35,12 +35,12 @@ UNFITTED: Mapping[str, float] = {
     "dispatch_floor_s": 0.0,
     "combine_floor_s": 0.0,
 }
-"""Numbers that come from a measurement of their own, or that these shapes cannot tell."""
+"""Numbers that are measured separately, or that these shapes cannot constrain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kernel of an efficiency file: its record, and the operators that tell its numbers."""
+    """One kernel of an efficiency file: its record, and the operators that constrain its numbers."""
 
     kernel: str
     record: type[Any]
@@ -145,11 +145,11 @@ FORMS = (
         {"latent_decode": _latent_decode, "latent_prefill": _latent_prefill, "latent_bmm": _latent_bmm},
     ),
 )
-"""Of the kernels that torch can run; what is not here keeps the numbers of the device's family."""
+"""Forms of the kernels that torch can run; all others keep the numbers of the device's family."""
 
 
 def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
-    """Return the fields of a rates record that are not fitted: the best rates seen stand for the datasheet."""
+    """Return the fields of a rates record that are not fitted: the best measured rates stand in for the datasheet."""
     link = peaks.link_bytes_per_s or 1.0
     known = {
         "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),

@@ -1,4 +1,4 @@
-"""The kernels that are timed: for each, its operands, one call, and a smaller version of itself."""
+"""The kernels that are timed: operands, one call, and a smaller version of each."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from capplan.calibrate.timing import Call
 
 Shape = Mapping[str, float]
 LARGEST_DRAW = 2**20
-"""Random elements drawn at once; larger operands repeat them."""
+"""Random elements generated at once; larger operands repeat them."""
 ALIGNED = 1024
 """Operands start at multiples of this many elements."""
 LARGEST_SETS = 256
@@ -28,7 +28,7 @@ class Case:
     dtype: str
     shape: Shape
     graph: bool = True
-    """Under a CUDA graph, where there are such."""
+    """Timed under a CUDA graph, on devices that have them."""
 
     @property
     def title(self) -> str:
@@ -42,10 +42,10 @@ class Kernel:
     """How one operator is run."""
 
     operand_bytes: Callable[[Shape, str], float]
-    """One set of operands and results."""
+    """Bytes of one set of operands and results."""
     built: Callable[[Shape, str, torch.device], Call]
     shrinks: tuple[str, ...]
-    """Sizes that may be halved where memory does not suffice."""
+    """Sizes that may be halved if memory does not suffice."""
 
 
 TORCH_DTYPES = {
@@ -60,10 +60,10 @@ ELEMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 @dataclass(slots=True)
 class Arena:
-    """Random data of one dtype, from which operands are cut one after the other.
+    """Random data of one dtype, of which operands are consecutive slices.
 
-    Operands cut in turn are as far apart as the arena is long, so a pass over all of them finds none of
-    them in the cache, and making them costs nothing.
+    A pass over all slices reads the whole arena, so none of them is still in the cache when its turn comes, and
+    creating operands costs nothing.
     """
 
     values: torch.Tensor
@@ -87,16 +87,16 @@ _RESULTS = "results"
 
 
 def prepare_arenas(device: torch.device, dtypes: Iterable[str], arena_bytes: float) -> None:
-    """Fill the arenas of a run with random data, and forget those of an earlier run."""
+    """Fill the arenas of a run with random data, and drop those of an earlier run."""
     _ARENAS.clear()
     for dtype in dtypes:
-        with suppress(RuntimeError):  # a dtype that cannot even be drawn is skipped, and said, case by case
+        with suppress(RuntimeError):  # a dtype that cannot be generated is skipped and reported case by case
             _ARENAS[device, dtype] = Arena(_drawn(int(arena_bytes / ELEMENT_BYTES[dtype]), dtype, device))
     _ARENAS[device, _RESULTS] = Arena(_drawn(int(arena_bytes / 2.0), "bf16", device))
 
 
 def random_operand(sizes: Sequence[float], dtype: str, device: torch.device) -> torch.Tensor:
-    """Return random data: zeros or ones would let the device draw less power and clock higher."""
+    """Return random data: with zeros or ones the device would draw less power and clock higher."""
     whole = tuple(int(size) for size in sizes)
     arena = _ARENAS.get((device, dtype))
     values = arena.cut(math.prod(whole)) if arena else None
@@ -104,7 +104,7 @@ def random_operand(sizes: Sequence[float], dtype: str, device: torch.device) -> 
 
 
 def _result_space(like: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return room for a result that is as cold as the operands."""
+    """Return memory for a result that is as cold as the operands."""
     arena = _ARENAS.get((device, _RESULTS))
     values = arena.cut(like.numel()) if arena else None
     return torch.empty_like(like) if values is None else values.reshape(like.shape)
@@ -202,7 +202,7 @@ def _norm(shape: Shape, _dtype: str, device: torch.device) -> Call:
     rows = int(shape["moved_bytes"] // (4 * columns))
     values = random_operand((rows, columns), "bf16", device)
     weight = random_operand((columns,), "bf16", device)
-    # layer norm stands for the fused norms of engines: torch has one kernel for it on every device
+    # layer norm stands in for the fused norms of engines: torch has a single kernel for it on every device
     return lambda: functional.layer_norm(values, (columns,), weight)
 
 
@@ -301,7 +301,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 def case_bytes(case: Case, cold_bytes: float) -> float:
-    """Return the device memory that a case takes with its rotated operands [B].
+    """Return the device memory of a case with its rotated operands [B].
 
     Examples
     --------
@@ -313,9 +313,9 @@ def case_bytes(case: Case, cold_bytes: float) -> float:
 
 
 def operand_sets(operand_bytes: float, cold_bytes: float) -> int:
-    """Return how many sets of operands take turns: as many as the arena holds without two that share memory.
+    """Return how many sets of operands to rotate: as many as the arena holds without sharing memory.
 
-    One more would be cut where the first was, and the last of a pass would leave it in the cache for the next.
+    One more would overlap the first, which the end of a pass would leave in the cache for the next pass.
 
     Examples
     --------
@@ -335,7 +335,7 @@ def calls_of(case: Case, device: torch.device, cold_bytes: float) -> list[Call]:
 
 
 def shrunk(case: Case) -> Case | None:
-    """Return the case with its largest shrinkable size halved; None where nothing is left to halve.
+    """Return the case with its largest shrinkable size halved; None if nothing is left to halve.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Real transformer layers with random weights, built from the record of a model, to time what is predicted.
+"""Real transformer layers with random weights, built from the record of a model, to check predictions against timings.
 
-Every matrix, cache and attention is the model's own, in bf16. Where engines run one fused kernel and torch
-has none, one torch kernel that moves the same bytes stands in: layer norm for the fused norms, a
+Every matrix, cache and attention has the shape of the model, in bf16. Where engines run a fused kernel that torch
+does not have, one torch kernel that moves the same bytes stands in: layer norm for the fused norms, a
 product with a table for the rotary embedding, the gated linear unit for the gated activation; residuals
 are added by the matmul before them.
 """
@@ -25,7 +25,7 @@ _KNOWN = frozenset(
 
 
 def refusal(layer: Layer) -> str:
-    """Return why a layer cannot be built, in words; empty where it can."""
+    """Return why a layer cannot be built; empty if it can."""
     if len(layer.mixers) != 1 or not isinstance(layer.mixers[0], (Attention, LatentAttention)):
         kinds = ", ".join(type(mixer).__name__ for mixer in layer.mixers) or "no mixer"
         return f"its mixer ({kinds}) has no kernel in torch to time"

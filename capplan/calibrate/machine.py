@@ -1,4 +1,4 @@
-"""Which device is in front of us, whether it is free, and how much memory we may use."""
+"""The device to measure: what it is, whether it is idle, and how much of its memory may be used."""
 
 import hashlib
 import os
@@ -14,23 +14,23 @@ from capplan.errors import InputError
 from capplan.readers.calibration.record import Machine
 
 USABLE_MEMORY_FRACTION = 0.6
-"""Share of the free memory that the benchmarks may take."""
+"""Fraction of the free memory that the benchmarks may use."""
 ARENA_FRACTION = 1.0 / 16.0
-"""Share of the usable memory that the random data of one dtype takes at most; there are up to six of them."""
+"""Maximum fraction of the usable memory for the random data of one dtype; there are up to six dtypes."""
 SLACK_RATIOS = {"cuda": 1.25, "cpu": 4.0}
-"""Memory that one case takes over its operands: results of every rotated set, workspaces of libraries, and on a processor
-blocks that were freed and are not given back at once (seen: 0.9 GB beside the arenas, where the largest case has 0.27)."""
+"""Memory of one case over that of its operands: results of every rotated set, workspaces of libraries, and on a processor
+freed blocks that are not returned at once (seen: 0.9 GB beside the arenas, where the largest case has 0.27)."""
 BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
 COLD_CACHES_CUDA = 4.0
-"""Operands are rotated over this many times the L2: what was read a whole arena ago is gone from it."""
+"""Operands rotate over this many times the L2 size, so that they have been evicted when they are read again."""
 COLD_CACHES_CPU = 1.25
-"""The same for the last level of a processor's caches, of which others on the machine take a part."""
+"""The same for the last-level cache of a processor, which other processes share."""
 UNKNOWN_L2_BYTES = 1024**2
 UNKNOWN_LAST_LEVELS = 64.0
-"""Second-level caches in a last level whose size the system does not say."""
+"""Size of an unknown last-level cache, in second-level caches."""
 CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
-"""Rows of the smallest tile: of a matrix register (AMX), and of kernels for vector registers, as timings show."""
+"""Rows of the smallest tile: of a matrix register (AMX), and of vector kernels according to timings."""
 _QUERIES = (
     "driver_version",
     "clocks.sm",
@@ -58,17 +58,17 @@ class Target:
 
     @property
     def usable_bytes(self) -> float:
-        """Memory that the benchmarks may take."""
+        """Memory that the benchmarks may use."""
         return USABLE_MEMORY_FRACTION * self.free_bytes
 
     @property
     def slack_ratio(self) -> float:
-        """Memory that one case takes over its operands."""
+        """Memory of one case over that of its operands."""
         return SLACK_RATIOS[self.device.type]
 
     @property
     def cold_bytes(self) -> float:
-        """Total size of rotated operands that leaves none of them in the cache."""
+        """Total size of rotated operands at which none of them stays in the cache."""
         if self.is_cuda:
             caches = COLD_CACHES_CUDA * self.machine.l2_bytes
         else:
@@ -82,13 +82,13 @@ def default_device() -> str:
 
 
 def opened(name: str, *, threads: int = 1, force: bool = False) -> Target:
-    """Return the device called `name` (cpu, cuda, cuda:1), or say why it cannot be measured.
+    """Return the device called `name` (cpu, cuda, cuda:1), or raise an error that says why it cannot be measured.
 
     Parameters
     ----------
     name : as torch writes it
     threads : of a CPU [-]
-    force : measure although others use the device
+    force : measure even if others use the device
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _processor_name() -> str:
 
 
 def _cache_bytes(level: int) -> int | None:
-    """Return the size of a data cache of the first processor; None where the system does not say."""
+    """Return the size of a data cache of the first processor; None if the system does not report it."""
     try:
         place = Path("/sys/devices/system/cpu/cpu0/cache") / f"index{level}" / "size"
         text = place.read_text(encoding="utf-8").strip()
@@ -166,13 +166,13 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
     properties = torch.cuda.get_device_properties(device)
     uuid = str(getattr(properties, "uuid", properties.name))
     seen = _driver_report(uuid)
-    reason = busy_reason(uuid)  # before we have a context of our own, which the driver would list
+    reason = busy_reason(uuid)  # before this process has a context, which the driver would list
     torch.cuda.set_device(device)
     free, total = torch.cuda.mem_get_info(device)
     if reason and not force:
         raise InputError(
             f"cuda:{index} ({properties.name}) is in use: {reason}\n"
-            "  what is measured beside another load is not the device; free it, or say --force"
+            "  timings beside another load do not describe the device; free it, or pass --force"
         )
     machine = Machine(
         device=str(device),
@@ -191,7 +191,7 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
 
 
 def _smi(query: str, uuid: str) -> list[str]:
-    """Return the answer of the driver's own tool about one device; empty where there is no such tool."""
+    """Return the output of nvidia-smi about one device; empty without that tool."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -212,7 +212,7 @@ def _driver_report(uuid: str) -> dict[str, str]:
 
 
 def busy_reason(uuid: str) -> str:
-    """Return why a device counts as busy, in words; empty where it is idle or nobody can tell.
+    """Return why a device counts as busy; empty if it is idle or unknown.
 
     Examples
     --------
@@ -227,7 +227,7 @@ def busy_reason(uuid: str) -> str:
     if len(cells) == 3 and all(cell.isdigit() for cell in cells):
         used, total, load = map(float, cells)
         if used > BUSY_MEMORY_FRACTION * total:
-            return f"{used:.0f} of {total:.0f} MiB are taken"
+            return f"{used:.0f} of {total:.0f} MiB are in use"
         if load > BUSY_UTILISATION_PERCENT:
             return f"utilisation is {load:.0f} %"
     return ""

@@ -1,4 +1,4 @@
-"""One run of the microbenchmarks: every case in its turn, within the time and the memory that there are."""
+"""One run of the microbenchmarks: all cases in order, within the time and memory available."""
 
 import datetime
 import os
@@ -26,30 +26,30 @@ QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
 HOST_COPIES = ("host_to_device", "device_to_host")
 PASSES = {"cpu": 3, "cuda": 1}
-"""Times that every case is measured, each on another minute: the neighbours of a processor come and go."""
+"""Passes over all cases, minutes apart: the load beside a processor comes and goes."""
 BUSY_LOAD_FRACTION = 0.5
-"""Load per processor from which a line says that others compute beside; a processor is never free, so it is not refused."""
+"""Load per processor from which a remark says that others use the machine; a processor is never idle, so it is not refused."""
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
-"""Operators that show the arithmetic peak, and their sizes beside inputs and outputs."""
+"""Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
 LEAST_POINTS = 8
-"""Of a calibration that is worth writing."""
+"""Shapes that a calibration needs to be written."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What has been measured so far, and what had to be left out."""
+    """What has been measured so far, and what was left out."""
 
     samples: dict[int, tuple[Case, Sample]] = field(default_factory=dict)
-    """By place in the plan; the case is smaller than planned where memory did not suffice."""
+    """By index in the plan; the case is smaller than planned where memory did not suffice."""
     remarks: list[str] = field(default_factory=list)
     unsupported: set[tuple[str, str]] = field(default_factory=set)
     ended_early: str = ""
-    """When it was ended before all shapes were measured, in words."""
+    """Why it ended before all shapes were measured; empty otherwise."""
     stopped: bool = False
-    """It was ended by Ctrl-C."""
+    """Ended by Ctrl-C."""
     room_bytes: float = 0.0
-    """Memory that one case may take beside the arenas."""
+    """Memory that one case may use besides the arenas."""
 
     def measurements(self) -> list[Measurement]:
         """Return what was measured, in the order of the plan."""
@@ -63,7 +63,7 @@ class Run:
 
 
 def load_beside() -> str:
-    """Return what runs on this machine's processors before we do, in words; empty where little does, or nobody can tell."""
+    """Return a remark on other load on this machine's processors; empty if there is little or it is unknown."""
     try:
         load = os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -74,14 +74,14 @@ def load_beside() -> str:
     return f"others use this machine: a load of {load:.1f} on {processors} processors at the start"
 
 
-def standing_bytes(planned: Sequence[Case], target: Target) -> float:
-    """Return the memory of the random data that operands are cut from: one arena per dtype, and one for results [B]."""
+def _standing_bytes(planned: Sequence[Case], target: Target) -> float:
+    """Return the memory of the arenas that operands are slices of: one per dtype, and one for results [B]."""
     return (len({case.dtype for case in planned}) + 1) * target.cold_bytes
 
 
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
-    """Return the most device memory that is taken at once, by the arenas and any one case [B]."""
-    standing = standing_bytes(planned, target)
+    """Return the peak device memory, of the arenas and any one case [B]."""
+    standing = _standing_bytes(planned, target)
     room = (target.usable_bytes - standing) / target.slack_ratio
     return standing + target.slack_ratio * max(min(case_bytes(case, 0.0), room) for case in planned)
 
@@ -95,21 +95,21 @@ def calibrated(
     run: Run | None = None,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> Calibration | None:
-    """Return the calibration of a device: measured, fitted, and judged on held-out shapes.
+    """Return the calibration of a device: measured, fitted, and scored on held-out shapes.
 
     Parameters
     ----------
     target : the device
     quick : fewer shapes and fewer repeats
-    minutes : time budget, where it is not the usual one [min]
-    planned : the cases, where they are not the usual ones
-    run : holds what was measured, and how it ended; None makes one
-    tell : takes lines for people (memory, what was skipped)
+    minutes : time budget [min]; None: the default
+    planned : the cases; None: the default ones
+    run : collects what is measured, and how the run ended; None creates one
+    tell : receives progress messages (memory, skipped cases)
 
     Returns
     -------
-    the calibration, marked partial where Ctrl-C or the budget ended it early; None on the ranks of a group of
-    torchrun but the first, which only take part in its collectives
+    the calibration, marked partial where Ctrl-C or the budget ended it early; None on all ranks of torchrun but the
+    first, which only take part in the collectives
     """
     group = group_of_environment()
     linked = collective_times(group, target, quick=quick, tell=tell) if group else []
@@ -127,8 +127,8 @@ def calibrated(
     budget_s = minutes * 60.0 if minutes else usual_s
     peak = peak_bytes(chosen, target)
     tell(
-        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; takes up to {peak / 1e9:.2f} GB of "
-        f"{target.free_bytes / 1e9:.1f} GB free; clocks and settings are left as they are"
+        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; uses up to {peak / 1e9:.2f} GB of "
+        f"{target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
     )
     started = time.monotonic()
     try:
@@ -152,7 +152,7 @@ def _measure_all(
     each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
     effort = replace(effort, seconds=each_s)
     prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
-    run.room_bytes = (target.usable_bytes - standing_bytes(chosen, target)) / target.slack_ratio
+    run.room_bytes = (target.usable_bytes - _standing_bytes(chosen, target)) / target.slack_ratio
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
     steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
@@ -177,7 +177,7 @@ def _measure_all(
 def _measure_one(
     run: Run, place: int, case: Case, target: Target, effort: Effort, tell: Callable[[str], None]
 ) -> None:
-    """Measure a case, or a smaller one where memory does not suffice; say what was skipped."""
+    """Measure a case, or a smaller one if memory does not suffice; report what was skipped."""
     trial: Case | None = case
     while trial is not None:
         if case_bytes(trial, 0.0) > run.room_bytes:
@@ -208,7 +208,7 @@ def _measure_one(
 
 
 def _sample(case: Case, target: Target, effort: Effort) -> Sample:
-    """Return the times of one case; its operands are gone when this returns or fails."""
+    """Return the times of one case; its operands are released when this returns or fails."""
     calls = calls_of(case, target.device, _cold_bytes(case, target))
     return sampled(target, calls, effort, graph=case.graph)
 
@@ -236,17 +236,17 @@ def _finished(
     if len(run.samples) < LEAST_POINTS:
         raise InputError(
             f"{len(run.samples)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
-            "  let it run longer, or give it --minutes"
+            "  let it run longer, or pass more --minutes"
         )
     everything = [*run.measurements(), *linked]
     unseen = held_out(everything)
     marked = [replace(result, held_out=place in unseen) for place, result in enumerate(everything)]
-    peaks = best_rates(marked)
+    peaks = _best_rates(marked)
     if group:
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
-    fits, told = fitted(marked, target.machine, peaks, family_numbers(target))
-    fits |= _simple_fits(told)
+    fits, scored = fitted(marked, target.machine, peaks, _family_numbers(target))
+    fits |= _simple_fits(scored)
     remarks = [*run.remarks, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -257,12 +257,12 @@ def _finished(
         peaks=peaks,
         fitted=fits,
         remarks=tuple(remarks),
-        measurements=tuple(told),
+        measurements=tuple(scored),
     )
 
 
-def family_numbers(target: Target) -> Family:
-    """Return the numbers of the catalogue's device that this one is, to start from; empty for an unknown one."""
+def _family_numbers(target: Target) -> Family:
+    """Return the catalogue's numbers of this device as starting values; empty for an unknown device."""
     if not target.is_cuda:
         return {}
     for name in device_names():
@@ -275,10 +275,10 @@ def family_numbers(target: Target) -> Family:
     return {}
 
 
-def best_rates(measurements: Sequence[Measurement]) -> Peaks:
-    """Return the best rate of memory and of each dtype's matmuls: they stand for the datasheet of this machine.
+def _best_rates(measurements: Sequence[Measurement]) -> Peaks:
+    """Return the best rate of memory and of each dtype's matmuls: they stand in for the datasheet of this machine.
 
-    Memory is judged by its larger copies only, for small ones fit a cache.
+    Only the larger copies count for memory, because small ones fit a cache.
     """
     copies = [m for m in measurements if m.operator in ("copy", "read")]
     if not copies:
@@ -297,14 +297,14 @@ def best_rates(measurements: Sequence[Measurement]) -> Peaks:
     return Peaks(memory, dict(sorted(flop.items())))
 
 
-def _simple_fits(told: list[Measurement]) -> dict[str, KernelFit]:
-    """Return what needs no form (launches, copies), and write its fitted times into `told`."""
-    fits = launch_fit(told)
+def _simple_fits(scored: list[Measurement]) -> dict[str, KernelFit]:
+    """Return the fits that need no form (launches, copies), and add their fitted times to `scored`."""
+    fits = launch_fit(scored)
     for operator in ("copy", "read", *HOST_COPIES):
-        found = copy_fit(told, operator)
-        if found:
-            places = [place for place, m in enumerate(told) if m.operator == operator]
-            fits[f"{operator}/{told[places[0]].dtype}"] = found[0]
-            for place, seconds in zip(places, found[1], strict=True):
-                told[place] = replace(told[place], fitted_s=float(seconds))
+        fit = copy_fit(scored, operator)
+        if fit:
+            places = [place for place, m in enumerate(scored) if m.operator == operator]
+            fits[f"{operator}/{scored[places[0]].dtype}"] = fit[0]
+            for place, seconds in zip(places, fit[1], strict=True):
+                scored[place] = replace(scored[place], fitted_s=float(seconds))
     return fits

@@ -1,4 +1,4 @@
-"""What is known of a number of a form before anything is measured: a start, a range, and how far it may be from it."""
+"""Priors of the numbers of a form: a starting value, a range, and a width."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Start and range of a number; its logarithm is within `log_width` of the start in two cases of three."""
+    """Start and range of a number; its logarithm is within `log_width` of the start in two out of three cases."""
 
     start: float
     low: float
@@ -50,11 +50,11 @@ BY_END: Mapping[str, Known] = {
     "": Known(1.0, 1e-3, 1e3, _MAIN),
 }
 FAMILY_LOG_WIDTH = 0.5
-"""Of a number that another device of the family has; starts and rates may be further away."""
+"""Width where another device of the family has the number; fixed costs and rates may be further away."""
 
 
 def known_beforehand(name: str, family: float | None = None) -> Known:
-    """Return start and range of a number, from another device of the family where there is one.
+    """Return the prior of a number, centred on another device of the family where there is one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far we are; nothing where stderr is not a terminal."""
+"""A progress line on the terminal; nothing if stderr is not a terminal."""
 
 import sys
 import time
@@ -9,14 +9,14 @@ LINE = 100
 
 @dataclass(slots=True)
 class Progress:
-    """Work done of work expected, in estimated seconds."""
+    """Progress of a run with a time budget."""
 
     expected_s: float
     started: float = field(default_factory=time.monotonic)
     shown: bool = field(default_factory=lambda: sys.stderr.isatty())
 
     def show(self, done_fraction: float, title: str) -> None:
-        """Write the line again."""
+        """Rewrite the line."""
         if not self.shown:
             return
         left = self.remaining_s(done_fraction)
@@ -26,7 +26,7 @@ class Progress:
         sys.stderr.flush()
 
     def remaining_s(self, done_fraction: float) -> float:
-        """Return the time that is left at the pace so far, at most what is left of the budget [s]."""
+        """Return the remaining time at the pace so far, at most the rest of the budget [s]."""
         elapsed = time.monotonic() - self.started
         left = max(self.expected_s - elapsed, 0.0)
         return min(elapsed * (1.0 - done_fraction) / done_fraction, left) if done_fraction >= 0.02 else left

@@ -1,4 +1,4 @@
-"""Refit from results instead of hardware: the host times of an engine and what is left of its kernels in a step."""
+"""Refit from benchmark results instead of hardware: host times of an engine, and how its kernels overlap in a step."""
 
 import datetime
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ LEAST_RESULTS = 6
 """Results that a refit needs."""
 TYPICAL_ERROR = 0.1
 NOISE = 0.02
-"""Relative error of one result, against which what was assumed before is weighed."""
+"""Relative error of one result, which sets the weight of the priors."""
 LEAST_NOISE = 0.01
 NARROWED = 0.6
-"""A number counts as told by the results where they narrow what is known beforehand to less than this share."""
+"""A number counts as constrained where the results narrow its prior to less than this fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Free:
 
     high: float
     step: float
-    """Of its derivative: over less, the grain of a replay shows."""
+    """Step of its derivative: below this, the granularity of a replay shows."""
     usual: float
-    """How far it is, in two cases of three, from what the engine's version has here; at least that itself."""
+    """Width of the prior around the value of the engine version; at least that value."""
 
 
 FREE = {
@@ -44,25 +44,25 @@ FREE = {
     "decode_excess_ratio": Free(6.0, 0.05, 0.5),
     "prefill_excess_ratio": Free(9.0, 0.1, 0.7),
 }
-"""Fields of `HostOverhead` that results can tell. The rest stays: launching outside graphs (eager_layer_s, graph_tokens), streams of an embedded engine (stream_s)."""
+"""Fields of `HostOverhead` that results constrain. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
 NAMES = tuple(FREE)
 OF_PROMPTS = ("request_s", "prefill_excess_ratio")
 
 
 def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
-    """Return the host times with which replays of the results come closest to what they measured.
+    """Return the host times with which replays come closest to the measured results.
 
     Each result is replayed as `capplan validate` does, iteration by iteration, with the kernel times of its device;
-    the numbers are those of `replica.tables.with_host`. Robust least squares of the logarithms of replayed over
-    measured times, pulled to the numbers of the engine's version where the results do not tell them.
+    the numbers are those of `replica.tables.with_host`. Robust least squares on the logarithms of replayed over
+    measured times, with the numbers of the engine version as priors.
 
     Parameters
     ----------
-    pairs : results, each with the replica that it was measured on; of one engine on one device
+    pairs : results, each with the replica it was measured on; all of one engine on one device
 
     Returns
     -------
-    the numbers with intervals, and the error before, after, and on each result left out of the fit
+    the numbers with intervals; the errors before, after, and with each result left out of the fit
     """
     runs, left_out = _runs(pairs)
     first = runs[0].replica.spec
@@ -97,17 +97,17 @@ def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Ru
     seen: dict[object, str] = {}
     for result, spec in pairs:
         try:
-            found = run_of(result, spec)
+            run = run_of(result, spec)
         except CapplanError as error:
-            found = str(error).splitlines()[0]
-        if isinstance(found, Run):
-            copied = seen.get(found.identity)
-            seen[found.identity] = copied or result.path
-            found = f"holds the same run as {copied}" if copied else found
-        if isinstance(found, str):
-            left_out.append(f"left out: {result.path}: {found}")
+            run = str(error).splitlines()[0]
+        if isinstance(run, Run):
+            copied = seen.get(run.identity)
+            seen[run.identity] = copied or result.path
+            run = f"holds the same run as {copied}" if copied else run
+        if isinstance(run, str):
+            left_out.append(f"left out: {result.path}: {run}")
         else:
-            runs.append(found)
+            runs.append(run)
             engine_name, engine = (result.engine or "").lower(), spec.profile.engine
             if engine_name and not any(name in engine_name for name in (engine, "tensorrt", "trt")):
                 left_out.append(f"engine {result.engine}: its results are replayed as those of {engine}")
@@ -115,7 +115,7 @@ def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Ru
         detail = "".join(f"\n  {line}" for line in left_out[:5])
         raise InputError(
             f"{len(runs)} usable results of {len(pairs)}: a refit needs at least {LEAST_RESULTS}{detail}\n"
-            "  give more results, best at several concurrencies and lengths"
+            "  give more results, preferably at several concurrencies and lengths"
         )
     return runs, list(dict.fromkeys(left_out))
 
@@ -127,8 +127,8 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
     ):
         if len(names) > 1:
             raise InputError(
-                f"these results are of several {what}: {', '.join(sorted(names))}\n"
-                "  host times are those of one engine on one device: refit each by itself"
+                f"these results are from several {what}: {', '.join(sorted(names))}\n"
+                "  host times belong to one engine on one device: refit each separately"
             )
 
 
@@ -182,7 +182,7 @@ class _Problem:
         return np.log(self.replayed(numbers) / self.measured) * self.weights
 
     def jacobian(self, numbers: Array) -> Array:
-        """Return their derivatives, over steps that a replay's own grain does not hide."""
+        """Return their derivatives, over steps larger than the granularity of a replay."""
         here = self.residuals(numbers)
         columns = []
         for place, free in enumerate(FREE.values()):
@@ -194,15 +194,15 @@ class _Problem:
 
     @property
     def widths(self) -> Array:
-        """Return the standard deviation of what is known of each number beforehand."""
+        """Return the standard deviation of the prior of each number."""
         return np.maximum([free.usual for free in FREE.values()], self.start)
 
     def informed(self, residuals: Array, numbers: Array) -> Array:
-        """Return the residuals, and beside them how far the numbers are from what is known beforehand."""
+        """Return the residuals, followed by the deviations of the numbers from their priors."""
         return np.concatenate([residuals, NOISE / self.widths * (numbers - self.start)])
 
     def fitted(self, residuals: Any, start: Array, **options: Any) -> Array:
-        """Return the numbers with the least robust error."""
+        """Return the numbers with the smallest robust error."""
         high = np.array([free.high for free in FREE.values()])
         inside = np.clip(start, 1e-3 * self.widths, 0.999 * high)
         solved = least_squares(
@@ -224,7 +224,7 @@ class _Problem:
         )
 
     def without(self, run: int, solution: Array, jacobian: Array, rest: Array) -> Array:
-        """Return the numbers without one result: one step of the fit from the solution, with its derivatives there."""
+        """Return the numbers without one result: refitted around the solution, with the derivatives there."""
         keep = self.owners != run
 
         def residuals(numbers: Array) -> Array:
@@ -246,9 +246,11 @@ def _numbers(
     numbers, remarks = {}, []
     for place, (name, free) in enumerate(FREE.items()):
         value, reach = float(solution[place]), 1.96 * float(half[place])
-        told = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
-        numbers[name] = FittedNumber(value, max(value - reach, 0.0), min(value + reach, free.high), told)
-        if not told:
+        constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
+        numbers[name] = FittedNumber(
+            value, max(value - reach, 0.0), min(value + reach, free.high), constrained
+        )
+        if not constrained:
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
             remarks.append(f"{name} is not constrained by these results: it needs {needed}")

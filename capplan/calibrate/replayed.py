@@ -1,4 +1,4 @@
-"""A result of a benchmark tool -> the run that is replayed, and the values that it measured."""
+"""A result of a benchmark tool -> the run to replay, and the values it measured."""
 
 from dataclasses import dataclass, replace
 
@@ -13,11 +13,11 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import table_of_plan, with_host
 
 FIRST_TOKEN_WEIGHT = 0.6
-"""Of a time to first token beside a time per token: it repeats itself to 4 to 29 % only, the other to 0.5 to 3.5 %."""
+"""Weight of a time to first token relative to a time per token: repeats differ by 4 to 29 %, instead of 0.5 to 3.5 %."""
 UNIFORM_MEAN = 0.9
-"""Mean of the lengths of InferenceX over the nominal length."""
+"""Mean length over nominal length in InferenceX."""
 MOST_REPLAYED = 5000
-"""Requests of one run that are replayed at most: a refit replays each run some forty times."""
+"""Maximum requests of one run that are replayed: a refit replays each run some forty times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Value:
     metric: str
     """tpot_s, ttft_s, e2e_s or token_s."""
     column: str
-    """Where a replay has it."""
+    """Column of a replay that predicts it."""
     seconds: float
     weight: float
 
@@ -43,11 +43,11 @@ class Run:
 
     @property
     def identity(self) -> object:
-        """The run and what it measured: equal where one result was read twice."""
+        """The run and what it measured: equal if one result was read twice."""
         return repr(self.benchmark), self.values, self.replica.spec.network.name
 
     def replayed_s(self, host: HostOverhead) -> list[float]:
-        """Return what the replica with these host times makes of each value [s]."""
+        """Return the replayed time of each value with these host times [s]."""
         spec = self.replica.spec
         layers = len(spec.network.layers)
         table = table_of_plan(with_host(self.replica.device_tables, host, layers, offline=spec.offline), 0)
@@ -56,7 +56,7 @@ class Run:
 
 
 def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
-    """Return the run behind a result, or why it has none.
+    """Return the run behind a result, or why it cannot be replayed.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
 
     Returns
     -------
-    the run; a sentence where the result does not say enough
+    the run; a sentence if the result lacks information
     """
     if result.accepted_tokens_per_step:
         return "it was measured with speculative decoding, which a refit does not replay"
@@ -102,7 +102,7 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
 
 
 def _lengths(result: BenchmarkResult) -> tuple[float, float] | None:
-    """Return mean prompt and answer; a bare decode starts from what is in its cache."""
+    """Return mean input and output tokens; a decode benchmark starts from its cache."""
     if result.kind == "prefill":
         return (max(result.input_tokens or 0.0, 1.0), 1.0) if result.input_tokens else None
     if result.kind == "decode":
@@ -130,7 +130,7 @@ def _kind(result: BenchmarkResult) -> Kind | None:
 
 
 def _in_flight(result: BenchmarkResult) -> int | None:
-    """Return the requests at once: as stated, else the mean by Little's law from their rate and latency."""
+    """Return the concurrency: as stated, else the mean by Little's law from rate and latency."""
     if result.concurrency:
         return max(round(result.concurrency), 1)
     if result.requests_per_s and result.e2e_s.mean:
@@ -146,7 +146,7 @@ def _requests(result: BenchmarkResult, kind: Kind) -> int | None:
 
 
 def _values(result: BenchmarkResult) -> tuple[Value, ...]:
-    """Return the latencies, means before medians; where a tool wrote none, the rate of tokens."""
+    """Return the latencies, means rather than medians; if a tool reports none, the token rate."""
     one_token = (result.output_tokens or 2.0) <= 1.0
     runs = [
         _value("tpot", result.tpot_s, 1.0) if result.kind != "prefill" and not one_token else None,
@@ -179,7 +179,7 @@ def _seconds(column: str, value: float) -> float:
 
 
 def _context(spec: ReplicaSpec, lengths: tuple[float, float]) -> int:
-    """Return the context that the replica is started for: what was asked, else room for the requests."""
+    """Return the context that the replica is started for: as requested, else enough for the requests."""
     if spec.max_model_len:
         return spec.max_model_len
     wanted = max(2048, int(1.25 * sum(lengths)) + 256)

@@ -1,4 +1,4 @@
-"""Which shapes are timed: those of serving on an accelerator, scaled down to what a processor core does in a minute."""
+"""The shapes to time: those of serving on an accelerator, scaled down for a processor."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from capplan.calibrate.kernels import Case
-from capplan.calibrate.turns import in_turns
+from capplan.calibrate.turns import interleaved
 from capplan.readers.calibration.record import Measurement
 
 HELD_OUT_FRACTION = 1.0 / 3.0
@@ -16,7 +16,7 @@ SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Sizes of one class of device."""
+    """Sizes for one class of device."""
 
     rows: tuple[int, ...]
     matrices: tuple[tuple[int, int], ...]
@@ -107,24 +107,24 @@ PROCESSOR = Grid(
     copies=tuple(_MIB * 2**power for power in range(-2, 9)),
 )
 MOST_ABSORBED_TOKENS = 128
-"""Only decode absorbs the expansion of latents, so its products have few rows."""
+"""Only decode absorbs the expansion of latents, so these products have few rows."""
 ACCELERATOR_MOST_FLOP = 4e13
 PROCESSOR_MOST_FLOP = {"bf16": 7e10, "fp16": 2e9, "fp32": 4e9, "int8": 2e10}
-"""Of one product; a larger case is left out."""
+"""Maximum of one product; larger cases are left out."""
 QUICK_DTYPES = {"cuda": ("bf16", "fp8"), "cpu": ("bf16",)}
 
 
 def cases(*, accelerator: bool, quick: bool) -> list[Case]:
-    """Return the cases of one run, in turns over all kernels.
+    """Return the cases of one run, interleaved over all kernels.
 
     Parameters
     ----------
     accelerator : serving shapes, else those of a processor
-    quick : fewer of them
+    quick : fewer shapes
 
     Returns
     -------
-    cases in the order of `turns.in_turns`
+    cases in the order of `turns.interleaved`
     """
     grid = ACCELERATOR if accelerator else PROCESSOR
     first = [*_bandwidth(grid), Case("launch", "fp32", {}, graph=False), Case("launch", "fp32", {})]
@@ -133,12 +133,12 @@ def cases(*, accelerator: bool, quick: bool) -> list[Case]:
     if accelerator:
         rest += list(_host_copies(grid))
         if quick:
-            rest = in_turns(rest)[: len(rest) // 2]
-    return in_turns(first + rest)
+            rest = interleaved(rest)[: len(rest) // 2]
+    return interleaved(first + rest)
 
 
 def held_out(measured: Iterable[Case | Measurement]) -> set[int]:
-    """Return the positions that the fit does not see: a random third of each operator and dtype.
+    """Return the positions held out of the fit: a random third of each operator and dtype.
 
     Groups of fewer than six shapes keep all of them in the fit.
     """
@@ -170,7 +170,7 @@ def _matmuls(grid: Grid, *, accelerator: bool, quick: bool) -> Iterator[Case]:
         if 2.0 * rows * inputs * outputs > most:
             continue
         if accelerator and dtype == "int8" and rows <= 16:
-            continue  # torch's int8 product wants more than 16 rows on CUDA
+            continue  # torch's int8 product needs more than 16 rows on CUDA
         yield Case("matmul", dtype, _named("rows inputs outputs", (rows, inputs, outputs)))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that need no form of `operators`: launches, and copies that take a start and a rate."""
+"""Fits without a form of `operators`: launches, and copies with a fixed cost and a rate."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from capplan.readers.calibration.record import FittedNumber, KernelFit, Measurem
 
 
 def launch_fit(measurements: Sequence[Measurement]) -> dict[str, KernelFit]:
-    """Return what a launch costs outside a graph beyond what it costs inside one; empty where it was not measured.
+    """Return the extra cost of a launch outside a CUDA graph; empty if it was not measured.
 
-    On a device without graphs both are the same call, and the cost of the call is already in every time.
+    On a device without graphs both are the same call, whose cost is already in every time.
     """
     eager = [m for m in measurements if m.operator == "launch_eager"]
     inside = [m for m in measurements if m.operator == "launch"]
@@ -31,7 +31,7 @@ def launch_fit(measurements: Sequence[Measurement]) -> dict[str, KernelFit]:
 
 
 def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[KernelFit, Array] | None:
-    """Return start and rate of copies, t = t_0 + Q / B, and the fitted times of this operator in order.
+    """Return fixed cost and rate of copies, t = t_0 + Q / B, and the fitted times of this operator in order.
 
     By least absolute relative errors (iteratively reweighted least squares).
     """

@@ -1,4 +1,4 @@
-"""Time of one call: warm, on rotated operands, repeated until the median is known or the time is up."""
+"""Time of one call: warmed up, on rotated operands, repeated until the median is known or the time is up."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from capplan.calibrate.machine import Target
 
 Call = Callable[[], Any]
 SMALLEST_PASS_S = 3e-4
-"""A repeat lasts at least this long, so that the clock's own cost does not show."""
+"""A repeat lasts at least this long, so that the cost of reading the clock does not show."""
 DEVICE_PASS_S = 2e-3
-"""A repeat on an accelerator lasts about this long: the start of one graph does not show."""
+"""A repeat on an accelerator lasts about this long, so that the start of a graph does not show."""
 ENOUGH_SPREAD_FRACTION = 0.01
-"""Repeating stops once the standard error of the median is below this share of it."""
+"""Repetition stops once the standard error of the median is below this fraction of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Sample:
 
     @property
     def seconds(self) -> float:
-        """Median over passes of each pass's median: a pass that fell into a noisy minute counts once."""
+        """Median over passes of each pass's median: a pass in a noisy minute counts once."""
         return float(np.median([np.median(times) for times in self.passes]))
 
     @property
@@ -39,7 +39,7 @@ class Sample:
 
     @property
     def repeats(self) -> int:
-        """Of all passes."""
+        """Repeats of all passes."""
         return sum(len(times) for times in self.passes)
 
     def beside(self, other: "Sample") -> "Sample":
@@ -54,13 +54,13 @@ class Effort:
     least_repeats: int
     most_repeats: int
     seconds: float
-    """Of one case in all its passes, warm-up left out."""
+    """Time for one case in all its passes, without warm-up."""
 
 
 QUICK = Effort(5, 60, 0.15)
 FULL = Effort(9, 200, 1.0)
 LEAST_SLOW_REPEATS = 3
-"""Of a case so slow that the least number of repeats would take `SLOW_RATIO` times its time."""
+"""Minimum repeats of a case so slow that `least_repeats` would take `SLOW_RATIO` times its time."""
 SLOW_RATIO = 3.0
 
 
@@ -68,7 +68,7 @@ def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: boo
     """Return the median time of one call, over repeats that each pass through all `calls`.
 
     On CUDA the pass is captured as a CUDA graph (unless `graph` is false) and timed by device events. On one
-    CPU thread the clock is the thread's own CPU time, so that the turns of other processes do not count;
+    CPU thread the clock is the CPU time of the thread, so that other processes do not count;
     with more threads it is the wall clock.
     """
     if target.is_cuda:
@@ -141,7 +141,7 @@ def _clock_pass(
 
 
 def _enough(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls, over and over, so that one pass lasts about `DEVICE_PASS_S`."""
+    """Return the calls, repeated so that one pass lasts about `DEVICE_PASS_S`."""
     calls[0]()
     torch.cuda.synchronize()
     single_s = max(_event_pass(calls[:1])(), 1e-6)
@@ -167,7 +167,7 @@ def _event_pass(calls: Sequence[Call]) -> Callable[[], float]:
 
 
 def _graph_pass(calls: Sequence[Call]) -> Callable[[], float]:
-    """Return a timed replay of all calls in one CUDA graph, with enough of them for the clock's resolution."""
+    """Return a timed replay of all calls in one CUDA graph, with enough of them for the resolution of the clock."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # libraries choose kernels and allocate workspaces before the capture

@@ -1,4 +1,4 @@
-"""In which order cases are timed: every kind of kernel in its turn, the most telling shapes of each first."""
+"""The order in which cases are timed: kinds of kernels interleaved, the most informative shapes of each first."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ FIRST = ("copy", "read", "launch")
 """Bandwidth and launches: every fit needs them."""
 
 
-def in_turns(planned: Sequence[Case]) -> list[Case]:
-    """Return the cases kind by kind in turns, so that whatever time there is, each kind gets its share of it.
+def interleaved(planned: Sequence[Case]) -> list[Case]:
+    """Return the cases with their kinds interleaved, so that every kind gets its share of a limited time.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def in_turns(planned: Sequence[Case]) -> list[Case]:
     Examples
     --------
     >>> sizes = [Case("norm", "bf16", {"moved_bytes": float(2**p)}) for p in range(5)] + [Case("launch", "fp32", {})]
-    >>> [case.shape.get("moved_bytes") for case in in_turns(sizes)]
+    >>> [case.shape.get("moved_bytes") for case in interleaved(sizes)]
     [None, 1.0, 16.0, 4.0, 2.0, 8.0]
     """
     first = [case for case in planned if case.operator in FIRST]
@@ -34,7 +34,7 @@ def in_turns(planned: Sequence[Case]) -> list[Case]:
     for case in planned:
         if case.operator not in FIRST:
             kinds.setdefault((case.operator, case.dtype), []).append(case)
-    lines = [[own[place] for place in furthest_first(_places(own))] for own in kinds.values()]
+    lines = [[line[place] for place in furthest_first(_places(line))] for line in kinds.values()]
     longest = max((len(line) for line in lines), default=0)
     return first + [line[turn] for turn in range(longest) for line in lines if turn < len(line)]
 
@@ -46,7 +46,7 @@ def _places(cases: Sequence[Case]) -> Array:
 
 
 def furthest_first(points: Array) -> list[int]:
-    """Return the points in an order in which each is as far as can be from all before it, the smallest first.
+    """Return the order of points in which each is as far as possible from all before it, starting with the smallest.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The proof: measured time of real layers against what the calibration predicts for them."""
+"""Verification: measured times of real layers against the predictions of the calibration."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from capplan.phases.token_work import layer_costs
 from capplan.replica.rates import step_rates
 
 COPIES = 3
-"""Layers run one after the other, at most."""
+"""Maximum number of layers run in sequence."""
 CUDA_DECODES = tuple((batch, context) for batch in (1, 8, 32, 128, 256) for context in (512, 4096, 16384))
 CUDA_PREFILLS = ((1, 256), (1, 1024), (1, 4096), (1, 8192), (4, 512))
 CPU_DECODES = ((1, 256), (1, 2048), (4, 256), (4, 1024), (16, 256))
@@ -33,7 +33,7 @@ CPU_PREFILLS = ((1, 32), (1, 128), (1, 512), (2, 64))
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One shape of one kind of layer."""
+    """Measured and predicted time of one shape of one kind of layer."""
 
     layer: str
     layers: int
@@ -60,35 +60,35 @@ def verified(
     quick: bool,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> list[Proof]:
-    """Return measured and predicted time of one layer of each kind that a model has.
+    """Return measured and predicted times of one layer of each kind in a model.
 
     Parameters
     ----------
-    network : the model; its weights and cache are run in bf16 whatever its format
+    network : the model; its weights and cache are bf16 whatever its format
     target : the machine
-    device : the same machine as the predictions know it
+    device : the same machine in the predictions
     efficiency : from its calibration
     quick : fewer repeats
-    tell : takes lines for people
+    tell : receives progress messages
 
     Returns
     -------
-    one row per kind of layer, phase, batch and context; a kind that torch cannot run is left out and told
+    one row per kind of layer, phase, batch and context; kinds that torch cannot run are left out and reported
     """
-    plain = in_bf16(network)
+    plain = _in_bf16(network)
     prepare_arenas(target.device, (), target.cold_bytes)
     decodes, prefills = (CUDA_DECODES, CUDA_PREFILLS) if target.is_cuda else (CPU_DECODES, CPU_PREFILLS)
     proofs: list[Proof] = []
     refused: list[str] = []
     for number, (layer, count) in enumerate(layer_counts(plain)):
-        title = layer_title(number, layer)
+        title = _layer_title(number, layer)
         why = refusal(layer)
         if why:
             refused.append(f"{title}: {why}")
             tell(f"left out: {title}: {why}")
             continue
         fitting = fitted_to_memory(layer, target, tell)
-        rates = evenly_routed(
+        rates = _evenly_routed(
             step_rates(
                 _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
             ).rates
@@ -100,14 +100,14 @@ def verified(
     return proofs
 
 
-def layer_title(number: int, layer: Layer) -> str:
-    """Return what kind of layer it is, in a few words."""
+def _layer_title(number: int, layer: Layer) -> str:
+    """Return a short name of the kind of layer."""
     mixer = "mla" if any(type(m).__name__ == "LatentAttention" for m in layer.mixers) else "attention"
     feed = f"{layer.experts.experts} experts" if layer.experts else "dense"
     return f"{number + 1}: {mixer}, {feed}"
 
 
-def in_bf16(network: Network) -> Network:
+def _in_bf16(network: Network) -> Network:
     """Return the network with every matrix in bf16."""
     layers = tuple(
         replace(
@@ -120,10 +120,10 @@ def in_bf16(network: Network) -> Network:
     return replace(network, layers=layers, lm_head=replace(network.lm_head, weight_format="bf16"))
 
 
-def evenly_routed(rates: StepRates) -> StepRates:
-    """Return the rates for a router whose random weights spread tokens evenly, as those of the built layers do."""
+def _evenly_routed(rates: StepRates) -> StepRates:
+    """Return the rates for a router that spreads tokens evenly, as the random weights of the built layers do."""
     return replace(
-        rates, experts={name: replace(own, router_skew=0.0) for name, own in rates.experts.items()}
+        rates, experts={name: replace(one, router_skew=0.0) for name, one in rates.experts.items()}
     )
 
 
@@ -132,7 +132,7 @@ def _of(network: Network, layer: Layer) -> Network:
 
 
 def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) -> Layer:
-    """Return the layer, with fewer experts where one copy of it would take more than half of what may be used."""
+    """Return the layer, with fewer experts if one copy of it would take more than half of the usable memory."""
     trial = layer
     while layer_bytes(trial) > target.usable_bytes / 2 and trial.experts:
         if trial.experts.experts // 2 < trial.experts.experts_per_token:
@@ -140,7 +140,7 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
         trial = replace(trial, experts=replace(trial.experts, experts=trial.experts.experts // 2))
     if trial.experts and layer.experts and trial.experts.experts < layer.experts.experts:
         tell(
-            f"memory holds {trial.experts.experts} of {layer.experts.experts} experts: both sides use so many"
+            f"memory holds {trial.experts.experts} of {layer.experts.experts} experts: timing and prediction both use that many"
         )
         router = tuple(
             replace(p, outputs=trial.experts.experts) if p.name == "router" else p for p in trial.projections
@@ -148,7 +148,7 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
         trial = replace(trial, projections=router)
     if layer_bytes(trial) > target.usable_bytes / 2:
         raise InputError(
-            f"one layer takes {layer_bytes(trial) / 1e9:.1f} GB, and {target.usable_bytes / 1e9:.1f} GB may be used\n"
+            f"one layer takes {layer_bytes(trial) / 1e9:.1f} GB, but only {target.usable_bytes / 1e9:.1f} GB may be used\n"
             "  verify a smaller model on this device"
         )
     return trial

@@ -25,7 +25,7 @@ CUDA_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "cdna4": _ALWAYS | {"bf16", "fp8", "mxfp4"},
     "*": _ALWAYS | {"bf16", "fp8", "mxfp4"},
 }
-"""Weights that vLLM and SGLang load, by architecture."""
+"""Weight dtypes that vLLM and SGLang run, by architecture."""
 
 TRTLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "ampere": _ALWAYS | {"bf16"},
@@ -34,7 +34,7 @@ TRTLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "blackwell": _AMPERE,
     "*": frozenset(),
 }
-"""Weights that TensorRT-LLM runs: NVIDIA devices from Ampere on."""
+"""Weight dtypes that TensorRT-LLM runs: NVIDIA devices from Ampere on."""
 
 _PLAIN_KV = frozenset({"fp32", "bf16", "fp16"})
 
@@ -43,10 +43,10 @@ CUDA_KV_DTYPES: Mapping[str, frozenset[str]] = {
     "turing": frozenset({"fp32", "fp16"}),
     "*": _PLAIN_KV | {"fp8", "int8"},
 }
-"""Caches that vLLM and SGLang keep."""
+"""Cache dtypes of vLLM and SGLang."""
 
 TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
     "ampere": _PLAIN_KV | {"int8"},
     "*": _PLAIN_KV | {"fp8", "int8"},
 }
-"""Caches that TensorRT-LLM keeps."""
+"""Cache dtypes of TensorRT-LLM."""

@@ -28,4 +28,4 @@ HOST_TIMES: dict[str, dict[str, HostOverhead]] = {
 """Engine -> version from which the numbers hold -> numbers."""
 
 FITTED = 56
-"""Count of the numbers above that were fitted: not eager_layer_s and graph_tokens, nor a row that repeats another."""
+"""Count of the fitted numbers above: without eager_layer_s and graph_tokens, and without rows that repeat another."""

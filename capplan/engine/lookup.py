@@ -1,4 +1,4 @@
-"""Which profile answers for an engine and a version, and what it schedules by default on a device."""
+"""Profile lookup by engine and version, and the scheduling defaults of a profile on a device."""
 
 import re
 from dataclasses import replace
@@ -43,16 +43,16 @@ def version_key(version: str) -> tuple[int, int, int] | None:
 
 
 def profile(engine: str, version: str | None = None) -> EngineProfile:
-    """Return what an engine of a version does: the nearest known version at or below it.
+    """Return the profile of an engine version: that of the nearest known version at or below it.
 
     Parameters
     ----------
     engine : vllm, sglang or trtllm
-    version : None is the newest known
+    version : None: the newest known
 
     Returns
     -------
-    the profile, as a server: its process of the engine streams nothing; `assumptions` say so where the version was not known
+    the profile of an API server, whose engine process streams no tokens; `assumptions` say so where the version is not known
 
     Examples
     --------
@@ -67,34 +67,34 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
         raise unknown("engine", engine, ENGINES)
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
-    host = host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
+    host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
     return replace(versioned, host=replace(host, stream_s=0.0))
 
 
 def embedded(engine: EngineProfile) -> EngineProfile:
-    """Return an engine that its client runs in its own process, where it takes every token as it comes.
+    """Return the profile of an engine that runs in its client's process, which receives every token as it is generated.
 
     Parameters
     ----------
-    engine : as `profile` gives it, as a server
+    engine : as `profile` returns it, an API server
 
     Returns
     -------
-    the same, each running sequence and step longer by what the stream costs
+    the same profile, with the cost of streaming for every running sequence and step
 
     Examples
     --------
-    >>> own = embedded(profile("vllm", "0.7.3"))
-    >>> own.streams_in_engine, own.host.stream_s > 0.0
+    >>> inside = embedded(profile("vllm", "0.7.3"))
+    >>> inside.streams_in_engine, inside.host.stream_s > 0.0
     (True, True)
     """
     key = version_key(engine.asked_version or "") or version_key(engine.version) or (0, 0, 0)
-    stream_s = host_of(engine.engine, key).stream_s
+    stream_s = _host_of(engine.engine, key).stream_s
     return replace(engine, streams_in_engine=True, host=replace(engine.host, stream_s=stream_s))
 
 
-def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
-    """Return what the host of an engine adds: the numbers of the newest version at or below, else the oldest.
+def _host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
+    """Return the host overhead of an engine version: the entry of the newest version at or below it, else the oldest.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
 
     Examples
     --------
-    >>> host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
+    >>> _host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
     True
     """
     entries = list(HOST_TIMES[engine].items())
@@ -152,7 +152,7 @@ def tier(
     device_memory_bytes : [B]
         as the driver reports it
     architecture : of the device; some engines keep small defaults on Ampere whatever its memory
-    device_name : of the catalogue, for single devices that are treated so too
+    device_name : from the catalogue, for single devices that are treated the same way
 
     Returns
     -------
@@ -183,7 +183,7 @@ def scheduling(
     max_num_batched_tokens: int | None = None,
     device_name: str = "",
 ) -> Scheduling:
-    """Return how an engine forms its steps on a device, where nothing else is asked for.
+    """Return the scheduling of an engine on a device, with its defaults where nothing is requested.
 
     Parameters
     ----------
@@ -191,14 +191,14 @@ def scheduling(
     device_memory_bytes : [B]
         as the driver reports it
     architecture : of the device
-    offline : the offline class instead of the API server
+    offline : the offline engine class instead of the API server
     max_model_len : [tokens]
-        an engine that does not cut prompts takes at least one whole prompt per step
+        an engine without chunked prefill takes at least one whole prompt per step
     max_num_seqs : [-]
-        asked for; None takes the default
+        requested; None: the default
     max_num_batched_tokens : [tokens]
-        asked for; None takes the default
-    device_name : of the catalogue, for single devices with defaults of their own
+        requested; None: the default
+    device_name : from the catalogue, for single devices with special defaults
 
     Returns
     -------
@@ -237,7 +237,7 @@ def default_memory_fraction(
     tensor_pipeline_ranks: float = 1.0,
     architecture: str = "",
 ) -> float:
-    """Return the memory fraction that an engine takes where none is asked for.
+    """Return the engine's default memory fraction.
 
     Parameters
     ----------

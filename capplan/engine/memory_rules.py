@@ -1,4 +1,4 @@
-"""How an engine of a version divides the memory of a device: rules as data, and the few fitted numbers in them."""
+"""How an engine version divides the memory of a device: rules as data, with a few fitted numbers."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -21,7 +21,7 @@ class MemoryRules:
     default_fraction: float | None
     """None: chosen from device memory and settings (SGLang)."""
     sampler_bytes: float
-    """Working memory of the sampler per running sequence and vocabulary entry, beside the logits."""
+    """Working memory of the sampler per running sequence and vocabulary entry, besides the logits."""
     hidden_copies: float
     """Hidden-state tensors of the whole token budget that are alive at the peak of a layer."""
     resident_copies: float
@@ -33,16 +33,16 @@ class MemoryRules:
     non_torch_bytes: float
     """Held outside the tensor allocator on one device: kernels, handles, workspaces."""
     collective_bytes: float
-    """The same, added once tensor-parallel ranks talk over fast links: collective and all-reduce buffers."""
+    """Additional where tensor-parallel ranks communicate over fast links: collective and all-reduce buffers."""
     late_collective_bytes: float
-    """Held by tensor-parallel ranks without fast links from the first captured collective on, after the cache is sized."""
+    """Allocated by tensor-parallel ranks without fast links at the first captured collective, after the cache is sized."""
     graph_bytes_per_layer: float
-    """CUDA graphs, per layer and captured batch size."""
+    """CUDA graph memory per layer and captured batch size."""
     graph_base_bytes: float
     graph_expert_bytes: float
-    """CUDA graphs of a model with routed experts, on top, per captured batch size."""
+    """Additional CUDA graph memory of a model with routed experts, per captured batch size."""
     warmup_sampler_bytes: float
-    """Per sequence and vocabulary entry: free once the cache is allocated, or the sampler's warm-up fails."""
+    """Per sequence and vocabulary entry: must be free once the cache is allocated, or the sampler's warm-up fails."""
     warmup_expert_bytes: float
     """The same per sequence, for a model with routed experts."""
     vision_bytes_per_token: float
@@ -50,7 +50,7 @@ class MemoryRules:
     graphs_in_budget: bool
     """The engine subtracts its estimate of CUDA-graph memory before it sizes the cache."""
     layer_groups: bool
-    """Layers of different kinds share one pool in groups; otherwise each keeps every token."""
+    """Layers of different kinds share one pool in groups; otherwise every layer keeps every token."""
     tokens_from_concurrency: bool
     """The printed cache size is concurrency x context rather than blocks x block size."""
     whole_windows: bool = False

@@ -1,4 +1,4 @@
-"""What a serving engine of a version does: scheduling, defaults, memory accounting, host overhead."""
+"""What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Scheduling:
     """How an engine forms its steps.
 
     mixed : decode tokens first, then prefill chunks up to the token budget, in one step (vLLM V1, TensorRT-LLM)
-    prefill_first : waiting prompts are prefilled in steps of their own before decoding goes on (SGLang, vLLM V0)
+    prefill_first : waiting prompts are prefilled in separate steps before decoding continues (SGLang, vLLM V0)
     static : one batch starts and ends together
     """
 
@@ -23,26 +23,26 @@ class Scheduling:
     max_num_seqs: int
     max_num_batched_tokens: int
     chunked: bool = True
-    """A prompt may be cut to fill the budget; otherwise it waits until it fits whole."""
+    """A prompt may be split to fill the budget; otherwise it waits until it fits as a whole."""
     block_tokens: int = 16
     reserved_output_fraction: float = 0.0
-    """Share of its output for which a request must find blocks before it is admitted: 0 preempts instead, 1 never evicts."""
+    """Fraction of its output for which blocks must be free before a request is admitted: 0 preempts instead, 1 never evicts."""
     hold_steps: int = 0
-    """New prompts wait so many steps of the running batch for company (TensorRT-LLM: batch_wait_timeout_iters) ..."""
+    """New prompts wait this many steps of the running batch for others to join (TensorRT-LLM: batch_wait_timeout_iters) ..."""
     hold_tokens: int = 0
-    """... unless they and the batch fill a step of so many tokens (batch_wait_max_tokens_ratio x the budget) ..."""
+    """... unless they and the batch fill this many tokens of a step (batch_wait_max_tokens_ratio x the budget) ..."""
     hold_prompts: int = 0
-    """... or, instead of tokens, until so many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance); of a profile:
-    for each data-parallel group, ..."""
+    """... or, instead of tokens, until this many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance; in a
+    profile, per data-parallel group) ..."""
     gather_steps: int = 0
-    """... and then so many steps more."""
+    """... and then this many further steps."""
     poll_steps: int = 0
-    """The engine looks for new prompts every so many steps of a running batch (SGLang: scheduler_recv_interval)."""
+    """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """What an engine adds to the kernels of a step, and what it saves of them; see `replica.tables.with_host`."""
+    """What an engine adds to the kernels of a step, and how much of their time it hides; see `replica.tables.with_host`."""
 
     step_s: float = 0.0
     """Per step, not overlapped with the device [s]."""
@@ -51,19 +51,19 @@ class HostOverhead:
     request_s: float = 0.0
     """Per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
     eager_layer_s: float = 0.0
-    """Per layer of a step that does not run under CUDA graphs: launching takes at least this long [s]."""
+    """Per layer of a step that does not run under CUDA graphs: its launches take at least this long [s]."""
     decode_excess_ratio: float = 1.0
-    """What is left of the kernels' time over their physical floor when they follow one another in a CUDA graph:
-    launches overlap, epilogues are fused. Below 1 an engine is faster than its kernels timed one by one."""
+    """Fraction of the kernels' time above their physical floor that remains when they follow one another in a CUDA graph:
+    launches overlap, epilogues are fused. Below 1 the engine is faster than its kernels timed one by one."""
     prefill_excess_ratio: float = 1.0
     """The same for steps with prompt tokens."""
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
-    """Per running sequence and step where the engine's own process hands every token to the client [s]."""
+    """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
 
     def token_s(self, *, offline: bool) -> float:
-        """Return what each running sequence adds to a step; offline nothing is streamed [s]."""
+        """Return what each running sequence adds to a step [s]; offline nothing is streamed."""
         return self.sequence_s + (0.0 if offline else self.stream_s)
 
 
@@ -72,12 +72,12 @@ class Tier:
     """Defaults that an engine chooses by the memory of the device."""
 
     above_bytes: float
-    """The tier holds from this much device memory on."""
+    """The tier applies from this much device memory on."""
     max_num_seqs: int
     server_batched_tokens: int
     """Token budget of a step behind an API server."""
     offline_batched_tokens: int
-    """Token budget of a step of the offline class."""
+    """Token budget of a step of the offline engine class."""
     graph_max_sequences: int = 512
     """Largest batch that is captured as a CUDA graph."""
     wide_graph_max_sequences: int = 512
@@ -92,12 +92,12 @@ class EngineProfile:
 
     engine: str
     version: str
-    """The known version that the figures belong to."""
+    """The known version whose figures these are."""
     policy: Policy
     chunked: bool
     block_tokens: int
     tiers: tuple[Tier, ...]
-    """Largest first; the last holds for every device."""
+    """Largest memory first; the last applies to every device."""
     memory: MemoryRules
     weight_dtypes: Mapping[str, frozenset[str]]
     """Weight dtypes that run, by device architecture; `*` for every other one."""
@@ -105,11 +105,10 @@ class EngineProfile:
     """Cache dtypes that run, by device architecture."""
     host: HostOverhead = HostOverhead()
     """From `host_times`, by version; `lookup.profile` fills it in."""
-    """The host prepares a step while the device runs the one before."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not up to the limit alone."""
     long_chunked_tokens: int | None = None
-    """Prompts are cut after all where the maximum context is above this (vLLM V0)."""
+    """Prompts are split where the maximum context is above this, although `chunked` is false (vLLM V0)."""
     reserved_output_fraction: float = 0.0
     """As in Scheduling."""
     hold_steps: int = 0
@@ -123,13 +122,14 @@ class EngineProfile:
     poll_steps: int = 0
     """As in Scheduling."""
     window_kernels: bool = True
-    """Sliding layers read their window only; otherwise every layer reads all tokens unless a window is set."""
+    """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
     streams_in_engine: bool = False
-    """A client runs the engine in its own process and takes every token from it there; a server has another process for that."""
+    """The engine runs in its client's process and streams every token there; a server has a separate process for that."""
     fuses_quantise: bool = False
-    """The kernel before a matmul in fp8 writes its inputs quantised; otherwise a kernel of its own does."""
+    """The kernel before an fp8 matmul writes quantised inputs; otherwise a separate kernel quantises them."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
-    """Part of the name of the kernel for routed experts, by device architecture, where it is not the one first timed."""
+    """Part of the name of the kernel for routed experts, by device architecture, where it is not the first one timed."""
     asked_version: str | None = None
+    """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()
     """What was assumed to choose this profile."""

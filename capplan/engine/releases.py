@@ -1,4 +1,4 @@
-"""When each engine version came out, for results that give a date but no version."""
+"""Release months of engine versions, for results that give a date but no version."""
 
 RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
     "vllm": (
@@ -21,7 +21,7 @@ RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def version_of(engine: str, month: str) -> str | None:
-    """Return the newest version that was out in a month such as 2025-10; None before the first one.
+    """Return the newest version released by a month such as 2025-10; None before the first one.
 
     Examples
     --------

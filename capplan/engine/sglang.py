@@ -1,7 +1,7 @@
 """SGLang: prompts first, in chunks; memory by one static fraction.
 
 Defaults: `python/sglang/srt/server_args.py` (chunk and graph sizes by device memory, the reserve behind
-mem_fraction_static). Memory outside the fraction: one logged start, hence assumed more than fitted.
+mem_fraction_static). Memory outside the fraction: one logged start, hence more assumed than fitted.
 """
 
 from dataclasses import replace
@@ -60,7 +60,7 @@ SGLANG: tuple[EngineProfile, ...] = (
     replace(_BASE, version="0.5.0"),
     replace(_BASE, version="0.5.23"),
 )
-"""Profiles of SGLang, oldest first; each holds until the next."""
+"""Profiles of SGLang, oldest first; each applies until the next."""
 
 
 def reserved_bytes(
@@ -88,6 +88,8 @@ def reserved_bytes(
 
     Examples
     --------
+    512 + 1.5 x 8192 + 2 x 256 + 128 MiB:
+
     >>> reserved_bytes(8192.0, 256.0, 1.0, 79.2 * 2**30) / 2**30
     13.125
 

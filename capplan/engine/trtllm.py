@@ -1,8 +1,8 @@
-"""TensorRT-LLM: in-flight batching, prompts whole by default, a share of what weights leave free for the cache.
+"""TensorRT-LLM: in-flight batching, unchunked prompts by default, a fraction of the memory left by weights for the cache.
 
-Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`; CUTLASS runs the experts but those in mxfp4
+Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`; CUTLASS runs all experts except those in mxfp4
 (`resolve_moe_backend`). Compiled engines, to 0.18, quantise the inputs of fp8 matmuls in the kernel before; the PyTorch
-backend does so in one of its own. No start was logged: the runtime memory is assumed.
+backend does so in a separate one. No start was logged: the runtime memory is assumed.
 """
 
 from dataclasses import replace
@@ -65,4 +65,4 @@ TRTLLM: tuple[EngineProfile, ...] = (
     _V1,
     replace(_V1, version="1.2.0"),
 )
-"""Profiles of TensorRT-LLM, oldest first; each holds until the next."""
+"""Profiles of TensorRT-LLM, oldest first; each applies until the next."""

@@ -2,7 +2,7 @@
 
 Defaults: `vllm/engine/arg_utils.py` and `vllm/config` of each release. Fitted numbers of the memory rules:
 `calibrate/fit_memory.py` on logged starts; host times: fitted on measured serving results. mxfp4 experts on Hopper run with
-Marlin until 0.12 brings OpenAI's Triton kernels along (pull request 28788).
+Marlin until 0.12, which brings OpenAI's Triton kernels (pull request 28788).
 """
 
 from dataclasses import replace
@@ -106,4 +106,4 @@ VLLM: tuple[EngineProfile, ...] = (
         )
     ),
 )
-"""Profiles of vLLM, oldest first; each holds until the next."""
+"""Profiles of vLLM, oldest first; each applies until the next."""

@@ -1,4 +1,4 @@
-"""One config.json, read by key: every value is checked, every key that was read is remembered."""
+"""One config.json, read by key: every value is checked, every key that is read is recorded."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 from capplan.errors import InputError
 
 LARGEST_DIMENSION = 100_000_000
-"""Above any vocabulary, context length or width that was ever published; a larger number is a mistake."""
+"""Above any published vocabulary, context length or width; a larger number is a mistake."""
 LARGEST_RATIO = 1_000.0
 """Above any widening factor; a larger number is a mistake."""
 MOST_LAYERS = 2_000
@@ -20,21 +20,21 @@ MOST_LAYERS = 2_000
 class Config:
     """A config.json or one of its sections.
 
-    A key that is absent or null is "missing"; several keys are names of one thing, tried in order.
+    A key that is absent or null is "missing"; several keys are alternative names, tried in order.
     """
 
     values: Mapping[str, Any]
     place: str
-    """The file, as the reader of an error knows it."""
+    """The file, as errors name it."""
     section_path: str = ""
-    """Dotted path of this section with a final dot; empty for the file itself."""
+    """Dotted path of this section with a trailing dot; empty for the file itself."""
     keys_used: dict[str, None] = field(default_factory=dict)
     """Dotted keys that were read, in order; shared with the sections."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of the result should know; shared with the sections."""
+    """Remarks for readers of the result; shared with the sections."""
 
-    def found(self, *keys: str) -> tuple[str, Any]:
-        """Return the first of the keys that is there and not null with its value, else the first key and None."""
+    def first_present(self, *keys: str) -> tuple[str, Any]:
+        """Return the first key that is present and not null, with its value; else the first key and None."""
         for key in keys:
             value = self.values.get(key)
             if value is not None:
@@ -43,8 +43,8 @@ class Config:
         return keys[0], None
 
     def has(self, *keys: str) -> bool:
-        """Return whether one of the keys is there and not null."""
-        return self.found(*keys)[1] is not None
+        """Return whether one of the keys is present and not null."""
+        return self.first_present(*keys)[1] is not None
 
     def where(self, key: str = "") -> str:
         """Return the place of a key, or of this section, as an error names it."""
@@ -56,11 +56,11 @@ class Config:
         return InputError(f"{first}\n  {allowed}" if allowed else first)
 
     def missing(self, *keys: str) -> InputError:
-        """Return the error for a key without which the network is not known."""
+        """Return the error for a missing key that the network depends on."""
         model_type = self.values.get("model_type", "?")
         near = get_close_matches(keys[0], list(map(str, self.values)), n=1, cutoff=0.7)
         names = " or ".join(keys)
-        hint = f"; did you mean it by {near[0]!r}?" if near else ""
+        hint = f"; is {near[0]!r} a misspelling of it?" if near else ""
         return self.error(names, f"missing{hint}", f"every config of model_type {model_type!r} needs it")
 
     def _checked(self, key: str, value: Any, least: int, most: int) -> int:
@@ -77,13 +77,13 @@ class Config:
 
     def optional(self, *keys: str, least: int = 1, most: int = LARGEST_DIMENSION) -> int | None:
         """Return a whole number, or None where no key has one."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         return None if value is None else self._checked(key, value, least, most)
 
     def dimension(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_DIMENSION
     ) -> int:
-        """Return a whole number of at least one; a default that had to be used becomes a note."""
+        """Return a whole number of at least one; using the default adds a note."""
         value = self.optional(*keys, least=least, most=most)
         if value is not None:
             return value
@@ -105,7 +105,7 @@ class Config:
 
     def flag(self, *keys: str, default: bool) -> bool:
         """Return a yes or no."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if value is None:
             return default
         if isinstance(value, bool):
@@ -116,7 +116,7 @@ class Config:
 
     def text(self, *keys: str, default: str) -> str:
         """Return a string."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if value is None:
             return default
         if not isinstance(value, str):
@@ -124,8 +124,8 @@ class Config:
         return value
 
     def items(self, *keys: str, length: int | None = None) -> Sequence[Any] | None:
-        """Return a list, or None where it is missing; of at least `length` items where that is given."""
-        key, value = self.found(*keys)
+        """Return a list, or None where it is missing; with at least `length` items where that is given."""
+        key, value = self.first_present(*keys)
         if value is None:
             return None
         if not isinstance(value, list):
@@ -138,7 +138,7 @@ class Config:
 
     def per_layer(self, *keys: str, layers: int, default: int | None = None) -> tuple[int, ...]:
         """Return one whole number per layer, from a list or from one number for all."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if isinstance(value, list):
             entries = self.items(key, length=layers) or ()
             numbers = [self._checked(f"{key}[{i}]", v, 0, LARGEST_DIMENSION) for i, v in enumerate(entries)]
@@ -148,7 +148,7 @@ class Config:
 
     def whole_numbers(self, *keys: str) -> tuple[int, ...] | None:
         """Return a list of whole numbers, written as a list or with commas, or None where it is missing."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if isinstance(value, str):
             value = [
                 int(part) if part.strip().isdecimal() else part for part in value.split(",") if part.strip()
@@ -161,7 +161,7 @@ class Config:
 
     def ratio(self, *keys: str, default: float | None = None) -> float:
         """Return a number above zero that need not be whole."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if value is None and default is not None:
             return default
         if value is None:
@@ -175,7 +175,7 @@ class Config:
 
     def section(self, *keys: str) -> "Config | None":
         """Return a nested object, or None where it is missing."""
-        key, value = self.found(*keys)
+        key, value = self.first_present(*keys)
         if value is None:
             return None
         if not isinstance(value, Mapping):
@@ -184,14 +184,14 @@ class Config:
         return Config(value, self.place, path, self.keys_used, self.notes)
 
     def needed_section(self, *keys: str) -> "Config":
-        """Return a nested object without which the network is not known."""
+        """Return a nested object that the network depends on."""
         section = self.section(*keys)
         if section is None:
             raise self.missing(*keys)
         return section
 
     def divisible(self, name: str, number: int, divisor_name: str, divisor: int) -> int:
-        """Return number / divisor, which has to be whole."""
+        """Return number / divisor, which must be a whole number."""
         if divisor == 0 or number % divisor:
             raise self.error(
                 name,

@@ -1,4 +1,4 @@
-"""A config.json -> a Network: the family that its `model_type` names reads it."""
+"""A config.json -> a Network, read by the family of its `model_type`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +16,13 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
 
     Parameters
     ----------
-    config : what the file parses to; only an object can be a config
-    name : what to call the model
-    place : the file, as an error should name it
+    config : the parsed file; only an object can be a config
+    name : of the model
+    place : the file, as errors name it
 
     Returns
     -------
-    the network; what `quantization_config` says is applied by the reader of that section
+    the network, unquantised; `quantization_config` is applied by the reader of that section
 
     Examples
     --------
@@ -64,15 +64,15 @@ def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:
 def _model_type(config: Config) -> str:
     if not config.has("model_type"):
         classes = config.values.get("architectures")
-        said = (
+        hint = (
             f"; architectures says {classes[0]!r}: add its model_type"
             if isinstance(classes, list) and classes
             else ""
         )
         raise config.error(
             "model_type",
-            f"missing{said}",
-            "every config.json of a language model has one; tokenizer, generation and adapter files have not",
+            f"missing{hint}",
+            "every config.json of a language model has one; tokenizer, generation and adapter files do not",
         )
     return config.text("model_type", default="")
 
@@ -94,7 +94,7 @@ _TORCH_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half"
 
 
 def _activation_format(config: Config) -> str:
-    """Return the dtype of activations, norms and biases: fp32 checkpoints are served in 16 bits."""
+    """Return the dtype of activations, norms and biases; fp32 checkpoints are served in 16 bits."""
     sections = (config, config.section("text_config"))
     for section in sections:
         if section is None:

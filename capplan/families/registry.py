@@ -137,7 +137,7 @@ _READERS = {
     "recurrent_gemma": "hybrid.recurrent_gemma.read_recurrent_gemma",
     "zamba2": "hybrid.zamba.read_zamba2",
 }
-"""`model_type` -> folder, file and function of this room. Start-up is a feature: reading a model imports its file alone."""
+"""`model_type` -> folder, file and function. To keep start-up fast, reading a model imports only its file."""
 
 _ENCODER = "an encoder: it generates no tokens, so there is no decode step and no KV cache to plan for"
 _VISION = "a vision or audio model without a text decoder: it generates no tokens"
@@ -161,7 +161,7 @@ REFUSED = (
         _TWO_STACKS,
     )
 )  # fmt: skip
-"""`model_type` -> why it is not modelled, as people are told."""
+"""`model_type` -> why it is not modelled, as errors say it."""
 
 
 def families() -> tuple[str, ...]:

@@ -1,17 +1,15 @@
 """What is asked: the model, the traffic, the promise to users, and what may be bought."""
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
+from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
-
-RouterName: TypeAlias = Literal["round_robin", "random", "least_loaded", "prefix_aware"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class FleetLimits:
     """From the decision to start a replica to the first request that it serves."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
-    routing: RouterName | None = None
+    routing: Routing | None = None
     """How requests are dealt out to replicas; None: prefix_aware where prompts have block ids, else round_robin."""
     tensor_parallel: tuple[int, ...] | None = None
     """None: every legal one."""

@@ -1,4 +1,4 @@
-"""What one device and its links can do, as the vendor states it; never derated here."""
+"""Datasheet figures of one device and its links, as the vendor states them; never derated here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,12 +24,11 @@ class Device:
     title: str
     vendor: str
     architecture: str
-    """ampere, ada, hopper, blackwell, cdna3, tpu, gaudi, ... chooses inherited efficiencies."""
+    """ampere, ada, hopper, blackwell, cdna3, tpu, gaudi, ... decides which efficiencies are borrowed."""
     memory_bytes: float
     """Nominal capacity as on the datasheet."""
     reported_memory_bytes: float | None
-    """What a process is given as the total (cudaMemGetInfo), which an engine divides up; a little
-    below what nvidia-smi prints."""
+    """Total that a process sees (cudaMemGetInfo) and an engine budgets; slightly less than nvidia-smi prints."""
     memory_bytes_per_s: float
     """Peak rate."""
     peak_flop_per_s: Mapping[str, float]
@@ -42,7 +41,7 @@ class Device:
     link_bytes_per_s: float | None
     """Per device and direction, over all links to its peers."""
     link_domain_devices: int
-    """Devices that reach each other over `link`."""
+    """Devices connected to each other by `link`."""
     pcie_bytes_per_s: float | None
     """Per direction."""
     node_devices: int
@@ -59,4 +58,4 @@ class Device:
     figure_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Field name -> keys of `sources`, or 'assumed'."""
     traps: tuple[str, ...] = ()
-    """Figures in circulation that are something else."""
+    """Figures in circulation that mean something else."""

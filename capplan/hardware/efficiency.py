@@ -1,4 +1,4 @@
-"""What kernels reach on a device: fitted numbers, never the datasheet, and how they are chosen."""
+"""What kernels achieve on a device: fitted numbers, never the datasheet, and how a fit is chosen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ class Fit:
 
     numbers: Mapping[str, float]
     label: Label = "measured"
-    """assumed where they were taken over from something else."""
+    """assumed where the numbers are borrowed."""
     rows: int = 0
     median_error_fraction: float | None = None
     mean_error_fraction: float | None = None
     held_out_median_error_fraction: float | None = None
     fitted_on: str = ""
     loop_l2_ratio: float = 1.0
-    """How much faster than main memory the benchmark loop re-read what had stayed in L2. Needed to tell the
-    other numbers from such a loop; a serving step reads too much between two uses, so nothing else uses it."""
+    """Speed-up over main memory of a benchmark loop that re-reads data left in L2. It separates that effect from the
+    other numbers; a serving step reads too much between two uses to benefit, so nothing else uses it."""
     fitted_numbers: float = 0.0
-    """Numbers that the timings told; one that n fits share counts 1/n, one taken over or known beforehand 0."""
+    """Count of numbers determined by the timings; one shared by n fits counts 1/n, a borrowed or preset one 0."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Kind of timing (prefill, decode, ...) -> 10th and 90th percentile of measured over predicted, on shapes that the fit
-    had not seen."""
+    """Kind of timing (prefill, decode, ...) -> 10th and 90th percentile of measured over predicted, on held-out
+    shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Efficiency:
     """Device the numbers were fitted on."""
     fits: Mapping[str, Fit]
     borrowed: Assumption | None = None
-    """Stated where the device takes over the numbers of another one."""
+    """Set where the device borrows the numbers of another one."""
     note: str = ""
-    """What else to know of the fits, in words for people."""
+    """Remarks about the fits, for people."""
 
     @property
     def label(self) -> Label:
@@ -48,11 +48,11 @@ class Efficiency:
 
 
 def not_measured(what: str) -> Assumption:
-    """Return the assumption that stands for numbers which nobody fitted on the device at hand.
+    """Return the assumption made where numbers were not fitted on the device at hand.
 
     Parameters
     ----------
-    what : whose numbers are taken instead
+    what : kernel and format, and whose numbers are used instead
 
     Returns
     -------
@@ -64,7 +64,7 @@ def not_measured(what: str) -> Assumption:
 def fit_of(
     efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str, variant: str = ""
 ) -> tuple[Fit, str]:
-    """Return the fit of a kernel, format by format: one that was asked for by name, else the engine's own, else any engine's.
+    """Return the fit of a kernel, format by format: the requested variant, else the engine's, else any engine's.
 
     Where an engine has several kernels (`kernel/format@engine:variant`), the first in the file is its default.
 
@@ -74,25 +74,27 @@ def fit_of(
     kernel : matmul, attention, experts, ...
     formats : wanted format first, then the nearest ones
     engine : vllm, sglang, trtllm
-    variant : part of the name of the kernel that the engine was told to run; empty takes its default
+    variant : part of the name of the requested kernel; empty: the engine's default
 
     Returns
     -------
-    the fit, and the format that it was fitted for; the engine's default where no kernel of that format has such a name
+    the fit, and the format it was fitted for; the engine's default where no kernel of that format has such a name
 
     Examples
     --------
+    No fit for fp8, so that of bf16:
+
     >>> numbers = Efficiency("x", {"matmul/bf16": Fit({"floor_s": 1e-6})})
     >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
     'bf16'
     """
     for name in formats:
-        own, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
+        exact, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
         of_format = [key for key in efficiency.fits if key == shared or key.startswith(f"{shared}@")]
         named = [key for key in of_format if variant and variant in key.partition(":")[2]]
-        of_engine = [key for key in named if key.startswith(f"{own}:")]
-        usual = [key for key in (own, shared) if key in efficiency.fits]
-        default = [key for key in of_format if key.startswith(f"{own}:")]
+        of_engine = [key for key in named if key.startswith(f"{exact}:")]
+        usual = [key for key in (exact, shared) if key in efficiency.fits]
+        default = [key for key in of_format if key.startswith(f"{exact}:")]
         for key in (*of_engine, *named, *usual, *default, *of_format):
             return efficiency.fits[key], name
     raise InputError(

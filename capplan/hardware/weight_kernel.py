@@ -9,13 +9,13 @@ WEIGHT_FORMATS = (
     "fp32", "bf16", "fp16", "fp8", "fp8_block", "fp8_w8a16", "mxfp8", "int8", "int4", "nvfp4", "nvfp4_w4a16",
     "mxfp4", "nf4", "nf4_double", "w8a16", "w4a16", "w8a8", "w4a8",
 )  # fmt: skip
-"""Weight formats whose kernels are modelled; forms such as w4a16-g128 are read as their part before the dash."""
+"""Weight formats whose kernels are modelled; names such as w4a16-g128 count by the part before the dash."""
 
 _KERNEL_FORMAT = {
     "fp16": "bf16", "fp8_w8a16": "w8a16", "mxfp8": "fp8_block", "int4": "w4a16", "nvfp4_w4a16": "w4a16",
     "nf4": "w4a16", "nf4_double": "w4a16", "w8a8": "int8", "w4a8": "w4a16",
 }  # fmt: skip
-"""Formats that run through the kernel of another one."""
+"""Formats that run in the kernel of another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _wide(device: Device) -> str:
 
 
 def _kernel_format(weight_format: str) -> str:
-    """Return the kernel that a weight format names."""
+    """Return the format whose kernel multiplies a weight format."""
     name = weight_format.partition("-")[0]
     if name not in WEIGHT_FORMATS:
         raise unknown("weight format", weight_format, WEIGHT_FORMATS, hint="or one such as w4a16-g128")
@@ -61,6 +61,14 @@ def matmul_kernel(device: Device, weight_format: str) -> WeightKernel:
     Returns
     -------
     the kernel; weight-only (16-bit arithmetic, narrow weight reads) where the device lacks the format
+
+    Examples
+    --------
+    An A100 has no fp8 arithmetic: it reads one byte per weight and multiplies in bf16.
+
+    >>> a100 = Device("a", "A", "v", "ampere", 80e9, None, 2e12, {"bf16": 312e12}, 108, None, None, None, None, 1, None, 8, None, {})
+    >>> matmul_kernel(a100, "fp8").compute_dtype, matmul_kernel(a100, "fp8").formats
+    ('bf16', ('w8a16', 'w4a16', 'bf16'))
     """
     name = _kernel_format(weight_format)
     peaks = device.peak_flop_per_s
@@ -85,7 +93,7 @@ def matmul_kernel(device: Device, weight_format: str) -> WeightKernel:
 def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
     """Return how routed experts of a weight format run on a device.
 
-    As dense matmuls, but mxfp4 experts (gpt-oss) run with mxfp8 activations where the device multiplies fp4
+    Like dense matmuls, except that mxfp4 experts (gpt-oss) run with mxfp8 activations where the device multiplies fp4
     natively, and with 16-bit activations elsewhere.
 
     Parameters
@@ -96,6 +104,12 @@ def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
     Returns
     -------
     the kernel
+
+    Examples
+    --------
+    >>> h100 = Device("h", "H", "v", "hopper", 80e9, None, 3e12, {"bf16": 989e12}, 132, None, None, None, None, 1, None, 8, None, {})
+    >>> experts_kernel(h100, "mxfp4").formats[0], experts_kernel(h100, "bf16").formats[0]
+    ('w4a16_mxfp4', 'bf16')
     """
     name = _kernel_format(weight_format)
     if name == "mxfp4" and "fp4" in device.peak_flop_per_s:

@@ -1,4 +1,4 @@
-"""Working memory of one step at its peak: the widest layer, the sampler, buffers of experts and latent attention."""
+"""Peak working memory of one step: the widest layer, the sampler, buffers of experts and latent attention."""
 
 import numpy as np
 
@@ -12,18 +12,18 @@ def sampler_peak_bytes(
     sampler_bytes: Number,
     base_bytes: Number = 0.0,
 ) -> Number:
-    """Return the working memory of sampling one token for every sequence that may run.
+    """Return the working memory for sampling one token of every sequence that may run.
 
         A_s = s v (b + w) + a_0
 
     Parameters
     ----------
     max_num_seqs : [-]
-        s, the limit of the scheduler: engines try the full batch when they start
+        s, the limit of the scheduler: engines run the full batch at start-up
     vocabulary_size : [-]
         v; every rank gathers all logits, so tensor parallelism does not divide it
     logit_bytes : [B]
-        b, of one logit in the dtype of the activations
+        b, of one logit in the activation dtype
     sampler_bytes : [B]
         w, copies, sorts and probabilities per logit, by engine and version
     base_bytes : [B]
@@ -32,10 +32,12 @@ def sampler_peak_bytes(
     Returns
     -------
     [B]
-        A_s without hidden states
+        A_s, without hidden states
 
     Examples
     --------
+    10,000 logits of 2 bytes with 12 bytes of copies each, and 500 bytes:
+
     >>> sampler_peak_bytes(10.0, 1000.0, 2.0, 12.0, 500.0)
     140500.0
 
@@ -65,7 +67,7 @@ def layer_peak_bytes(
     element_bytes : [B]
         b, of the activations
     copies : [-]
-        c, hidden-state tensors alive at that moment, by engine
+        c, hidden-state tensors alive at that point, by engine
 
     Returns
     -------
@@ -74,6 +76,8 @@ def layer_peak_bytes(
 
     Examples
     --------
+    Ten tokens of 24 intermediate elements and four hidden states of 4, in 2 bytes:
+
     >>> layer_peak_bytes(10.0, 4.0, 24.0, 2.0, 4.0)
     800.0
 
@@ -98,7 +102,7 @@ def expert_workspace_bytes(
     Parameters
     ----------
     tokens : [tokens]
-        t, that reach the experts of a rank
+        t, routed in the expert group of the rank
     experts_per_token : [-]
         k
     gate_up_elements : [-]
@@ -139,7 +143,7 @@ def latent_workspace_bytes(
     block_tokens: Number = 16.0,
     element_bytes: Number = 2.0,
 ) -> Number:
-    """Return what prefill of latent attention (MLA) expands of the cached context at once.
+    """Return the workspace into which MLA prefill expands the cached context.
 
         t = min(max(8 l, 4 s p), 131072);   W_l = t (e + h x) b
 
@@ -152,9 +156,9 @@ def latent_workspace_bytes(
     heads : [-]
         h, query heads on one rank
     expanded_head_dim : [-]
-        x, key without rotary part and value of one head
+        x, key without its rotary part plus value of one head
     latent_elements : [-]
-        e, latent and rotary part that are gathered first
+        e, latent and rotary key, which are gathered first
     block_tokens : [tokens]
         p
     element_bytes : [B]
@@ -167,6 +171,8 @@ def latent_workspace_bytes(
 
     Examples
     --------
+    800 tokens, eight times the context, of 4 + 2 x 3 elements in 2 bytes:
+
     >>> latent_workspace_bytes(100.0, 1.0, 2.0, 3.0, 4.0)
     np.float64(16000.0)
 
@@ -188,7 +194,7 @@ def gathered_entries_bytes(
     head_dim: Number,
     element_bytes: Number = 2.0,
 ) -> Number:
-    """Return what prefill of compressed attention gathers of the cached context, for four prompts at once.
+    """Return the workspace into which compressed attention gathers cached context in prefill, for four prompts at a time.
 
         W = 4 (ceil(l / c) + w + t) d b
 
@@ -197,7 +203,7 @@ def gathered_entries_bytes(
     max_model_len : [tokens]
         l
     entry_tokens : [tokens]
-        c, tokens that one entry stands for; 0 where there are none
+        c, tokens compressed into one entry; 0 without entries
     window_tokens : [tokens]
         w
     step_tokens : [tokens]
@@ -214,6 +220,8 @@ def gathered_entries_bytes(
 
     Examples
     --------
+    256 entries, a window and a step of 128 tokens each, 512 elements in 2 bytes, four prompts:
+
     >>> gathered_entries_bytes(1024.0, 4.0, 128.0, 128.0, 512.0)
     np.float64(2097152.0)
 

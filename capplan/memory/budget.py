@@ -18,7 +18,7 @@ from capplan.numbers import Array, Number
 def memory_plan(
     network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
 ) -> MemoryPlan:
-    """Return what one device holds, of the pipeline stage whose cache holds the fewest sequences.
+    """Return the memory of one device, on the pipeline stage whose cache holds the fewest sequences.
 
         vLLM:          KV = f M - W - A - N (- G from 0.21 on)
         SGLang:        KV = f (M - N) - W
@@ -27,9 +27,9 @@ def memory_plan(
     Parameters
     ----------
     network : the model, in the weight format that is served
-    launch : M, f and the rest of what the engine is started with, numbers or arrays over plans
-    profile : the engine of a version
-    eager : no CUDA graphs are captured
+    launch : M, f and the other launch settings, numbers or arrays over plans
+    profile : of the engine version
+    eager : without CUDA graphs
 
     Returns
     -------
@@ -69,18 +69,18 @@ def memory_plan(
 def first_stage_plan(
     network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
 ) -> MemoryPlan:
-    """Return the plan of the first pipeline stage, whose figures an engine logs first.
+    """Return the plan of the first pipeline stage, whose figures the engine logs first.
 
     Parameters
     ----------
     network : the model
-    launch : settings as arrays of one shape with the same number of stages
-    profile : the engine of a version
+    launch : settings as arrays of one shape, all with the same number of stages
+    profile : of the engine version
     eager : as for `memory_plan`
 
     Returns
     -------
-    the plan of that stage alone
+    the plan of that stage only
 
     Examples
     --------
@@ -135,7 +135,7 @@ def _stage_plan(
 
 
 def _fewest(plans: list[MemoryPlan]) -> MemoryPlan:
-    """Return, plan by plan, the stage with the fewest sequences; where none holds any, with the least memory."""
+    """Return, for every plan, the stage with the fewest sequences; where none holds any, the one with the least memory."""
     size = np.asarray(plans[0].weight_bytes).shape
     order = np.stack(
         [

@@ -1,27 +1,26 @@
-"""The dtype of the KV cache where nobody named one."""
+"""The KV cache dtype, and what `auto` means."""
 
 from capplan.assumption import Assumption
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element
 
 AUTO = "auto"
-"""What engines, flags and scenarios call a cache dtype that nobody named."""
+"""Value of engines, flags and scenarios for an unspecified cache dtype."""
 
 
 def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[Assumption, ...]]:
-    """Return the dtype of the cache, and what was assumed to find it.
+    """Return the cache dtype, and the assumption behind it.
 
-    It never follows from the dtype of the weights: an fp8 checkpoint without a cache scheme of its own
-    is served with a 16-bit cache.
+    It never follows from the weight dtype: an fp8 checkpoint without a KV cache scheme is served with a 16-bit cache.
 
     Parameters
     ----------
     network : the model; `kv_format` is what its checkpoint asks for
-    asked : dtype on the command line or in the scenario; None and `auto` ask for nothing
+    asked : dtype on the command line or in the scenario; None and `auto` leave it open
 
     Returns
     -------
-    name of the dtype, and an assumption unless it was asked for or stated in the checkpoint
+    name of the dtype; an assumption unless it was requested or the checkpoint states it
 
     Examples
     --------
@@ -39,6 +38,4 @@ def cache_dtype(network: Network, asked: str | None = None) -> tuple[str, tuple[
     if network.kv_format is not None:
         return network.kv_format, ()
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
-    return dtype, (
-        Assumption(f"KV cache in {dtype}, the dtype of the activations", "--kv-dtype", "kv_dtype"),
-    )
+    return dtype, (Assumption(f"KV cache in {dtype}, the activation dtype", "--kv-dtype", "kv_dtype"),)

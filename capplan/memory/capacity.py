@@ -1,4 +1,4 @@
-"""What the cache of one device holds, and what one sequence takes out of it."""
+"""Capacity of the KV cache of one device, and what one sequence reserves in it."""
 
 from dataclasses import dataclass, replace
 
@@ -15,42 +15,42 @@ from capplan.memory.packed_pool import (
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
-from capplan.memory.stages import stage_edges
+from capplan.memory.stages import stage_shares
 from capplan.model.network import Mixer, Network
 from capplan.model.weight_format import FORMATS
-from capplan.numbers import Array, Number
+from capplan.numbers import Number
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCapacity:
-    """The pool of one device; numbers or arrays over plans."""
+    """Capacity of the pool of one device; numbers or arrays over plans."""
 
     tokens: Number
     """As the engine prints it."""
     sequences: Number
-    """Of the maximum context, at once."""
+    """Sequences of the maximum context that fit at once."""
     bytes_per_sequence: Number
-    """That one of them takes out of the pool."""
+    """Bytes that one of them reserves in the pool."""
 
 
 def cache_capacity(
     kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
 ) -> CacheCapacity:
-    """Return what the pool of one device holds, in the way its engine lays it out.
+    """Return the capacity of the pool of one device, in the layout of its engine.
 
     Parameters
     ----------
     kv_bytes_available : [B]
-        of the device; below zero holds nothing
+        of the device; negative values hold nothing
     network : the whole model
     launch : block size, context and token budget; fields that broadcast
-    profile : the engine of a version
+    profile : of the engine version
     layer_share : [-]
         layers of the device's pipeline stage over all layers
 
     Returns
     -------
-    tokens, sequences of the maximum context, bytes [B] of one; the bytes do not depend on what is available
+    tokens, sequences of the maximum context, bytes [B] of one; the bytes do not depend on the available memory
 
     Examples
     --------
@@ -99,7 +99,7 @@ def cache_capacity(
 def _compressed_capacity(
     available: Number, mixers: list[Mixer], launch: Launch, rules: MemoryRules, share: Number
 ) -> CacheCapacity:
-    """Return the same for compressed attention, whose caches have vectors of several widths and rhythms."""
+    """Return the capacity for compressed attention, whose vectors have several widths and compression rates."""
     step, context, element = launch.max_num_batched_tokens, launch.max_model_len, launch.kv_bytes_per_element
     # Caches of all stages are laid out alike: a stage holds its share of every block.
     whole = available / share
@@ -111,15 +111,15 @@ def _compressed_capacity(
 
 
 def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: EngineProfile) -> Number:
-    """Return what an engine takes out of the cache of one device for a sequence of `launch.max_model_len` tokens.
+    """Return the cache that an engine reserves on one device for a sequence of `launch.max_model_len` tokens.
 
         vLLM: blocks of every layer group, padded groups and the chunk in flight of sliding layers included
 
     Parameters
     ----------
     network : the model
-    launch : context, cache dtype, token budget and parallelism; the memory of the device does not count
-    profile : the engine of a version
+    launch : context, cache dtype, token budget and parallelism; the memory of the device is ignored
+    profile : of the engine version
 
     Returns
     -------
@@ -143,31 +143,20 @@ def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: Engin
     vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
     """
     columns = launch.as_columns()
-    share = _largest_stage_shares(network, np.asarray(columns.pipeline))
+    share, _ = stage_shares(network, np.asarray(columns.pipeline))
     size = cache_capacity(0.0, network, columns, profile, share).bytes_per_sequence
     return np.broadcast_to(size, share.shape).reshape(launch.shape)
-
-
-def _largest_stage_shares(network: Network, stages: Array) -> Array:
-    """Return the layers of the fullest stage over all layers, by plan."""
-    layers = len(network.layers)
-    shares = {
-        count: max(end - start for start, end in stage_edges(layers, int(count))) / layers
-        for count in set(stages.tolist())
-    }
-    by_plan: Array = np.array([shares[count] for count in stages.tolist()])
-    return by_plan
 
 
 def token_capacity(
     kv_bytes_available: Number, reserved_bytes_per_sequence: Number, context_tokens: Number
 ) -> Number:
-    """Return how many tokens the cache of a device holds where all sequences have one length.
+    """Return how many tokens the cache of a device holds if all sequences have the same length.
 
         n = A / r l
 
-    For layers of one kind this is what the engine prints. For hybrid models it depends on the length, and what
-    the engine prints is too small (recurrent states, short windows) or belongs to its maximum context.
+    With layers of one kind, this is the figure that the engine prints. For hybrid models it depends on the length, and
+    the printed figure is too small (recurrent states, short windows) or holds only for the maximum context.
 
     Parameters
     ----------
@@ -185,6 +174,8 @@ def token_capacity(
 
     Examples
     --------
+    Ten sequences of 64 tokens:
+
     >>> token_capacity(1000.0, 100.0, 64.0)
     np.float64(640.0)
 

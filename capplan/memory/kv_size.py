@@ -1,4 +1,4 @@
-"""Cache of one sequence at several contexts: what the architecture needs beside what an engine reserves."""
+"""Cache of one sequence at several contexts: what the architecture needs, and what an engine reserves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
+    has_fp8_index_keys,
     index_bytes_per_element,
-    keeps_own_index_keys,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
     state_bytes_per_sequence,
@@ -39,14 +39,14 @@ class KvSize:
     kv_bytes_per_token: float
     """What the next token adds to one sequence at this context."""
     kv_bytes_per_sequence: float
-    """Keys and values, whole; without the fixed state."""
+    """Keys and values over all ranks, without the fixed state."""
     state_bytes_per_sequence: float
     kv_bytes_total: float
     """Sequences x (keys and values + state)."""
     kv_bytes_per_gpu: float
     """The same on one device, after sharding and replication."""
     engine_reserved_bytes_per_sequence: float
-    """What the engine sets aside for a whole sequence: block rounding, padded layer groups, window + step."""
+    """What the engine reserves for a whole sequence: blocks rounded up, padded layer groups, window plus step."""
     engine_reserved_bytes_per_gpu: float
     """The same for all sequences on one device."""
 
@@ -78,16 +78,16 @@ def kv_sizes(
     ----------
     network : the model
     contexts : [tokens]
-        prompt and output so far; none shows some up to the model's maximum
+        prompt and output so far; empty: a few up to the model's maximum
     sequences : [-]
         held at once
-    kv_dtype : of the cache; None takes the checkpoint's, else that of the activations
+    kv_dtype : of the cache; None: the checkpoint's, else the activation dtype
     tensor_parallel : [-]
         ranks
-    engine : whose layout is reserved
-    engine_version : None is the newest known
+    engine : whose layout is used
+    engine_version : None: the newest known
     max_num_batched_tokens : [tokens]
-        budget of a step, which sliding windows are reserved beyond; None takes the engine's default
+        token budget of a step, reserved on top of sliding windows; None: the engine's default
 
     Returns
     -------
@@ -123,8 +123,8 @@ def kv_sizes(
         rules,
         step_tokens,
     )
-    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and keeps_own_index_keys(network):
-        what = f"index keys needed in {dtype} like the rest, as reference implementations cache them; engines keep them in fp8"
+    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
+        what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = layout_assumptions(network, rules.memory)
     return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))

@@ -1,4 +1,4 @@
-"""What engines are started with: the numbers that decide what a device holds, one entry for each plan."""
+"""Launch settings of engines that decide what a device holds, one entry for each plan."""
 
 from dataclasses import dataclass, fields
 
@@ -13,9 +13,9 @@ from capplan.numbers import Array, Number
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What an engine is started with; every field is a number or an array over plans, one plan an array of one.
+    """Launch settings of an engine; every field is a number or an array over plans (one plan is an array of one).
 
-    Limits are those of one engine: attention-data-parallel groups and pipeline stages have batches of their own.
+    Limits apply to one engine: attention-data-parallel groups and pipeline stages batch separately.
     """
 
     tensor: Number
@@ -30,9 +30,9 @@ class Launch:
     memory_fraction: Number
     block_tokens: Number
     fast_links: Number = 1.0
-    """1 where tensor-parallel ranks talk over links of their own."""
+    """1 where tensor-parallel ranks communicate over NVLink or the like."""
     padded_inputs: Number = 128.0
-    """Multiple that inputs of mxfp4 experts are padded to."""
+    """Multiple to which the inputs of mxfp4 experts are padded."""
 
     @property
     def stage_sharding(self) -> Sharding:
@@ -50,7 +50,7 @@ class Launch:
         return Launch(*(column.reshape(-1) for column in np.broadcast_arrays(*values)))
 
     def part(self, rows: NDArray[np.bool_]) -> "Launch":
-        """Return some of the plans of a launch in columns."""
+        """Return the launch of the selected plans; all fields must be columns."""
         return Launch(*(np.asarray(getattr(self, field.name))[rows] for field in fields(self)))
 
 
@@ -67,15 +67,15 @@ def engine_launch(
     fast_links: Number = 1.0,
     padded_inputs: Number = 128.0,
 ) -> Launch:
-    """Return a launch in which the engine's defaults stand for what is not asked for.
+    """Return launch settings, with the engine's defaults where nothing is specified.
 
     Parameters
     ----------
-    profile : the engine of a version
+    profile : of the engine version
     sharding : [-]
         parallelism, numbers or arrays over plans
     device_memory_bytes : [B]
-        what a process is given as the total (`usable.engine_memory_bytes`), not the datasheet figure
+        total that a process sees (`usable.engine_memory_bytes`), not the datasheet figure
     kv_bytes_per_element : [B]
         of the cache dtype, scales included
     max_model_len : [tokens]
@@ -85,11 +85,11 @@ def engine_launch(
     max_num_batched_tokens : [tokens]
         token budget of a step of one engine
     gpu_memory_utilization : [-]
-        each engine's own fraction; None takes its default
+        memory fraction as the engine defines it; None: the engine's default
     fast_links : [-]
-        1 where tensor-parallel ranks talk over NVLink or the like (`usable.has_fast_links`): larger collective buffers
+        1 where tensor-parallel ranks communicate over NVLink or the like (`usable.has_fast_links`): larger collective buffers
     padded_inputs : [elements]
-        multiple that inputs of mxfp4 experts are padded to (`usable.padded_inputs_multiple`)
+        multiple to which the inputs of mxfp4 experts are padded (`usable.padded_inputs_multiple`)
 
     Returns
     -------
@@ -103,7 +103,7 @@ def engine_launch(
     """
     fraction = gpu_memory_utilization
     if fraction is None:
-        fraction = default_memory_fractions(profile, device_memory_bytes, sharding)
+        fraction = _default_memory_fractions(profile, device_memory_bytes, sharding)
     return Launch(
         tensor=sharding.tensor,
         expert=sharding.expert,
@@ -121,14 +121,14 @@ def engine_launch(
     )
 
 
-def default_memory_fractions(
+def _default_memory_fractions(
     profile: EngineProfile, device_memory_bytes: Number, sharding: Sharding
 ) -> Number:
-    """Return the memory fraction that an engine takes by itself, for each plan.
+    """Return the engine's default memory fraction for each plan.
 
     Parameters
     ----------
-    profile : the engine of a version
+    profile : of the engine version
     device_memory_bytes : [B]
         by plan
     sharding : [-]
@@ -141,7 +141,7 @@ def default_memory_fractions(
     Examples
     --------
     >>> from capplan.engine.lookup import profile
-    >>> default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
+    >>> _default_memory_fractions(profile("sglang"), np.array([79.2 * 2**30] * 2), Sharding(np.array([1.0, 8.0])))
     array([0.834, 0.817])
     """
     if profile.memory.default_fraction is not None:

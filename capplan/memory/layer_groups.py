@@ -1,4 +1,4 @@
-"""How an engine lays the caches of different layers into one pool of equal blocks."""
+"""How an engine lays out the caches of different layers in one pool of equal blocks."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class CacheKind:
 def cache_kinds(
     network: Network, tensor_parallel: Number, kv_bytes_per_element: Number, activation_bytes: Number = 2.0
 ) -> list[CacheKind]:
-    """Return the kinds of caches of a network, layers counted.
+    """Return the kinds of cache in a network, each with its number of layers.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def cache_kinds(
     kv_bytes_per_element : [B]
         of the cache dtype
     activation_bytes : [B]
-        of the model dtype, in which convolution columns are kept
+        of the model dtype, in which convolution states are stored
 
     Returns
     -------
@@ -58,7 +58,7 @@ def cache_kinds(
     for layer, count in layer_counts(network):
         for description in (mixer.description for mixer in layer.mixers):
             layers[description.cache_parts, description.state_parts] += count
-    # An engine keeps recurrent states in the dtype of the model unless the config states another.
+    # Engines store recurrent states in the dtype of the model unless the config states another.
     stated = any("ssm" in key and "dtype" in key for key in network.keys_used)
     recurrent_format = None if stated else network.activation_format
     kinds = []
@@ -83,23 +83,23 @@ def state_bytes_held(
     activation_bytes: Number = 2.0,
     recurrent_format: str | None = None,
 ) -> Number:
-    """Return the fixed state of one sequence in one layer as an engine keeps it.
+    """Return the fixed state of one sequence in one layer as engines store it.
 
         S = sum over its parts of e_rank b
 
     Parameters
     ----------
-    parts : what the mixer of the layer states
+    parts : declared by the mixer of the layer
     tensor_parallel : [-]
         ranks
     activation_bytes : [B]
         of the model dtype
-    recurrent_format : that the engine keeps recurrent states in; None is what the mixer states
+    recurrent_format : in which the engine stores recurrent states; None: the one that the mixer states
 
     Returns
     -------
     [B]
-        S of the elements that engines keep: one convolution column fewer than the kernel is long
+        S; of a convolution, engines keep one input fewer than the kernel has taps
 
     Examples
     --------
@@ -120,7 +120,7 @@ def state_bytes_held(
 
 
 def _merged(kinds: list[CacheKind]) -> list[CacheKind]:
-    """Return kinds with those joined that an engine cannot tell apart."""
+    """Return the kinds, merging those that an engine does not distinguish."""
     merged: list[CacheKind] = []
     for kind in kinds:
         for index, other in enumerate(merged):
@@ -137,9 +137,9 @@ def _merged(kinds: list[CacheKind]) -> list[CacheKind]:
 
 
 def group_layers(kinds: list[CacheKind]) -> int:
-    """Return how many layers form a group: layers of one group each own a slot in every block.
+    """Return the layers per group; every layer of a group has a slot in each block.
 
-        g = min layers of a kind; the largest instead where it is below 1.5 x the smallest
+        g = layers of the rarest kind, or of the commonest where that has fewer than 1.5 x as many
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def group_layers(kinds: list[CacheKind]) -> int:
     Returns
     -------
     [-]
-        g; the last group of a kind is padded to it
+        g; the last group of each kind is padded to it
 
     Examples
     --------

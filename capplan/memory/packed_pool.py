@@ -1,7 +1,7 @@
 """The pool of models with compressed attention: pages of several sizes, all vectors of a layer in one slab per block.
 
-A block covers 256 tokens of every entry cache. Windows and waiting tokens live in the same pages, in groups of
-their own with fewer tokens to a page. After vLLM; other engines' layouts are not known to be the same.
+A block covers 256 tokens of every entry cache. Windows and waiting tokens use the same pages, in separate groups with
+fewer tokens per page. This is vLLM's layout; other engines may differ.
 """
 
 from collections import Counter
@@ -23,12 +23,12 @@ PAGE_ALIGNMENT_BYTES = 576.0
 """Multiple that pages of the packed fp8 layout are padded to."""
 _WINDOW_PAGE_TOKENS = 64.0
 _WAITING_PAGE_TOKENS = {True: 4.0, False: 8.0}
-"""Waiting tokens of one page, where entries overlap and where they do not."""
+"""Waiting tokens per page, with and without overlapping entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingGroup:
-    """Layers whose sliding caches share a block table: windows, or tokens that wait to become an entry."""
+    """Layers whose sliding caches share a block table: windows, or tokens that wait to be compressed."""
 
     window_tokens: float
     page_tokens: float
@@ -41,7 +41,7 @@ class PackedLayout:
     """The pool of one rank."""
 
     block_bytes: Number
-    """One block, over all layers."""
+    """Bytes of one block, over all layers."""
     groups: tuple[SlidingGroup, ...]
 
 
@@ -54,7 +54,7 @@ def compressed_layers(network: Network) -> list[Mixer]:
 
     Returns
     -------
-    mixers with compressed attention; none for all other models
+    mixers with compressed attention; empty for all other models
 
     Examples
     --------
@@ -119,7 +119,7 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     counts = list(layers.values())
     tables = -(-len(mixers) // _slots([max([1, *counts]), len(mixers), *counts]))
     wide = page(_WINDOW_PAGE_TOKENS, held_vector_bytes(window, kv_bytes_per_element))
-    # Windows, entries of the smallest ratio and waiting tokens take turns in the slots of the widest page.
+    # Windows, entries of the smallest ratio and waiting tokens share the slots of the widest page.
     block = max([-(-len(mixers) // tables), *counts]) * wide
     groups = [SlidingGroup(window.window_tokens, _WINDOW_PAGE_TOKENS, tables)]
     for ratio, (entry, *keys) in of.items():
@@ -136,7 +136,7 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
 
 
 def _slots(counts: list[int]) -> int:
-    """Return the layers per group that pad the groups of these numbers of layers least; the larger of two as good."""
+    """Return the layers per group with the least padding for these layer counts; of equals, the largest."""
 
     def padding(slots: int) -> int:
         return sum(-count % slots for count in counts)
@@ -151,9 +151,9 @@ def packed_capacity(
 
         n = (floor(A / b) - f) / s;  s = ceil(l / 256) + sum over groups of ceil(min(w, l) / p) + 1
 
-    The chunk in flight, f more blocks of sliding groups, is held once: all sequences share the tokens of a step.
-    vLLM starts only where one sequence and the chunk fit, as here; the concurrency that it prints counts a chunk for
-    every sequence, and is lower.
+    The chunk in flight, f more blocks of sliding groups, counts once, because all sequences share the tokens of a step.
+    As in vLLM, one sequence and the chunk must fit; the concurrency that vLLM prints counts a chunk for every sequence
+    and is lower.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def summed_capacity(
     step_tokens: Number,
     block_tokens: Number,
 ) -> tuple[Number, Number, Number]:
-    """Return tokens, sequences and bytes per sequence where the engine's own layout is not known: vectors, no pages.
+    """Return tokens, sequences and bytes per sequence where the engine's layout is not known: vectors without pages.
 
         r = sum over layers of v min(w, l) + ceil(l / p) p / c (v + k) + waiting tokens
 
@@ -217,7 +217,7 @@ def summed_capacity(
     context_tokens : [tokens]
         l
     step_tokens : [tokens]
-        token budget of a step, held once beside the windows
+        token budget of a step, counted once in addition to the windows
     block_tokens : [tokens]
         p of the engine, at least one entry
 
@@ -266,7 +266,7 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
 
     Returns
     -------
-    one assumption where the engine's own layout is not modelled, none for all other models
+    one assumption where the engine's layout is not modelled, otherwise none
 
     Examples
     --------
@@ -279,5 +279,5 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
     """
     if rules.budget == "utilisation" or not compressed_layers(network):
         return ()
-    what = "the cache of compressed attention holds its vectors alone; what this engine pads is not modelled"
+    what = "the cache of compressed attention counts vectors only; the padding of this engine is not modelled"
     return (Assumption(what, "--engine vllm"),)

@@ -1,4 +1,4 @@
-"""What one device holds of a plan, and what that leaves for the KV cache: the records and the limits in words."""
+"""Memory of one device of a plan: what it holds, what is left for the KV cache, and why a plan cannot start."""
 
 from dataclasses import dataclass, fields
 
@@ -14,7 +14,7 @@ LIMITS = (
     "the KV cache is smaller than one sequence of the maximum context",
     "CUDA graphs and the sampler do not fit beside the KV cache",
 )
-"""Why a plan cannot start, by code."""
+"""Reasons why a plan cannot start, by code."""
 
 CONTEXT_TOO_LONG = 3
 """Code of a cache that is smaller than one sequence."""
@@ -25,31 +25,31 @@ class MemoryPlan:
     """Memory of one device of a replica, of the pipeline stage with the smallest cache; numbers or arrays."""
 
     weight_bytes: Number
-    """Weights with their lookup tables, as an engine logs them after loading."""
+    """Weights and lookup tables, as an engine logs them after loading."""
     activation_bytes: Number
-    """Working memory at its peak."""
+    """Peak working memory."""
     non_torch_bytes: Number
     """Kernels, handles, collective buffers."""
     cuda_graph_bytes: Number
     usable_bytes: Number
-    """What the engine may use in all."""
+    """Total that the engine may use."""
     kv_bytes_available: Number
     kv_cache_tokens: Number
     """As the engine prints it."""
     max_concurrency: Number
     """Sequences of the maximum context that the cache holds at once."""
     reserved_bytes_per_sequence: Number
-    """What one sequence of the maximum context takes out of the cache."""
+    """Cache that one sequence of the maximum context reserves."""
     headroom_bytes: Number
     """Left on the device once the cache is allocated, graphs are captured and the sampler has warmed up."""
 
     def at(self, plan: int) -> "MemoryPlan":
-        """Return one plan out of an array of plans, in numbers."""
+        """Return one plan of an array of plans, as numbers."""
         return MemoryPlan(*(float(np.asarray(getattr(self, field.name))[plan]) for field in fields(self)))
 
     @property
     def limit_codes(self) -> NDArray[np.intp]:
-        """Index into `LIMITS` of the first reason against a start; 0 where the plan fits."""
+        """Index into `LIMITS` of the first reason that prevents a start; 0 where the plan fits."""
         usable = np.asarray(self.usable_bytes, dtype=np.float64)
         conditions = np.broadcast_arrays(
             np.asarray(self.weight_bytes) >= usable,
@@ -68,5 +68,5 @@ class MemoryPlan:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The reasons against a start, in words; of arrays those that occur."""
+        """Reasons that prevent a start, in words; for arrays, all that occur."""
         return tuple(LIMITS[code] for code in np.unique(self.limit_codes).tolist() if code)

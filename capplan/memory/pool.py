@@ -1,4 +1,4 @@
-"""How many tokens and sequences a KV pool of a size holds, in each engine's way of laying it out."""
+"""Tokens and sequences that a KV pool holds, in the layout of each engine."""
 
 from dataclasses import dataclass
 
@@ -11,22 +11,22 @@ from capplan.numbers import Number
 
 @dataclass(frozen=True, slots=True)
 class PoolLayout:
-    """The pool of one rank, seen by one sequence of the maximum context."""
+    """Layout of the pool of one rank, for sequences of the maximum context."""
 
     block_tokens: Number
     """Tokens in a block of an attention layer."""
     block_bytes: Number
-    """Bytes that one more block takes, over all layers of a group."""
+    """Bytes of one block, over all layers of a group."""
     groups: int
-    """Groups that a token takes a block of each."""
+    """Layer groups; a token needs a block in each of them."""
     sequence_blocks: Number
-    """Blocks that one sequence needs at most, over all groups."""
+    """Maximum blocks of one sequence, over all groups."""
 
 
 def window_blocks(
     context_tokens: Number, window_tokens: Number, step_tokens: Number, block_tokens: Number
 ) -> Number:
-    """Return the blocks that a sliding-window layer needs at most for one sequence.
+    """Return the maximum blocks that a sliding-window layer needs for one sequence.
 
         n = ceil(min(w - 1 + t, l) / p) + 1
 
@@ -44,10 +44,12 @@ def window_blocks(
     Returns
     -------
     [-]
-        n; the one more because a window need not start at a block
+        n; one extra because a window need not start at a block boundary
 
     Examples
     --------
+    1,023 tokens of the window and a step of 2,048 fill 192 blocks of 16:
+
     >>> window_blocks(8192.0, 1024.0, 2048.0, 16.0)
     np.float64(193.0)
 
@@ -62,7 +64,7 @@ def window_blocks(
 
 
 def aligned_block_tokens(state_bytes: Number, token_bytes: Number, multiple: Number = 16.0) -> Number:
-    """Return the block size whose page covers the page of a recurrent state.
+    """Return the block size whose page can hold a recurrent state.
 
         p = q ceil(S / (q e)),   at least q
 
@@ -103,19 +105,19 @@ def grouped_layout(
     step_tokens: Number,
     stage_share: Number = 1.0,
 ) -> PoolLayout:
-    """Return the layout of a pool that layer groups share.
+    """Return the layout of a pool shared by layer groups.
 
     Parameters
     ----------
-    kinds : caches of the whole network, states among them
+    kinds : caches of the whole network, states included
     block_tokens : [tokens]
-        of the engine; grown where a recurrent state needs it
+        of the engine; enlarged where a recurrent state needs it
     context_tokens : [tokens]
         maximum context
     step_tokens : [tokens]
         token budget of a step
     stage_share : [-]
-        part of the layers that this pipeline stage holds
+        fraction of the layers on this pipeline stage
 
     Returns
     -------
@@ -135,17 +137,17 @@ def grouped_layout(
     vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
     """
     growing = [kind for kind in kinds if kind.kind != "state"]
-    state = max_of([kind.state_bytes for kind in kinds])
+    state = _max_of([kind.state_bytes for kind in kinds])
     if not growing:
         size = group_layers(kinds)
         groups = sum(-(-kind.layers // size) for kind in kinds)
         return PoolLayout(context_tokens, state * np.ceil(size * stage_share), groups, float(groups))
-    smallest = -max_of([-np.asarray(kind.token_bytes) for kind in growing])
+    smallest = -_max_of([-np.asarray(kind.token_bytes) for kind in growing])
     block = np.where(np.asarray(state) > 0, aligned_block_tokens(state, smallest), block_tokens)
     if all(kind.kind == "full" for kind in kinds):
         whole = sum((kind.layers * kind.token_bytes for kind in kinds), np.zeros(()))
         return PoolLayout(block, block * whole * stage_share, 1, np.ceil(context_tokens / block))
-    page = np.maximum(block * max_of([kind.token_bytes for kind in growing]), state)
+    page = np.maximum(block * _max_of([kind.token_bytes for kind in growing]), state)
     size = group_layers(kinds)
     groups = 0
     blocks: Number = 0.0
@@ -172,14 +174,8 @@ def _blocks_of(kind: CacheKind, page: Number, context: Number, step_tokens: Numb
     return window_blocks(context, kind.window_tokens, step_tokens, tokens)
 
 
-def max_of(values: list[Number]) -> Number:
-    """Return the elementwise maximum of several numbers or arrays.
-
-    Examples
-    --------
-    >>> max_of([1.0, 3.0, 2.0])
-    np.float64(3.0)
-    """
+def _max_of(values: list[Number]) -> Number:
+    """Return the elementwise maximum of several numbers or arrays."""
     largest: Number = values[0]
     for value in values[1:]:
         largest = np.maximum(largest, value)
@@ -200,7 +196,7 @@ def block_capacity(
     layout : blocks (b bytes, p tokens), g groups, s blocks per sequence
     context_tokens : [tokens]
         l, maximum context
-    rules : which of the two the version prints
+    rules : of the engine version, which prints one of the two
 
     Returns
     -------
@@ -208,6 +204,8 @@ def block_capacity(
 
     Examples
     --------
+    55 blocks of 100 bytes: 27 in each of two groups, 16 tokens each, and ten of them for a sequence.
+
     >>> from capplan.engine.lookup import profile
     >>> layout = PoolLayout(16.0, 100.0, 2, 10.0)
     >>> tokens, sequences = block_capacity(5500.0, layout, 80.0, profile("vllm", "0.19.0").memory)
@@ -235,7 +233,7 @@ def split_capacity(
     step_tokens: Number,
     rules: MemoryRules,
 ) -> tuple[Number, Number, Number]:
-    """Return tokens, concurrent sequences and bytes per sequence where kinds of layers have pools of their own.
+    """Return tokens, concurrent sequences and bytes per sequence where each kind of layer has a separate pool.
 
         states get A r / (1 + r); of the rest, tokens = A' / (f + q w), window pool q tokens for each
 
@@ -250,7 +248,7 @@ def split_capacity(
         maximum context
     step_tokens : [tokens]
         token budget of a step
-    rules : q and r of the engine; where it states no q, sliding layers are sized for the maximum context
+    rules : q and r of the engine; without q, sliding layers are sized for the maximum context
 
     Returns
     -------
@@ -258,6 +256,8 @@ def split_capacity(
 
     Examples
     --------
+    Two layers of 5 bytes a token:
+
     >>> from capplan.engine.lookup import profile
     >>> rules = profile("sglang").memory
     >>> tokens, sequences, size = split_capacity(1000.0, [CacheKind("full", 2, 5.0, 0.0)], 1.0, 20.0, 8.0, rules)

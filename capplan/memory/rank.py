@@ -1,4 +1,4 @@
-"""The parts of one rank's memory, each summed from its formula over the layers of a stage."""
+"""The parts of the memory of one rank, each summed over the layers of a stage."""
 
 from typing import Protocol
 
@@ -22,17 +22,17 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
 PADDED_EXPERTS = {"mxfp4": 256.0}
-"""Expert formats whose kernels want the intermediate width as a multiple of this: what is held is padded."""
+"""Expert formats whose kernels need the intermediate width as a multiple of this, so that weights are padded."""
 
 _STATE_INPUTS = {"in_proj": 4.0, "in_proj_qkvz": 4.0}
-"""Inputs of recurrent layers: as projected, convolved, split or normalised, and as the scan hands them on."""
+"""Inputs of recurrent layers: as projected, as convolved, as split or normalised, and as passed on by the scan."""
 
 FUSED_EXPERT_FORMATS = frozenset({"mxfp4"})
-"""Expert formats whose kernels gather and scatter inside the matmul and keep no buffers between."""
+"""Expert formats whose kernels gather and scatter inside the matmul and need no intermediate buffers."""
 
 
 class Settings(Protocol):
-    """What a launch says about sizes; see `launch.Launch`."""
+    """The sizes in a launch; see `launch.Launch`."""
 
     @property
     def tensor(self) -> Number:
@@ -66,7 +66,7 @@ class Settings(Protocol):
 def rank_weight_bytes(
     stage: Stage, network: Network, sharding: Sharding, padded_inputs: Number = 128.0
 ) -> Number:
-    """Return the weights of one rank of a stage, with the tables that are loaded with them.
+    """Return the weight bytes of one rank of a stage, including the tables that are loaded with them.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def rank_weight_bytes(
     sharding : [-]
         parallelism within the stage
     padded_inputs : [elements]
-        multiple that inputs of mxfp4 experts are padded to
+        multiple to which the inputs of mxfp4 experts are padded
 
     Returns
     -------
@@ -108,7 +108,7 @@ def rank_weight_bytes(
 
 
 def _expert_padding_bytes(network: Network, sharding: Sharding, padded_inputs: Number) -> Number:
-    """Return what the padding of expert matrices adds on one rank."""
+    """Return the bytes that padding adds to the expert matrices of one rank."""
     plain = FORMATS[network.activation_format].bytes_per_element
     added: Number = 0.0
     for layer, count in layer_counts(network):
@@ -161,16 +161,16 @@ def intermediate_elements(layer: Layer, tensor_parallel: Number) -> Number:
 
 
 def rank_activation_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
-    """Return the activation peak of one rank: of the widest layer or of the sampler, whichever is larger.
+    """Return the activation peak of one rank: in the widest layer or in the sampler, whichever is larger.
 
-        A = max(layer + buffers, sampler + hidden states + buffers that stay) + images + stage input and output
+        A = max(layer + buffers, sampler + hidden states + resident buffers) + images + stage input and output
 
     Parameters
     ----------
     stage : the layers
     network : the whole model
     launch : sizes and parallelism
-    profile : the engine of a version
+    profile : of the engine version
 
     Returns
     -------
@@ -229,7 +229,7 @@ def _expert_buffers(layer: Layer, launch: Settings, element: float) -> Number:
 
 
 def _workspace_of_cached(layer: Layer, launch: Settings, element: float) -> Number:
-    """Return what prefill gathers of the cached context before it attends: latents to expand, entries of mixed pages."""
+    """Return the workspace into which prefill gathers cached context: latents to expand, entries of mixed pages."""
     size: Number = 0.0
     for description in (mixer.description for mixer in layer.mixers):
         if (expansion := description.expansion) is not None:
@@ -250,14 +250,14 @@ def _workspace_of_cached(layer: Layer, launch: Settings, element: float) -> Numb
 
 
 def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: EngineProfile) -> Number:
-    """Return the CUDA graphs of one rank of a stage.
+    """Return the memory of the CUDA graphs of one rank of a stage.
 
     Parameters
     ----------
     stage : the layers
     network : the whole model
     launch : sequences that may run
-    profile : the engine of a version
+    profile : of the engine version
 
     Returns
     -------
@@ -285,7 +285,7 @@ def rank_graph_bytes(stage: Stage, network: Network, launch: Settings, profile: 
 
 
 def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> Number:
-    """Return what must be free once cache and graphs are in place, for the sampler to warm up.
+    """Return what must be left free for the sampler to warm up once cache and graphs are in place.
 
         F = s (w v + e)
 
@@ -293,7 +293,7 @@ def warmup_bytes(network: Network, launch: Settings, profile: EngineProfile) -> 
     ----------
     network : the whole model
     launch : sequences that may run
-    profile : the engine of a version
+    profile : of the engine version
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a rank holds beside weights, cache and activations: lookup tables, absorbed matrices, graphs, buffers."""
+"""What a rank holds besides weights, cache and activations: lookup tables, absorbed matrices, graphs, buffers."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def rotary_table_bytes(
     Parameters
     ----------
     max_position_tokens : [tokens]
-        l, of the model's config, not of the launch
+        l, from the model's config, not from the launch
     rotary_elements : [-]
         r, rotated elements of a head: a cosine and a sine for each pair
     element_bytes : [B]
@@ -43,7 +43,7 @@ def rotary_table_bytes(
 def absorbed_latent_bytes(
     kv_lora_rank: Number, heads: Number, expanded_head_dim: Number, element_bytes: Number = 2.0
 ) -> Number:
-    """Return the second copy of the key and value up-projection that decoding with MLA multiplies into its queries.
+    """Return the second copy of the key and value up-projection that MLA absorbs into its queries in decode.
 
         W = r h x b
 
@@ -54,9 +54,9 @@ def absorbed_latent_bytes(
     heads : [-]
         h, on one rank
     expanded_head_dim : [-]
-        x, key without rotary part and value
+        x, key without its rotary part plus value
     element_bytes : [B]
-        b, 16 bit whatever the format of the checkpoint
+        b, 16 bits whatever the format of the checkpoint
 
     Returns
     -------

@@ -1,10 +1,11 @@
-"""A network cut into pipeline stages."""
+"""A network split into pipeline stages."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from capplan.model.network import Network
+from capplan.numbers import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Stage:
 
 
 def stages_of(network: Network, stages: int) -> list[Stage]:
-    """Return the stages of a network; equal middle stages once.
+    """Return the stages of a network; equal middle stages appear once.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     """
     if stages == 1:
         return [Stage(network, first=True, last=True, layer_share=1.0)]
-    cut: list[Stage] = []
+    distinct: list[Stage] = []
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
@@ -61,15 +62,15 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
         else:
             part = replace(part, lm_head=replace(network.lm_head, outputs=0, bias=0), final_norm_parameters=0)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
-        if stage not in cut:
-            cut.append(stage)
-    return cut
+        if stage not in distinct:
+            distinct.append(stage)
+    return distinct
 
 
 def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
     """Return first and one-past-last layer of each pipeline stage.
 
-    Layers that do not divide evenly go to the stages before the last, from behind: the last holds the head.
+    Layers left over go to the stages before the last, from the back: the last stage already holds the LM head.
 
     Parameters
     ----------
@@ -94,3 +95,14 @@ def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
         sizes[(stages - 2 - i) % stages] += 1
     ends = np.cumsum(sizes).tolist()
     return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def stage_shares(network: Network, stages: Array) -> tuple[Array, Array]:
+    """Return the layers of the fullest stage and of the last one over all layers, by plan."""
+    layers = len(network.layers)
+    shares = {}
+    for count in set(np.ravel(stages).tolist()):
+        sizes = [end - start for start, end in stage_edges(layers, int(count))]
+        shares[count] = max(sizes) / layers, sizes[-1] / layers
+    largest, last = np.array([shares[count] for count in np.ravel(stages).tolist()]).T
+    return largest, last

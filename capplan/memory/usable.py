@@ -1,29 +1,29 @@
-"""What a process is given as the memory of a device: less than the datasheet and less than the driver prints."""
+"""Device memory that a process sees: less than the datasheet states, and less than the driver prints."""
 
 from capplan.hardware.device import Device
 
 DRIVER_RESERVED_BYTES = 0.5 * 2.0**30
-"""What the driver keeps of what it prints as the total: 0.44 to 0.6 GiB on the devices where both were logged."""
+"""What the driver withholds from the total it prints: 0.44 to 0.6 GiB on the devices where both were logged."""
 
-SOLD_IN_BINARY = 2.0**30 / 1e9
-"""Memory sold as 24 GB holds 24 GiB: what the driver prints exceeds the decimal figure on every device logged."""
+BINARY_OVER_DECIMAL = 2.0**30 / 1e9
+"""Memory sold as 24 GB is 24 GiB: the driver prints more than the decimal figure on every device logged."""
 
 
 FAST_LINKS = ("nvlink", "xgmi")
-"""Links over which engines set up all-reduce buffers of their own."""
+"""Links over which engines set up additional all-reduce buffers."""
 
 PADDED_INPUTS = {"amd": 256.0}
-"""Multiple that inputs of mxfp4 experts are padded to, by vendor."""
+"""Multiple to which the inputs of mxfp4 experts are padded, by vendor."""
 
 USUAL_PADDED_INPUTS = 128.0
 
 
 def has_fast_links(device: Device) -> bool:
-    """Return whether tensor-parallel ranks talk over links of their own instead of PCIe.
+    """Return whether tensor-parallel ranks communicate over a GPU link instead of PCIe.
 
     Parameters
     ----------
-    device : as the catalogue has it
+    device : from the catalogue
 
     Returns
     -------
@@ -38,11 +38,11 @@ def has_fast_links(device: Device) -> bool:
 
 
 def padded_inputs_multiple(device: Device) -> float:
-    """Return the multiple that kernels of a device pad the inputs of mxfp4 experts to.
+    """Return the multiple to which kernels of a device pad the inputs of mxfp4 experts.
 
     Parameters
     ----------
-    device : as the catalogue has it
+    device : from the catalogue
 
     Returns
     -------
@@ -57,17 +57,17 @@ def padded_inputs_multiple(device: Device) -> float:
 
 
 def engine_memory_bytes(device: Device) -> float:
-    """Return the total that an engine divides up.
+    """Return the device memory that an engine budgets.
 
     Parameters
     ----------
-    device : as the catalogue has it
+    device : from the catalogue
 
     Returns
     -------
     [B]
-        what a process is given, where that is known; else what the driver prints, or the nominal capacity
-        in binary units, less what the driver keeps
+        what a process sees, where that is known; else what the driver prints, or the nominal capacity
+        in binary units, less what the driver withholds
 
     Examples
     --------
@@ -82,4 +82,4 @@ def engine_memory_bytes(device: Device) -> float:
         return device.reported_memory_bytes
     if device.driver_memory_bytes is not None:
         return device.driver_memory_bytes - DRIVER_RESERVED_BYTES
-    return device.memory_bytes * SOLD_IN_BINARY - DRIVER_RESERVED_BYTES
+    return device.memory_bytes * BINARY_OVER_DECIMAL - DRIVER_RESERVED_BYTES

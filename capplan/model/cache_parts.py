@@ -1,4 +1,4 @@
-"""What one layer keeps of a sequence, as its mixer states it: vectors that grow in number, states that do not."""
+"""What one layer caches for a sequence, as its mixer declares it: vectors that grow with the context, states of fixed size."""
 
 import math
 from dataclasses import dataclass
@@ -10,44 +10,44 @@ from capplan.numbers import Number
 
 @dataclass(frozen=True, slots=True)
 class CachePart:
-    """Vectors of one kind that a layer caches."""
+    """One kind of vector that a layer caches."""
 
     elements: int
-    """Of one vector; key and value of a head are one vector here."""
+    """Elements of one vector; the key and the value of a head count as one vector."""
     heads: int = 1
-    """Vectors for one token. Tensor ranks share them out and hold at least one each: a single one is on every rank."""
+    """Vectors per token. Tensor-parallel ranks split them and hold at least one each, so a single one is on every rank."""
     window_tokens: float = math.inf
-    """Latest tokens that have a vector."""
+    """Most recent tokens that are kept."""
     chunked: bool = False
     """The window is an aligned chunk, not a sliding one."""
     entry_tokens: int = 1
-    """Tokens that one vector stands for."""
+    """Tokens compressed into one vector."""
     overlapping: bool = False
-    """A vector also draws on the tokens of the one before."""
+    """Each vector also covers the tokens of the previous one."""
     packed_bytes: float | None = None
-    """One vector in the eight-bit layout of engines, with its scales and wider parts; None: elements x cache dtype."""
+    """Bytes of one vector in the engines' 8-bit layout, scales and 16-bit parts included; None: elements x cache dtype."""
     index: bool = False
-    """Keys of an indexer that engines keep in `packed_bytes` whatever the cache dtype."""
+    """Indexer keys, which engines store in `packed_bytes` whatever the cache dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """Numbers that a layer keeps for a sequence, however long it is."""
+    """A state of fixed size that a layer keeps for a sequence, whatever its length."""
 
     elements: int
-    """What the architecture needs, over all ranks."""
+    """Elements that the architecture needs, over all ranks."""
     held_elements: int
-    """What engines keep in their place."""
+    """Elements that engines keep instead."""
     state_format: str | None = None
-    """Key of `weight_format.FORMATS`; None is the dtype of the activations."""
+    """Key of `weight_format.FORMATS`; None: the activation dtype."""
     pieces: int | None = None
-    """Pieces that stay whole: tensor ranks hold at least one each. None: cut evenly."""
+    """Indivisible pieces; every tensor-parallel rank holds at least one. None: split evenly."""
     recurrent: bool = False
-    """Engines keep it in the dtype of the model unless the config states another."""
+    """Engines store it in the dtype of the model unless the config states another."""
 
 
 def cache_elements_on_rank(elements: Number, heads: Number, tensor_parallel: Number = 1.0) -> Number:
-    """Return the elements that one token leaves in the cache of one layer, on one rank.
+    """Return the elements that one token adds to the cache of one layer, on one rank.
 
         e_rank = ceil(h / tp) e
 
@@ -83,14 +83,14 @@ def cache_elements_on_rank(elements: Number, heads: Number, tensor_parallel: Num
 
 
 def state_elements_on_rank(elements: int, pieces: int | None, tensor_parallel: Number = 1.0) -> Number:
-    """Return the part of a state that one rank holds.
+    """Return the elements of a state that one rank holds.
 
-        e_rank = e / tp, or ceil(g / tp) e / g of g pieces that stay whole
+        e_rank = e / tp, or ceil(g / tp) e / g for g indivisible pieces
 
     Parameters
     ----------
     elements : e, over all ranks [elements]
-    pieces : g, such as the groups of Mamba-2 [-]; None cuts evenly
+    pieces : g, such as the groups of Mamba-2 [-]; None splits evenly
     tensor_parallel : [-]
         tp, ranks
 
@@ -101,6 +101,8 @@ def state_elements_on_rank(elements: int, pieces: int | None, tensor_parallel: N
 
     Examples
     --------
+    Four ranks hold a quarter of a state each, or one of its two groups each, in two copies:
+
     >>> state_elements_on_rank(64, None, 4.0), float(state_elements_on_rank(64, 2, 4.0))
     (16.0, 32.0)
 
@@ -142,9 +144,9 @@ def index_key_bytes(index_head_dim: Number) -> Number:
 
 
 def held_vector_bytes(part: CachePart, kv_bytes_per_element: Number, tensor_parallel: Number = 1.0) -> Number:
-    """Return the bytes of the vectors of one token or entry as engines keep them, on one rank.
+    """Return the bytes of the vectors of one token or entry as engines store them, on one rank.
 
-        v = packed bytes in eight bits, e_rank b in wider dtypes
+        v = packed bytes in an 8-bit cache, e_rank b in a wider one
 
     Parameters
     ----------
@@ -161,6 +163,8 @@ def held_vector_bytes(part: CachePart, kv_bytes_per_element: Number, tensor_para
 
     Examples
     --------
+    A latent of 512 and a rotary key of 64 elements takes 656 bytes packed, 2 x 576 in bf16:
+
     >>> latent = CachePart(576, packed_bytes=656.0)
     >>> float(held_vector_bytes(latent, 1.0)), float(held_vector_bytes(latent, 2.0, 8.0))
     (656.0, 1152.0)

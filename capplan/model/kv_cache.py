@@ -1,6 +1,6 @@
 """What one sequence keeps between steps: keys and values that grow, states that do not.
 
-These are the needs of the architecture. What an engine reserves on top (blocks, padding of layer
+This is what the architecture needs. What an engine reserves on top (blocks, padding of layer
 groups, packed MLA layouts such as the 656 bytes per token of vLLM's fp8_ds_mla) is counted in `memory`.
 """
 
@@ -29,12 +29,12 @@ def cached_tokens(context_tokens: Number, window_tokens: Number) -> Number:
     context_tokens : [tokens]
         n
     window_tokens : [tokens]
-        w, the position itself included; for chunked attention the chunk, its fullest state
+        w, the current position included; for chunked attention a full chunk
 
     Returns
     -------
     [tokens]
-        c, the minimum of the architecture; engines keep more
+        c, what the architecture needs; engines keep more
 
     Examples
     --------
@@ -54,7 +54,7 @@ def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
 
         b_i = min(b, 1 + 4 / 128)
 
-    Engines and the models' own code keep those in fp8 with an fp32 scale per 128, whatever the cache dtype.
+    Engines and the reference code store them in fp8 with an fp32 scale per 128 elements, whatever the cache dtype.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
     return size
 
 
-def keeps_own_index_keys(network: Network) -> bool:
-    """Return whether a model has index keys that engines keep in fp8: those of sparse latent and compressed attention.
+def has_fp8_index_keys(network: Network) -> bool:
+    """Return whether engines store index keys of the model in fp8, as for sparse latent and compressed attention.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def keeps_own_index_keys(network: Network) -> bool:
     --------
     >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
-    >>> keeps_own_index_keys(Network("n", "t", 8, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 80))
+    >>> has_fp8_index_keys(Network("n", "t", 8, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 80))
     False
     """
     return any(part.index for part, _ in _cache_parts(network))
@@ -107,7 +107,7 @@ def kv_bytes_per_sequence(
     tensor_parallel: Number = 1.0,
     index_bytes: Number | None = None,
 ) -> Number:
-    """Return the bytes of keys and values of one sequence, on one rank of one pipeline stage holding all layers.
+    """Return the bytes of keys and values of one sequence in all layers, on one rank.
 
         B = b * sum over layers of e * floor(min(n, w) / c)
 
@@ -119,18 +119,18 @@ def kv_bytes_per_sequence(
     kv_bytes_per_element : [B]
         b, of the cache dtype, which does not follow from the weight dtype
     tensor_parallel : [-]
-        ranks; one gives the whole sequence
+        ranks; 1 gives the whole sequence
     index_bytes : [B]
-        of one element of index keys; None prices them in the cache dtype too, as reference implementations cache them
+        of one element of index keys; None: the cache dtype, as in reference implementations
 
     Returns
     -------
     [B]
-        B without the fixed state
+        B, without the fixed state
 
     Examples
     --------
-    One layer of eight heads of 128 and a window of 4 tokens:
+    One layer of eight heads of 128 and a window of 4 tokens, 4096 bytes a token:
 
     >>> from capplan.model.network import Attention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
@@ -174,7 +174,7 @@ def kv_bytes_per_token(
     Returns
     -------
     [B/token]
-        g; the mean where one entry stands for c tokens
+        g; the average where one entry compresses c tokens
 
     Examples
     --------
@@ -218,12 +218,12 @@ def state_bytes_per_sequence(
     tensor_parallel : [-]
         tp, ranks; state groups that several heads share are replicated once ranks outnumber them
     activation_bytes : [B]
-        b_a, of the model dtype, in which convolution columns are kept; recurrent states have their own dtype
+        b_a, of the model dtype, in which convolution states are stored; recurrent states have a separate dtype
 
     Returns
     -------
     [B]
-        S; zero for a network of attention alone
+        S; zero for a network of attention layers only
 
     Examples
     --------
@@ -261,11 +261,11 @@ def state_bytes(mixer: Mixer, tensor_parallel: Number = 1.0, activation_bytes: N
     Returns
     -------
     [B]
-        S, with b of each part: b_a for convolution columns, stated for recurrent states; zero for attention over a cache
+        S; b is b_a for convolution states and that of the stated format for recurrent ones; zero for attention over a cache
 
     Examples
     --------
-    Mamba-1 with 128 channels, state 8, kernel 4: 512 columns in bf16 and 1024 elements in fp32.
+    Mamba-1 with 128 channels, state 8, kernel 4: 512 convolution inputs in bf16 and 1024 state elements in fp32.
 
     >>> from capplan.model.network import StateSpace
     >>> state_bytes(StateSpace(1, 128, 1, 128, 8, 1, 128, 4))

@@ -61,11 +61,11 @@ class Projection:
     weight_format: str = "bf16"
     """Key of `weight_format.FORMATS`."""
     multiplied_in: str | None = None
-    """Format that engines hold and multiply it in, where that is not the one of the checkpoint."""
+    """Format in which engines hold and multiply it, where it differs from the checkpoint's."""
     matmul: bool = True
     """False for weights that are held but not multiplied by every token (lookup tables)."""
     held: bool = True
-    """False where the matrix is that of another layer (zamba2): multiplied and read here, counted there."""
+    """False where the weights belong to another layer (zamba2): read and multiplied here, counted there."""
 
     @property
     def parameters(self) -> int:
@@ -76,7 +76,7 @@ class Projection:
 Mixer: TypeAlias = (
     Attention | LatentAttention | LinearAttention | StateSpace | ShortConvolution | CompressedAttention
 )
-"""Every kind; each answers with a `description` what the rest of the package asks of it."""
+"""Every kind of mixer; other rooms read its `description`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Layer:
     state_parameters: int = 0
     """Convolution taps, A, D, dt bias of state layers."""
     other_parameters: int = 0
-    """Held, but neither multiplied by every token nor any of the above; the reader says what."""
+    """Weights that are held but neither multiplied by every token nor any of the above."""
     other_active_parameters: int = 0
     """The part of `other_parameters` that one token uses."""
     residual_streams: int = 1
@@ -134,7 +134,7 @@ class Network:
     vocabulary_size: int
     layers: tuple[Layer, ...]
     lm_head: Projection
-    """Multiplied on positions that need logits; its parameters count once where tied."""
+    """Applied to positions that need logits; its parameters count once where tied."""
     tied_embeddings: bool
     embedding_parameters: int
     """Token embedding (and learned positions)."""
@@ -148,10 +148,10 @@ class Network:
     other_parameters: int = 0
     activation_format: str = "bf16"
     kv_format: str | None = None
-    """What the checkpoint asks for the KV cache, where it does (kv_cache_scheme)."""
+    """KV cache format that the checkpoint asks for (kv_cache_scheme); None where it asks for none."""
     max_context_tokens: int | None = None
     scaled_rotary_tokens: int = 0
-    """Positions of a further rotary table, where linear scaling stretches one beyond the context; 0 without."""
+    """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
@@ -177,7 +177,7 @@ def layer_counts(network: Network) -> list[tuple[Layer, int]]:
     >>> [count for _, count in layer_counts(network)]
     [3]
     """
-    # Equal layers mostly are one object: counting those first spares the hash of a whole layer per layer.
+    # Equal layers are mostly the same object: counting objects first saves hashing every layer.
     objects = {id(layer): layer for layer in network.layers}
     counts: dict[Layer, int] = {}
     for key, count in Counter(map(id, network.layers)).items():

@@ -1,4 +1,4 @@
-"""Weight bytes of one device: how the parameters of a network are dealt out to the ranks of a replica."""
+"""Weight bytes of one device: how the parameters of a network are split over the ranks of a replica."""
 
 import numpy as np
 
@@ -9,19 +9,19 @@ from capplan.numbers import Array, Number
 
 
 def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
-    """Return the weight bytes of one rank of a network, or of a pipeline stage that was cut out of it.
+    """Return the weight bytes on one rank, of a whole network or of one pipeline stage.
 
         W = embedding + layers + head - head where tied
 
-    Attention and dense matrices are cut over the tensor-parallel ranks (KV heads replicated once ranks
+    Attention and dense matrices are split over the tensor-parallel ranks (KV heads replicated once ranks
     outnumber them), experts over tensor x data ranks, embedding and LM head by vocabulary; norms, routers
     and matrices with split "none" are on every rank. A tied LM head is held once.
 
     Parameters
     ----------
-    network : the layers that the rank holds its part of
+    network : the whole model, or the layers of one pipeline stage
     sharding : [-]
-        parallelism, numbers or arrays over plans; pipeline ranks are not looked at: their layers are another network
+        parallelism, numbers or arrays over plans; the pipeline degree is ignored: pass the network of one stage
 
     Returns
     -------
@@ -55,7 +55,7 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
 
 
 def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, Array]:
-    """Return the bytes of what comes before the layers, of what comes after them, and what tying saves."""
+    """Return the bytes before the layers, the bytes after them, and what tying saves."""
     plain = FORMATS[network.activation_format].bytes_per_element
     embedding = network.embedding_parameters * FORMATS[network.embedding_format].bytes_per_element
     vision = network.vision_parameters * FORMATS[network.vision_format].bytes_per_element
@@ -98,7 +98,7 @@ def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain
     ranks : [-]
         r, tensor x data ranks
     expert : [-]
-        ep, groups that the experts are dealt out to
+        ep, expert-parallel groups, each of which holds whole experts
     plain : [B]
         bytes of one bias element
 
@@ -109,6 +109,8 @@ def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain
 
     Examples
     --------
+    Each of four ranks holds one expert of three matrices of 8 x 16, in bf16:
+
     >>> expert_bytes_per_rank(Experts(4, 2, 8, 16), ranks=4.0, expert=4.0)
     np.float64(768.0)
 

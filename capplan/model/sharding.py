@@ -1,4 +1,4 @@
-"""How a network is spread over the devices of one replica."""
+"""How a network is split over the devices of one replica."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from capplan.numbers import Number
 class Sharding:
     """Parallelism of one replica; every field is a number or an array over plans.
 
-    Devices of a replica = tensor x data x pipeline. Attention is cut over `tensor` ranks within each
-    of the `data` groups (attention data parallelism: each group holds its own sequences). Experts
-    live on tensor x data ranks: dealt out whole to `expert` groups, each expert cut over the
-    tensor x data / expert ranks of a group. `expert` = 1 cuts every expert over all ranks.
+    Devices of a replica = tensor x data x pipeline. Attention is split over the `tensor` ranks of each of the
+    `data` groups (attention data parallelism: every group serves different sequences). Experts occupy all
+    tensor x data ranks: whole experts are distributed over `expert` groups, and each is split over the
+    tensor x data / expert ranks of its group. `expert` = 1 splits every expert over all ranks.
     """
 
     tensor: Number = 1.0
@@ -32,7 +32,7 @@ class Sharding:
 def rank_inputs(projection: Projection, tensor_parallel: Number) -> Number:
     """Return k of a matmul on one tensor-parallel rank.
 
-        k_rank = k / tp if the matrix is cut by rows, else k
+        k_rank = k / tp if the matrix is split by rows, else k
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def rank_inputs(projection: Projection, tensor_parallel: Number) -> Number:
 def rank_outputs(projection: Projection, tensor_parallel: Number) -> Number:
     """Return n of a matmul on one tensor-parallel rank; KV heads are replicated once ranks outnumber them.
 
-        n_rank = (n - n_kv) / tp + n_kv max(1 / tp, 1 / kv_heads)     if cut by columns, else n
+        n_rank = (n - n_kv) / tp + n_kv max(1 / tp, 1 / kv_heads)     if split by columns, else n
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def rank_outputs(projection: Projection, tensor_parallel: Number) -> Number:
     """
     if projection.split != "columns":
         return float(projection.outputs)
-    own = (projection.outputs - projection.kv_outputs) / tensor_parallel
+    unshared = (projection.outputs - projection.kv_outputs) / tensor_parallel
     if not projection.kv_outputs:
-        return own
+        return unshared
     share = np.maximum(1.0 / tensor_parallel, 1.0 / projection.kv_heads)
-    shared: Number = own + projection.kv_outputs * share
+    shared: Number = unshared + projection.kv_outputs * share
     return shared

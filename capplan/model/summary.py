@@ -1,4 +1,4 @@
-"""What a network is, in one line: the figures that a person compares with a model card."""
+"""Key figures of a network, to compare with its model card."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Summary:
     model_type: str
     layers: int
     parameters: int
-    """As the reference implementation counts them; multi-token-prediction layers apart."""
+    """As the reference implementation counts them; without multi-token-prediction layers."""
     active_parameters: int
     """Multiplied or added for one generated token; without the embedding lookup."""
     embedding_parameters: int
@@ -27,7 +27,7 @@ class Summary:
     attention_layers: int
     """Layers with softmax attention of any kind."""
     mixers: Mapping[str, int]
-    """Kind of mixer -> number of them."""
+    """Number of mixers by kind."""
     experts: int
     """Routed experts of a layer that has them; 0 for a dense model."""
     experts_per_token: int

@@ -1,6 +1,6 @@
-"""The formats that weights and cached keys and values are stored in, scales included.
+"""Storage formats of weights and of cached keys and values, scales included.
 
-A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` are read, not listed:
+A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` are parsed, not listed:
 4-bit weights, 16-bit activations, one scale per 128 weights.
 """
 
@@ -13,13 +13,13 @@ from capplan.errors import unknown
 from capplan.model.network import Experts, Layer, Network, Projection
 
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
-"""Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bit."""
+"""Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bits."""
 
 WHOLE_FORMATS = frozenset({"fp32", "bf16", "fp16"})
 """Formats that apply to every tensor, because no scale is stored with them."""
 
 SCALES_OF_INT4 = Assumption(
-    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bit per weight",
+    "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bits per weight",
     "--weight-dtype w4a16-g64, w4a16-g128-zp, ...",
     "weight_dtype",
 )
@@ -32,7 +32,7 @@ class WeightFormat:
 
     name: str
     dtype: str
-    """The dtype that people name on the command line: fp32 bf16 fp16 fp8 int8 int4 nvfp4 mxfp4."""
+    """Name of the dtype on the command line: fp32 bf16 fp16 fp8 int8 int4 nvfp4 mxfp4."""
     bits: float
     """Bits of one element without scales."""
     compute_format: str
@@ -50,7 +50,7 @@ class WeightFormat:
 
     @property
     def quantised(self) -> bool:
-        """Whether the format is smaller than 16 bit."""
+        """Whether the format is narrower than 16 bits."""
         return self.bits < 16
 
 
@@ -60,7 +60,7 @@ _GROUPED = re.compile(r"w(?P<bits>[2-8])a(?P<activation>16|8|4)(?:-g(?P<group>\d
 def grouped_format(name: str) -> WeightFormat | None:
     """Return the format that a name such as `w4a16-g128` or `w4a16-g128-zp` describes, or None.
 
-    Each group stores an fp16 scale; with `-zp` also a zero point of the weight's own width. Without
+    Each group stores an fp16 scale; with `-zp` also a zero point as wide as a weight. Without
     `-g` the scale is per channel and not counted.
 
     Parameters
@@ -69,7 +69,7 @@ def grouped_format(name: str) -> WeightFormat | None:
 
     Returns
     -------
-    the format, None where the name has another shape
+    the format; None for any other name
 
     Examples
     --------
@@ -92,7 +92,7 @@ def grouped_format(name: str) -> WeightFormat | None:
 
 
 class _Formats(dict[str, WeightFormat]):
-    """The named formats; grouped names are read on first use."""
+    """The named formats; grouped names are parsed on first use."""
 
     def __missing__(self, name: str) -> WeightFormat:
         grouped = grouped_format(name)
@@ -130,7 +130,7 @@ FORMATS: dict[str, WeightFormat] = _Formats(
 )
 """Weight formats by name. fp8: one scale per tensor or channel; fp8_block: an fp32 scale per 128 x 128;
 nvfp4: an fp8 scale per 16; mxfp4, mxfp8: an 8-bit exponent per 32; nf4: an fp32 scale per 64 (bitsandbytes),
-nf4_double: that scale in 8 bit, with an fp32 one per 256 scales."""
+nf4_double: that scale in 8 bits, with an fp32 one per 256 scales."""
 
 KV_FORMATS: dict[str, float] = {
     "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5625,
@@ -138,10 +138,10 @@ KV_FORMATS: dict[str, float] = {
 """Bytes of one cached element; the scales of int8 and int4 caches are per head and not counted."""
 
 WEIGHT_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
-"""Weight dtypes that people name; grouped names such as w4a16-g128 come on top."""
+"""Weight dtypes of the command line, besides grouped names such as w4a16-g128."""
 
 KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
-"""Cache dtypes that people name."""
+"""Cache dtypes of the command line."""
 
 
 def kv_bytes_per_element(dtype: str) -> float:
@@ -166,7 +166,7 @@ def kv_bytes_per_element(dtype: str) -> float:
 
 
 def named_weight_format(dtype: str) -> WeightFormat:
-    """Return the format that a weight dtype of the command line stands for.
+    """Return the format of a weight dtype of the command line.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def in_weight_format(network: Network, dtype: str) -> Network:
 
     fp32, bf16 and fp16 apply to every tensor, and undo a quantised checkpoint. A smaller dtype applies to
     attention, feed-forward and expert matrices; what is already stored in that dtype keeps its own form
-    (a block-scaled fp8 checkpoint stays block-scaled), and everything else is in 16 bit.
+    (a block-scaled fp8 checkpoint stays block-scaled), and everything else is in 16 bits.
 
     Parameters
     ----------
@@ -292,16 +292,16 @@ def _experts_in(experts: Experts | None, name: str) -> Experts | None:
 
 
 def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption, ...]:
-    """Return what is assumed when the network is asked for in a weight dtype.
+    """Return what is assumed about the network in a weight dtype that its checkpoint may not have.
 
     Parameters
     ----------
     network : the model as its config says
-    dtype : the weight dtype asked for
+    dtype : the requested weight dtype
 
     Returns
     -------
-    assumptions; none where the checkpoint already is in that dtype, or the dtype is a 16 or 32 bit one
+    assumptions; none where the checkpoint already has that dtype, or the dtype is a 16-bit or 32-bit one
 
     Examples
     --------
@@ -315,7 +315,7 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
         return ()
     rest = Assumption(
         f"weight dtype {dtype}: attention, feed-forward and expert matrices are stored in it; embedding, LM head, "
-        "router, norms and recurrent-state tensors stay in 16 bit",
+        "router, norms and recurrent-state tensors stay in 16 bits",
         "a quantised checkpoint's own config",
     )
     return (rest, SCALES_OF_INT4) if wanted.name == "int4" else (rest,)

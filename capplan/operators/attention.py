@@ -1,4 +1,4 @@
-"""Softmax attention with its own keys and values (MHA, GQA, MQA), full or windowed."""
+"""Time of softmax attention over cached keys and values (MHA, GQA, MQA), full or windowed."""
 
 from dataclasses import dataclass
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 QUERY_TILE_TOKENS = 128.0
-"""Queries that one block of a prefill kernel works on."""
+"""Queries per block of a prefill kernel."""
 QUERY_PAD_TOKENS = 32.0
-"""Queries by which a prompt shorter than a tile is padded on average."""
+"""Average padding of a prompt shorter than a tile, in queries."""
 WINDOW_RAMPS = 3.0
-"""Further ramps that a window costs: its far edge cuts tiles too, and masked tiles are slower than others."""
+"""Additional ramps that a window costs: its far edge cuts tiles too, and masked tiles are slower than others."""
 LARGEST_SPLIT = 32.0
-"""Most parts that a decode kernel cuts a context into."""
+"""Maximum number of parts that a decode kernel splits a context into."""
 DECODE_SHARPNESS = 6.0
 """p of the soft maximum in decode."""
 
@@ -49,13 +49,13 @@ class AttentionRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     prefill_fraction: Number
-    """Reached share of the peak."""
+    """Achieved fraction of the peak."""
     prefill_memory_fraction: Number
-    """Reached share of the bandwidth."""
+    """Achieved fraction of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Keys beyond the causal mask that a tile multiplies all the same."""
+    """Masked keys beyond the causal edge that a tile multiplies anyway."""
     prefill_tail_fraction: Number
-    """Share of the longest block that other blocks do not hide."""
+    """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
     """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
     wide_head_exponent: Number
@@ -64,15 +64,15 @@ class AttentionRates:
     """p of the soft maximum in prefill."""
     prefill_floor_s: Number
     decode_fraction: Number
-    """Reached share of the bandwidth on long contexts."""
+    """Achieved fraction of the bandwidth on long contexts."""
     decode_compute_fraction: Number
-    """Reached share of the peak when many query heads share a KV head."""
+    """Achieved fraction of the peak when many query heads share a KV head."""
     decode_tail_fraction: Number
-    """Share of the longest block that other blocks do not hide."""
+    """Fraction of the longest block that other blocks do not hide."""
     decode_pad_tokens: Number
-    """Start of a sequence and KV head, in tokens."""
+    """Fixed cost of a sequence and KV head, in tokens."""
     decode_split_tokens: Number
-    """Least part of a context that gets a block of its own."""
+    """Smallest part of a context that gets a separate block."""
     decode_query_passes: Number
     """Traffic of queries, partial results and outputs, in passes of 4 bytes."""
     decode_floor_s: Number
@@ -92,7 +92,7 @@ def prefill_attention_time_s(
 ) -> Number:
     """Return the time of prefill attention of one layer.
 
-        F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = softmax(F' / P max(1, d / 128)^g, Q / B) + t_0
+        F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
 
     F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c is paid four times
     where a window cuts both ends of a tile.
@@ -166,7 +166,7 @@ def prefill_scheduled_flop(
     ramp_tokens: Number,
     tail_fraction: Number,
 ) -> Number:
-    """Return the work of a prefill kernel with what tiles, softmax and uneven blocks add to it.
+    """Return the work of a prefill kernel, including the overhead of tiles, softmax and uneven blocks.
 
         F = 2 (w + 2 e) s h (pairs + n' c),  n' = n + 32 exp(-n / 128)
 
@@ -200,6 +200,8 @@ def prefill_scheduled_flop(
 
     Examples
     --------
+    Three queries see 1, 2 and 3 keys: 2 x 2 x 6 FLOP without any overhead.
+
     >>> float(prefill_scheduled_flop(1.0, 3.0, 0.0, 1.0, 2.0, np.inf, 100.0, 0.0, 0.0, 0.0))
     24.0
 
@@ -232,9 +234,9 @@ def decode_attention_time_s(
 ) -> Number:
     """Return the time of decode attention of one layer.
 
-        Q = s k (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = softmax(F / P, Q' / B) + t_0
+        Q = s k (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = soft_maximum(F / P, Q' / B) + t_0
 
-    Q' adds the longest block as in `scheduled_flop`: a sequence and KV head, cut into parts of at least
+    Q' adds the longest block as in `scheduled_flop`: a sequence and KV head, split into parts of at least
     `decode_split_tokens` while there are fewer blocks than multiprocessors.
 
     Parameters
@@ -300,7 +302,7 @@ def decode_scheduled_bytes(
     tail_fraction: Number,
     split_tokens: Number,
 ) -> Number:
-    """Return the cache traffic of a decode kernel with what starts and uneven blocks add to it.
+    """Return the cache traffic of a decode kernel, including the overhead of block starts and uneven blocks.
 
         Q = u (c^2 + c_0^2)^(1/2) b + q S ((c / x)^2 + c_0^2)^(1/2) b,  x = max(1, min(S / u, c / l, 32))
 
@@ -328,6 +330,8 @@ def decode_scheduled_bytes(
 
     Examples
     --------
+    Two contexts of 100 tokens, 4 bytes each, and half of the longest block on ten multiprocessors:
+
     >>> float(decode_scheduled_bytes(2.0, 100.0, 4.0, 10.0, 0.0, 0.5, 512.0))
     2800.0
 

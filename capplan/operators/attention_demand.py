@@ -1,4 +1,4 @@
-"""What softmax attention has to do: FLOP and bytes, exact and without a device."""
+"""Work of softmax attention: FLOP and bytes, exact and independent of the device."""
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def prefill_attention_bytes(
     window_tokens: Number,
     kv_bytes_per_element: Number,
 ) -> Number:
-    """Return the least traffic of prefill attention: queries, visible keys and values, outputs, once each.
+    """Return the minimum traffic of prefill attention: queries, visible keys and values, outputs, once each.
 
         Q = s (2 n h (d + d_v) + min(n + p, n + w) k (d + d_v) b)
 
@@ -182,6 +182,8 @@ def decode_attention_flop(
 
     Examples
     --------
+    One query on ten keys and ten values of one element:
+
     >>> float(decode_attention_flop(1.0, 10.0, 1.0, 1.0, 1.0, np.inf))
     40.0
 
@@ -206,7 +208,7 @@ def decode_attention_bytes(
     kv_bytes_per_element: Number,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the least traffic of decode attention: the visible cache, queries and outputs, once each.
+    """Return the minimum traffic of decode attention: the visible cache, queries and outputs, once each.
 
         Q = s (min(c, w) k (d + d_v) b + 2 g h (d + d_v))
 
@@ -238,6 +240,8 @@ def decode_attention_bytes(
 
     Examples
     --------
+    Ten keys and ten values in 2 bytes, and a query and an output of one element each:
+
     >>> float(decode_attention_bytes(1.0, 10.0, 1.0, 1.0, 1.0, 1.0, np.inf, 2.0))
     44.0
 

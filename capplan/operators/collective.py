@@ -9,47 +9,47 @@ from capplan.numbers import Number
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """What the links of one device reach, with the collectives of one engine."""
+    """What the links of one device achieve with the collectives of one engine."""
 
     link_bytes_per_s: Number
     """Datasheet rate per device and direction inside the link domain (or PCIe where there is no link)."""
     network_bytes_per_s: Number
     """Datasheet rate per device and direction between domains."""
     domain_devices: Number
-    """Devices that reach each other over the link."""
+    """Devices connected to each other by the link."""
     ring_fraction: Number
-    """Reached share of the link in large messages between two devices."""
+    """Achieved fraction of the link in large messages between two devices."""
     ring_step_s: Number
     """One step of a ring."""
     ring_floor_s: Number
     ring_ramp_bytes: Number
-    """Message below which a ring is not yet full."""
+    """Message size below which a ring does not reach its full rate."""
     crowding_exponent: Number
-    """How the reached share falls with devices that share one path (PCIe); 0 behind a switch."""
+    """How the achieved fraction falls with the number of devices that share one path (PCIe); 0 behind a switch."""
     multicast_fraction: Number
-    """Reached share of the link when the switch reduces; near 0 without such a switch."""
+    """Achieved fraction of the link when the switch reduces; near 0 without such a switch."""
     multicast_floor_s: Number
     all_to_all_fraction: Number
-    """Reached share of the link in an all-to-all, over that of a ring."""
+    """Achieved fraction of the link in an all-to-all, relative to a ring."""
     all_to_all_step_s: Number
     one_shot_fraction: Number
-    """Reached share of the link when every rank reads all others' whole buffers."""
+    """Achieved fraction of the link when every rank reads all others' whole buffers."""
     one_shot_step_s: Number
     one_shot_floor_s: Number
     two_shot_fraction: Number
-    """Reached share of the link in a direct reduce-scatter followed by an all-gather."""
+    """Achieved fraction of the link in a direct reduce-scatter followed by an all-gather."""
     two_shot_step_s: Number
     two_shot_floor_s: Number
     direct_crowding_exponent: Number
     """As `crowding_exponent`, for the engine's own one-shot and two-shot kernels."""
     exchange_fraction: Number
-    """Reached share of the link when tokens are sent to their experts and back."""
+    """Achieved fraction of the link when tokens are sent to their experts and back."""
     dispatch_floor_s: Number
     combine_floor_s: Number
     network_fraction: Number
     network_step_s: Number
     launch_s: Number = 0.0
-    """Time between two launches outside a CUDA graph; not charged here."""
+    """Time between two launches outside a CUDA graph; not included in any time here."""
 
 
 def _path_bytes_per_s(ranks: Number, rates: LinkRates) -> Number:
@@ -66,14 +66,14 @@ def _path_bytes_per_s(ranks: Number, rates: LinkRates) -> Number:
 def _ring_time_s(
     ranks: Number, sent_bytes: Number, steps: Number, step_s: Number, bytes_per_s: Number, rates: LinkRates
 ) -> Number:
-    """Return the time in which every rank sends `sent_bytes` in `steps` steps, the ring filling up first."""
+    """Return the time for every rank to send `sent_bytes` in `steps` steps, filling the ring first."""
     filling = rates.ring_ramp_bytes * sent_bytes / (sent_bytes + rates.ring_ramp_bytes + 1.0)
     step_s = np.where(ranks <= rates.domain_devices, step_s, rates.network_step_s)
     return (sent_bytes + filling) / bytes_per_s + steps * step_s + rates.ring_floor_s
 
 
 def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
-    """Return the time in which all ranks sum their buffers: the fastest of four algorithms.
+    """Return the time of an all-reduce with the fastest of four algorithms.
 
         ring      2 (n - 1) / n M / L + 2 (n - 1) t_s + t_r
         multicast M / L + t_m
@@ -86,7 +86,7 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
         n.
     message_bytes : [B]
         M, buffer of one rank.
-    rates : what the links reach; every algorithm has its own share of L
+    rates : what the links achieve; the fraction of L differs by algorithm
 
     Returns
     -------
@@ -123,7 +123,7 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
 
 
 def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
-    """Return the time in which every rank collects the parts of all.
+    """Return the time of an all-gather.
 
         t = (n - 1) / n M / L + (n - 1) t_s + t_0
 
@@ -132,8 +132,8 @@ def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     ranks : [-]
         n.
     message_bytes : [B]
-        M, the gathered whole; each rank holds M / n before.
-    rates : what the links reach
+        M, the gathered result; each rank contributes M / n.
+    rates : what the links achieve
 
     Returns
     -------
@@ -160,7 +160,7 @@ def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
 
 
 def reduce_scatter_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
-    """Return the time in which every rank gets its part of the sum.
+    """Return the time of a reduce-scatter.
 
         t = (n - 1) / n M / L + (n - 1) t_s + t_0
 
@@ -169,8 +169,8 @@ def reduce_scatter_time_s(ranks: Number, message_bytes: Number, rates: LinkRates
     ranks : [-]
         n.
     message_bytes : [B]
-        M, the whole buffer of one rank; M / n remains.
-    rates : what the links reach
+        M, the input buffer of one rank; M / n remains.
+    rates : what the links achieve
 
     Returns
     -------
@@ -192,7 +192,7 @@ def reduce_scatter_time_s(ranks: Number, message_bytes: Number, rates: LinkRates
 
 
 def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) -> Number:
-    """Return the time in which every rank sends a different part to every other.
+    """Return the time of an all-to-all.
 
         t = (n - 1) / n M / L + (n - 1) t_s + t_0
 
@@ -202,7 +202,7 @@ def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
         n.
     message_bytes : [B]
         M, what one rank sends, its own part included.
-    rates : what the links reach
+    rates : what the links achieve
 
     Returns
     -------
@@ -237,7 +237,7 @@ def point_to_point_time_s(message_bytes: Number, rates: LinkRates, ranks: Number
     ----------
     message_bytes : [B]
         M.
-    rates : what the links reach
+    rates : what the links achieve
     ranks : [-]
         devices of the whole replica; beyond the link domain the buffer crosses the network.
 
@@ -263,7 +263,7 @@ def point_to_point_time_s(message_bytes: Number, rates: LinkRates, ranks: Number
 def expert_exchange_bytes(
     tokens: Number, ranks: Number, experts_per_token: Number, inputs: Number, bytes_per_element: Number
 ) -> Number:
-    """Return what one rank sends when each of its tokens goes once to every other rank that holds its experts.
+    """Return the bytes one rank sends when each of its tokens goes once to every other rank that holds its experts.
 
         M = T (n - 1) (1 - (1 - 1 / n)^k) d b
 
@@ -287,6 +287,8 @@ def expert_exchange_bytes(
 
     Examples
     --------
+    The one expert of a token is on the other of two ranks every second time: half of 20 bytes.
+
     >>> expert_exchange_bytes(1.0, 2.0, 1.0, 10.0, 2.0)
     10.0
 
@@ -307,7 +309,7 @@ def expert_exchange_time_s(
     floor_s: Number,
     rates: LinkRates,
 ) -> Number:
-    """Return the time in which tokens are sent to their experts, or the results back.
+    """Return the time to dispatch tokens to their experts, or to combine the results.
 
         t = M / L + t_0
 
@@ -322,10 +324,10 @@ def expert_exchange_time_s(
     inputs : [-]
         width of a token.
     bytes_per_element : [B]
-        as it is sent.
+        as sent.
     floor_s : [s]
         t_0, `dispatch_floor_s` or `combine_floor_s` of the rates.
-    rates : what the links reach
+    rates : what the links achieve
 
     Returns
     -------

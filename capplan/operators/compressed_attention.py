@@ -1,7 +1,7 @@
-"""Attention over a window and compressed entries (DeepSeek V4), put together from the formulas of latent attention.
+"""Attention over a window and compressed entries (DeepSeek V4), composed from the formulas of latent attention.
 
 All heads share one vector per token or entry, as in absorbed latent attention without a rotary part beside it.
-No kernel of it is measured here: the rates are those of latent attention, which is an assumption.
+No such kernel was measured: the rates are those of latent attention, an assumption.
 """
 
 import numpy as np
@@ -10,19 +10,15 @@ from capplan.numbers import Number
 from capplan.operators.attention_demand import attended_pairs
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
-    indexer_time_s,
+    expanded_attention_time_s,
     mla_attention_decode_time_s,
-    mla_prefill_time_s,
 )
-
-INDEX_KEY_BYTES = 1.0 + 4.0 / 128.0
-"""Index keys are kept in fp8 with an fp32 scale per 128 elements."""
 
 
 def visible_vectors(
     context_tokens: Number, window_tokens: Number, entry_tokens: Number, top_entries: Number
 ) -> Number:
-    """Return how many vectors a decoding query reads: its window and the entries that are left to it.
+    """Return how many vectors a decoding query reads: its window, and the compressed entries that it may read.
 
         v = min(c, w) + min(c / r, k)
 
@@ -33,9 +29,9 @@ def visible_vectors(
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r, tokens that one entry stands for; infinity where there are no entries.
+        r, tokens compressed into one entry; infinity without entries.
     top_entries : [-]
-        k, entries that an indexer chooses; infinity without one.
+        k, entries that an indexer selects; infinity without one.
 
     Returns
     -------
@@ -73,18 +69,18 @@ def visible_pairs(
     new_tokens : [tokens]
         n.
     past_tokens : [tokens]
-        p, cached before.
+        p, already cached.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
 
     Returns
     -------
     [-]
-        pairs; a fraction of an entry counts as one.
+        pairs; an incomplete entry counts in proportion.
 
     Examples
     --------
@@ -126,16 +122,16 @@ def compressed_decode_time_s(
     query_heads : [-]
         on this rank.
     head_dim : [elements]
-        d, one vector is key and value.
+        d; one vector serves as key and value.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches in latent attention
+    rates : what the device achieves in latent attention
     query_tokens : [-]
         per sequence.
 
@@ -159,7 +155,7 @@ def compressed_decode_time_s(
     """
     vectors = visible_vectors(context_tokens, window_tokens, entry_tokens, top_entries)
     return mla_attention_decode_time_s(
-        sequences, vectors, query_heads, head_dim, 0.0, kv_bytes_per_element, rates, np.inf, query_tokens
+        sequences, vectors, query_heads, head_dim, 0.0, kv_bytes_per_element, rates, query_tokens
     )
 
 
@@ -177,7 +173,7 @@ def compressed_prefill_time_s(
 ) -> Number:
     """Return the time of prefill attention of one layer, without the indexer.
 
-        t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over an entry per r tokens work as h / r over all
+        t = prefill(h, w) + prefill(h / r, r k) - t_0:  h heads over one entry per r tokens cost as much as h / r heads over all tokens
 
     Parameters
     ----------
@@ -188,16 +184,16 @@ def compressed_prefill_time_s(
     query_heads : [-]
         h, on this rank.
     head_dim : [elements]
-        one vector is key and value.
+        one vector serves as key and value.
     window_tokens : [tokens]
         w.
     entry_tokens : [tokens]
-        r; infinity where there are no entries.
+        r; infinity without entries.
     top_entries : [-]
         k; infinity without an indexer.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches in latent attention; t_0 is its floor, paid once by the one kernel that reads both
+    rates : what the device achieves in latent attention; t_0 is its floor, paid once: one kernel reads both
     sequences : [-]
         prefilled together.
 
@@ -220,63 +216,13 @@ def compressed_prefill_time_s(
     ----------
     DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
     """
-    own = (head_dim, 0.0, head_dim, head_dim, kv_bytes_per_element, rates)
+    head = (2.0 * head_dim, head_dim * kv_bytes_per_element, rates)
     near = np.minimum(past_tokens, window_tokens)
-    seconds = mla_prefill_time_s(sequences, new_tokens, near, query_heads, *own, window_tokens)
+    seconds = expanded_attention_time_s(sequences, new_tokens, near, query_heads, *head, window_tokens)
     if np.all(np.isinf(entry_tokens)):
         return seconds
     reach = entry_tokens * top_entries
     far = np.minimum(past_tokens, reach)
-    beyond = mla_prefill_time_s(sequences, new_tokens, far, query_heads / entry_tokens, *own, reach)
+    heads = query_heads / entry_tokens
+    beyond = expanded_attention_time_s(sequences, new_tokens, far, heads, *head, reach)
     return seconds + beyond - rates.prefill_floor_s
-
-
-def entry_indexer_time_s(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    index_heads: Number,
-    index_head_dim: Number,
-    entry_tokens: Number,
-    rates: LatentAttentionRates,
-) -> Number:
-    """Return the time in which an indexer scores every visible entry of every query.
-
-        F = 2 s i d pairs / r,  Q = s (n + p) d b / r
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [tokens]
-        n, 1 in decode.
-    past_tokens : [tokens]
-        p.
-    index_heads : [-]
-        i, replicated on every rank.
-    index_head_dim : [elements]
-        d.
-    entry_tokens : [tokens]
-        r, tokens that one entry stands for.
-    rates : what the device reaches in latent attention
-
-    Returns
-    -------
-    [s]
-        without the projections of the indexer.
-
-    Examples
-    --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
-    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
-    >>> round(float(entry_indexer_time_s(1.0, 1.0, 7.0, 1.0, 128.0, 4.0, rates)), 6)
-    0.264
-
-    References
-    ----------
-    Hugging Face transformers 5.23, `DeepseekV4Indexer`, models/deepseek_v4.
-    """
-    return indexer_time_s(
-        sequences, new_tokens, past_tokens, index_heads / entry_tokens, index_head_dim,
-        INDEX_KEY_BYTES / entry_tokens, rates,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rates of every kernel on one device: datasheet peaks beside what was fitted."""
+"""Rates of every kernel on one device: datasheet peaks and fitted efficiencies."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,10 +22,10 @@ KV_FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4")
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What one device reaches with one weight format, cache format and engine."""
+    """What one device achieves with one weight format, cache format and engine."""
 
     matmul: MatmulRates
-    """For matrices that stay in 16 bit: LM head, router."""
+    """For matrices that stay in 16 bits: LM head, router."""
     attention: AttentionRates
     latent_attention: LatentAttentionRates
     experts: ExpertRates
@@ -37,11 +37,11 @@ class DeviceRates:
     expert_activation_bytes: float
     """Bytes per element of the activations that the expert kernel reads."""
     assumptions: tuple[Assumption, ...] = ()
-    """Kernels whose numbers were taken over from something else."""
+    """One for each kernel whose efficiencies are borrowed."""
 
 
 def _multiprocessors(device: Device) -> float:
-    """Return the multiprocessors, or as many as an H100 has per FLOP/s where the datasheet is silent."""
+    """Return the multiprocessors of the device, or of an H100 where the datasheet does not say."""
     if device.multiprocessors:
         return float(device.multiprocessors)
     return 132.0
@@ -61,15 +61,15 @@ _DTYPE_OF_FORMAT = {
     "fp32": "fp32", "fp8": "fp8", "fp8_block": "fp8", "fp8_query": "fp8", "fp8_untuned": "fp8", "w4a8_mxfp4_mxfp8": "fp8", "int8": "int8",
     "nvfp4": "fp4", "mxfp4": "fp4",
 }  # fmt: skip
-"""Format of a fit -> compute dtype; all others multiply in 16 bit. An fp8 cache alone is widened before it is
-multiplied, so attention in the format fp8 computes in 16 bit too; fp8_query does not."""
+"""Format of a fit -> compute dtype; all others multiply in 16 bits. An fp8 cache with wider queries is
+widened before it is multiplied, so attention in the format fp8 computes in 16 bits too; fp8_query does not."""
 
 RECORDS: dict[str, Any] = {
     "matmul": MatmulRates, "attention": AttentionRates, "latent_attention": LatentAttentionRates,
     "experts": ExpertRates, "linear_attention": LinearAttentionRates, "elementwise": ElementwiseRates,
     "latent_bmm": LatentAttentionRates, "link": LinkRates,
 }  # fmt: skip
-"""Kernel -> the record that holds its numbers."""
+"""Kernel -> the record of its rates."""
 
 
 def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
@@ -93,7 +93,7 @@ def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
 
 
 def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | None = None) -> Any:
-    """Return the record of one kernel: what the datasheet says of the device beside what was fitted.
+    """Return the rates of one kernel: figures of the datasheet and fitted numbers.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     device : as the vendor states it
     fmt : format of the fit
     fit : its numbers
-    dtype : compute dtype, where it is not that of the format
+    dtype : compute dtype, where it differs from that of the format
 
     Returns
     -------
     MatmulRates, AttentionRates, ...
     """
     if kernel == "link":
-        return link_rates(device, fit)
+        return _link_rates(device, fit)
     record = RECORDS[kernel]
     sheet = {
         "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
@@ -119,8 +119,8 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
 
 
-def link_rates(device: Device, fit: Fit) -> LinkRates:
-    """Return the link record of one device; a device without a link or network talks over PCIe.
+def _link_rates(device: Device, fit: Fit) -> LinkRates:
+    """Return the link rates of one device; a device without a link or network falls back to PCIe.
 
     Parameters
     ----------
@@ -142,14 +142,14 @@ def link_rates(device: Device, fit: Fit) -> LinkRates:
 
 
 ELEMENTWISE_ENGINE = "vllm"
-"""Whose quantise kernel stands for every kernel that only moves bytes: one launch, as fused norms and activations
-are; the other engines' timings hold several."""
+"""Engine whose quantise kernel stands in for every kernel that only moves bytes: a single launch, like fused norms and
+activations; the other engines' timings cover several."""
 _EITHER_FORMAT = frozenset({"attention", "latent_attention", "elementwise"})
-"""Kernels whose fits in neighbouring formats are as good: an fp8 cache is read by kernels of either query dtype."""
+"""Kernels for which the fit of a neighbouring format serves as well: kernels of either query dtype read an fp8 cache."""
 
 
 def _cache_formats(kv_format: str, engine: str) -> tuple[str, ...]:
-    """Return the fits to look for, nearest first: vLLM keeps queries in 16 bit over an fp8 cache."""
+    """Return the fits to look for, nearest first: vLLM keeps queries in 16 bits over an fp8 cache."""
     if kv_format not in {"fp8", "int8", "int4", "nvfp4"}:
         return ("bf16", "fp8")
     return ("fp8", "fp8_query", "bf16") if engine == "vllm" else ("fp8_query", "fp8", "bf16")
@@ -171,7 +171,7 @@ def device_rates(
     expert_kernel: str = "",
     fuses_quantise: bool = False,
 ) -> DeviceRates:
-    """Return what one device reaches with one weight format, cache format and engine.
+    """Return what one device achieves with one weight format, cache format and engine.
 
     Parameters
     ----------
@@ -181,12 +181,12 @@ def device_rates(
     kv_format : of the cache, such as bf16 or fp8
     engine : vllm, sglang, trtllm
     expert_format : of the routed experts, where it differs
-    expert_kernel : part of the name of the kernel for routed experts; empty takes the engine's default
-    fuses_quantise : fp8 matmuls get their inputs quantised, other than when they were timed
+    expert_kernel : part of the name of the kernel for routed experts; empty: the engine's default
+    fuses_quantise : inputs of fp8 matmuls arrive quantised, unlike in the timings
 
     Returns
     -------
-    one record per kernel, and where the numbers come from
+    one record per kernel, and the assumptions behind them
     """
     if kv_format not in KV_FORMATS:
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
@@ -208,7 +208,7 @@ def device_rates(
         fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
             assumptions.append(
-                not_measured(f"{kernel} in {formats[0]}: numbers of {fmt} on {efficiency.device}")
+                not_measured(f"{kernel} in {formats[0]}: efficiencies of {fmt} on {efficiency.device}")
             )
         elif fit.label != "measured":
             assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))

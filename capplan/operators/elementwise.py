@@ -7,7 +7,7 @@ from capplan.numbers import Number
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseRates:
-    """What a device reaches in kernels that only move bytes."""
+    """What a device achieves in kernels that only move bytes."""
 
     bytes_per_s: Number
     """Datasheet memory bandwidth."""
@@ -15,7 +15,7 @@ class ElementwiseRates:
     floor_s: Number
     """One kernel inside a CUDA graph."""
     launch_s: Number = 0.0
-    """Further cost of one launch outside a CUDA graph; not charged by `elementwise_time_s`."""
+    """Additional cost of one launch outside a CUDA graph; not included in `elementwise_time_s`."""
 
 
 def elementwise_time_s(moved_bytes: Number, rates: ElementwiseRates) -> Number:
@@ -36,6 +36,8 @@ def elementwise_time_s(moved_bytes: Number, rates: ElementwiseRates) -> Number:
 
     Examples
     --------
+    500 bytes at 1000 B/s, and half a second to start:
+
     >>> elementwise_time_s(500.0, ElementwiseRates(1000.0, 1.0, 0.5))
     1.0
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import tiled_time_s
+from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s
 
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
 _NEVER = 1e12
-"""Tiles of a kind that is not chosen: so many that another kind is faster."""
+"""Count of tiles that rules a tile size out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertRates:
-    """What a device reaches in grouped expert matmuls of one weight format and engine."""
+    """What a device achieves in grouped expert matmuls of one weight format and engine."""
 
     flop_per_s: Number
     """Datasheet peak of the compute dtype, dense."""
@@ -23,31 +23,31 @@ class ExpertRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     compute_fraction: Number
-    """Reached share of the peak in large tiles."""
+    """Achieved fraction of the peak in large tiles."""
     memory_fraction: Number
-    """Reached share of the bandwidth."""
+    """Achieved fraction of the bandwidth."""
     sharpness: Number
     """p of the soft maximum."""
     floor_s: Number
     """Routing, sorting and combining of a handful of tokens."""
     tile_edge: Number
-    """Rows (or columns) of a tile at which it reaches half of what a huge one does."""
+    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
     start_inputs: Number
     """Prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number
     """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number
-    """How much bandwidth idle multiprocessors leave unused."""
+    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
     routed_passes: Number
-    """Passes of 2 bytes over the tokens that this rank's experts get: gather, activation, scatter."""
+    """Passes of 2 bytes over the tokens that this rank's experts receive: gather, activation, scatter."""
     token_passes: Number
     """Passes of 2 bytes over all tokens of the group, wherever they are routed: quantise, combine."""
     router_skew: Number
     """Variance of the experts' popularity over its mean squared: 0 uniform, -1 perfectly even. See
     `experts_hit`."""
     tile_load_ratio: Number = 0.0
-    """Least rows of a tile over the tokens that an expert of this rank would get if all tokens came to it: kernels
-    choose their tile before they know the routing. 0 where each product takes the fastest tile."""
+    """Minimum rows of a tile, relative to the tokens an expert of this rank would receive if all tokens were routed to
+    this rank: kernels choose their tile before they know the routing. 0: every product takes the fastest tile."""
     largest_tile_rows: Number = 128.0
     """Rows of the largest tile that the library has."""
 
@@ -55,7 +55,7 @@ class ExpertRates:
 def experts_hit(
     tokens: Number, experts: Number, experts_per_token: Number, router_skew: Number = 0.0
 ) -> Number:
-    """Return how many experts at least one token is routed to.
+    """Return the expected number of experts that receive at least one token.
 
         hit = E (1 - (1 + v l)^(-1 / v)),  l = -T ln(1 - k / E);  E (1 - (1 - k / E)^T) for v = 0
 
@@ -69,7 +69,7 @@ def experts_hit(
         k.
     router_skew : [-]
         v, variance of the experts' popularity over its mean squared (gamma-distributed popularity makes
-        the count of an expert negative binomial); 0 for a router that draws uniformly, -1 for one that deals out.
+        the count of an expert negative binomial); 0 for a router that draws uniformly, -1 for one that balances perfectly.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def rank_imbalance(
     experts_per_token : [-]
         k.
     router_skew : [-]
-        v, of `experts_hit`; 0 or less balances.
+        v, of `experts_hit`; 0 or less: balanced.
 
     Returns
     -------
@@ -169,6 +169,8 @@ def experts_flop(
 
     Examples
     --------
+    One token, two experts, three matrices of 3 x 5:
+
     >>> experts_flop(1.0, 8.0, 8.0, 2.0, 3.0, 5.0, 1.0)
     180.0
 
@@ -193,7 +195,7 @@ def experts_bytes(
     activation_bytes_per_element: Number,
     router_skew: Number = 0.0,
 ) -> Number:
-    """Return the least traffic of the routed experts on one rank: weights of the experts hit, tokens in and out.
+    """Return the minimum traffic of the routed experts on one rank: weights of the experts hit, tokens in and out.
 
         Q = hit (E_r / E) (3 or 2) d f w + T k (E_r / E) (d + f) (a + 2)
 
@@ -227,6 +229,8 @@ def experts_bytes(
 
     Examples
     --------
+    Two experts of 45 one-byte weights, and 8 elements in and out of each in 2 bytes:
+
     >>> float(experts_bytes(1.0, 8.0, 8.0, 2.0, 3.0, 5.0, 1.0, 1.0, 2.0))
     154.0
 
@@ -254,7 +258,7 @@ def grouped_experts_time_s(
     activation_bytes_per_element: Number,
     rates: ExpertRates,
 ) -> Number:
-    """Return the time of the routed experts of one rank whose loads are known.
+    """Return the time of the routed experts on one rank, given their loads.
 
         t = tiled(R tokens, d to f) + tiled(R tokens, f to d) + (x_r R + x_t T) 2 d / B + t_0
 
@@ -265,13 +269,13 @@ def grouped_experts_time_s(
     tokens : [-]
         T, routed in the whole expert group.
     routed : [-]
-        R, tokens that this rank's experts get, one for each expert that a token chose.
+        R, pairs of a token and an expert of this rank that it is routed to.
     hit : [-]
-        experts of this rank that get a token.
+        experts of this rank that receive a token.
     row_tiles : [-]
-        tiles that the rows of all experts fill, for each of `EXPERT_TILES`.
+        tiles filled by the rows of all experts, for each of `EXPERT_TILES`.
     expected_load : [-]
-        L, tokens for each expert of this rank if all tokens came to it: T k / E_r.
+        L, tokens per expert of this rank if all tokens were routed to this rank: T k / E_r.
     inputs : [-]
         d, width that an expert reads and writes.
     intermediate_size_on_rank : [-]
@@ -282,7 +286,7 @@ def grouped_experts_time_s(
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches; x_r is `routed_passes`, x_t `token_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
+    rates : what the device achieves; x_r is `routed_passes`, x_t `token_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
 
     Returns
     -------
@@ -304,20 +308,24 @@ def grouped_experts_time_s(
         np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
         for (rows, _), tiles in zip(EXPERT_TILES, row_tiles, strict=True)
     )
-    total_s: Number = 0.0
-    widths = (
-        (inputs, (1.0 + gated) * intermediate_size_on_rank),
-        (intermediate_size_on_rank, inputs),
+    reached = TileRates(
+        rates.flop_per_s * rates.compute_fraction,
+        rates.bytes_per_s * rates.memory_fraction,
+        rates.multiprocessors,
+        rates.tile_edge,
+        rates.start_inputs,
+        rates.wave_fraction,
+        rates.starved_exponent,
+        0.0,
+        rates.sharpness,
     )
+    total_s: Number = 0.0
+    widths = ((inputs, (1.0 + gated) * intermediate_size_on_rank), (intermediate_size_on_rank, inputs))
     for width_in, width_out in widths:
         column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
         row_bytes = routed * width_in * activation_bytes_per_element
-        total_s = total_s + tiled_time_s(
-            allowed, width_in, width_out, hit, row_bytes, column_bytes, 0.0, EXPERT_TILES, (1.0,),
-            rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
-            rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
-            rates.starved_exponent, 0.0, rates.sharpness,
-        )  # fmt: skip
+        product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=hit)
+        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
     passes = rates.routed_passes * routed + rates.token_passes * tokens
     return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
 
@@ -361,7 +369,7 @@ def experts_time_s(
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------

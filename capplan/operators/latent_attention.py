@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA): expanded in prefill, absorbed in decode, and the sparse indexer."""
+"""Multi-head latent attention (MLA): expanded in prefill, absorbed in decode."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from capplan.numbers import Number
 from capplan.operators.attention import DECODE_SHARPNESS, decode_scheduled_bytes, prefill_scheduled_flop
-from capplan.operators.attention_demand import attended_pairs
 from capplan.operators.latent_demand import (
     mla_decode_bytes,
     mla_decode_flop,
@@ -17,7 +16,7 @@ from capplan.operators.roofline import roofline_time_s, soft_maximum
 
 __all__ = [
     "LatentAttentionRates",
-    "indexer_time_s",
+    "expanded_attention_time_s",
     "mla_attention_decode_time_s",
     "mla_bmm_time_s",
     "mla_decode_bytes",
@@ -31,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionRates:
-    """What a device reaches in MLA kernels of one KV format and engine."""
+    """What a device achieves in MLA kernels of one KV format and engine."""
 
     flop_per_s: Number
     """Datasheet peak of the dtype that attention multiplies in."""
@@ -39,28 +38,28 @@ class LatentAttentionRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     prefill_fraction: Number
-    """Reached share of the peak."""
+    """Achieved fraction of the peak."""
     prefill_memory_fraction: Number
-    """Reached share of the bandwidth."""
+    """Achieved fraction of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Keys beyond the causal mask that a tile multiplies all the same."""
+    """Masked keys beyond the causal edge that a tile multiplies anyway."""
     prefill_tail_fraction: Number
-    """Share of the longest block that other blocks do not hide."""
+    """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
     """Time of the softmax of one score, in multiply-adds: 2 x this many FLOP."""
     prefill_sharpness: Number
     prefill_floor_s: Number
     decode_fraction: Number
-    """Reached share of the bandwidth on long contexts."""
+    """Achieved fraction of the bandwidth on long contexts."""
     decode_compute_fraction: Number
-    """Reached share of the peak: all heads share one latent, so decode is bound by arithmetic early."""
+    """Achieved fraction of the peak: all heads share one latent, so decode becomes compute-bound early."""
     decode_tail_fraction: Number
     decode_pad_tokens: Number
     decode_split_tokens: Number
     decode_query_passes: Number
     decode_floor_s: Number
     bmm_fraction: Number
-    """Reached share of the peak in the two batched products of the absorbed form."""
+    """Achieved fraction of the peak in the two batched products of the absorbed form."""
     bmm_memory_fraction: Number
     bmm_floor_s: Number
 
@@ -76,11 +75,10 @@ def mla_prefill_time_s(
     value_head_dim: Number,
     kv_bytes_per_element: Number,
     rates: LatentAttentionRates,
-    top_tokens: Number = np.inf,
 ) -> Number:
     """Return the time of prefill MLA of one layer, without its projections.
 
-        t = softmax(F' / P, Q / B) + t_0, with F' as in `prefill_scheduled_flop`, the cache write in Q
+        t = expanded(d_nope + d_rope + d_v, (r + d_rope) b)
 
     Parameters
     ----------
@@ -93,23 +91,21 @@ def mla_prefill_time_s(
     query_heads : [-]
         on this rank.
     kv_lora_rank : [-]
-        width of the latent.
+        r, width of the latent.
     rope_head_dim : [-]
-        width of the shared rotary key.
+        d_rope, width of the shared rotary key.
     nope_head_dim : [-]
-        of queries and expanded keys.
+        d_nope, of queries and expanded keys.
     value_head_dim : [-]
-        of expanded values.
+        d_v, of expanded values.
     kv_bytes_per_element : [B]
-        of the cache.
-    rates : what the device reaches
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
+        b, of the cache.
+    rates : what the device achieves
 
     Returns
     -------
     [s]
-        t.
+        t of `expanded_attention_time_s`.
 
     Examples
     --------
@@ -122,18 +118,69 @@ def mla_prefill_time_s(
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
+    width = nope_head_dim + rope_head_dim + value_head_dim
+    written = (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    return expanded_attention_time_s(sequences, new_tokens, past_tokens, query_heads, width, written, rates)
+
+
+def expanded_attention_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    width: Number,
+    written_bytes_per_token: Number,
+    rates: LatentAttentionRates,
+    top_tokens: Number = np.inf,
+) -> Number:
+    """Return the time of prefill attention over keys and values expanded from latents, cache write included.
+
+        t = soft_maximum(F' / P, (Q + s n w) / B) + t_0, with F' as in `prefill_scheduled_flop`
+
+    Parameters
+    ----------
+    sequences : [-]
+        s, prefilled together.
+    new_tokens : [-]
+        n, of each sequence.
+    past_tokens : [-]
+        cached prefix.
+    query_heads : [-]
+        on this rank.
+    width : [-]
+        of one key and one value of a head together, rotary part included.
+    written_bytes_per_token : [B]
+        w, what one token adds to the cache.
+    rates : what the device achieves
+    top_tokens : [-]
+        keys per query that a sparse indexer selects; infinity without one.
+
+    Returns
+    -------
+    [s]
+        t, without projections and without the indexer.
+
+    Examples
+    --------
+    Three queries on 1, 2 and 3 keys of width 3: 36 FLOP at 1000 FLOP/s, and half a second to start:
+
+    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> round(float(expanded_attention_time_s(1.0, 3.0, 0.0, 1.0, 3.0, 4.0, rates)), 6)
+    0.536
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
+    """
     blocks_flop = prefill_scheduled_flop(
-        sequences, new_tokens, past_tokens, query_heads, nope_head_dim + rope_head_dim + value_head_dim,
-        top_tokens, rates.multiprocessors, rates.softmax_width, rates.prefill_ramp_tokens,
-        rates.prefill_tail_fraction,
+        sequences, new_tokens, past_tokens, query_heads, width, top_tokens, rates.multiprocessors,
+        rates.softmax_width, rates.prefill_ramp_tokens, rates.prefill_tail_fraction,
     )  # fmt: skip
-    moved_bytes = mla_prefill_bytes(
-        sequences, new_tokens, past_tokens, query_heads, rope_head_dim, nope_head_dim, value_head_dim
-    )
-    cache_bytes = sequences * new_tokens * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    moved_bytes = mla_prefill_bytes(sequences, new_tokens, past_tokens, query_heads, width)
     return roofline_time_s(
         blocks_flop,
-        moved_bytes + cache_bytes,
+        moved_bytes + sequences * new_tokens * written_bytes_per_token,
         rates.flop_per_s * rates.prefill_fraction,
         rates.bytes_per_s * rates.prefill_memory_fraction,
         rates.prefill_sharpness,
@@ -151,7 +198,6 @@ def mla_decode_time_s(
     value_head_dim: Number,
     kv_bytes_per_element: Number,
     rates: LatentAttentionRates,
-    top_tokens: Number = np.inf,
     query_tokens: Number = 1.0,
 ) -> Number:
     """Return the time of absorbed decode MLA of one layer, with the two batched products, without projections.
@@ -163,7 +209,7 @@ def mla_decode_time_s(
     sequences : [-]
         running sequences.
     context_tokens : [-]
-        of each.
+        of each; at most the keys that a sparse indexer selects, where there is one.
     query_heads : [-]
         on this rank.
     kv_lora_rank : [-]
@@ -176,9 +222,7 @@ def mla_decode_time_s(
         of outputs after it.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
+    rates : what the device achieves
     query_tokens : [-]
         per sequence.
 
@@ -200,7 +244,7 @@ def mla_decode_time_s(
     """
     attention_s = mla_attention_decode_time_s(
         sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element, rates,
-        top_tokens, query_tokens,
+        query_tokens,
     )  # fmt: skip
     tokens = sequences * query_tokens
     absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
@@ -216,19 +260,18 @@ def mla_attention_decode_time_s(
     rope_head_dim: Number,
     kv_bytes_per_element: Number,
     rates: LatentAttentionRates,
-    top_tokens: Number = np.inf,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the time of the bare absorbed attention kernel.
+    """Return the time of the absorbed attention kernel alone.
 
-        t = softmax(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
+        t = soft_maximum(F / P, Q' / B) + t_0, with Q' as in `decode_scheduled_bytes`
 
     Parameters
     ----------
     sequences : [-]
         running sequences.
     context_tokens : [-]
-        of each.
+        of each; at most the keys that a sparse indexer selects, where there is one.
     query_heads : [-]
         on this rank.
     kv_lora_rank : [-]
@@ -237,9 +280,7 @@ def mla_attention_decode_time_s(
         width of the shared rotary key.
     kv_bytes_per_element : [B]
         of the cache.
-    rates : what the device reaches
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
+    rates : what the device achieves
     query_tokens : [-]
         per sequence.
 
@@ -259,11 +300,9 @@ def mla_attention_decode_time_s(
     ----------
     DeepSeek-AI 2025, FlashMLA, https://github.com/deepseek-ai/FlashMLA
     """
-    flop = mla_decode_flop(
-        sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, top_tokens, query_tokens
-    )
+    flop = mla_decode_flop(sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, query_tokens)
     split_bytes = decode_scheduled_bytes(
-        sequences, np.minimum(context_tokens, top_tokens), (kv_lora_rank + rope_head_dim) * kv_bytes_per_element,
+        sequences, context_tokens, (kv_lora_rank + rope_head_dim) * kv_bytes_per_element,
         rates.multiprocessors, rates.decode_pad_tokens, rates.decode_tail_fraction * rates.decode_fraction,
         rates.decode_split_tokens,
     )  # fmt: skip
@@ -298,7 +337,7 @@ def mla_bmm_time_s(
         n, per head.
     weight_bytes_per_element : [B]
         w.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
@@ -324,61 +363,4 @@ def mla_bmm_time_s(
         rates.bytes_per_s * rates.bmm_memory_fraction,
         DECODE_SHARPNESS,
         rates.bmm_floor_s,
-    )
-
-
-def indexer_time_s(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    index_heads: Number,
-    index_head_dim: Number,
-    key_bytes_per_element: Number,
-    rates: LatentAttentionRates,
-) -> Number:
-    """Return the time in which a sparse indexer scores every visible key of every query.
-
-        F = 2 s i d pairs,  Q = s (n + p) d b
-
-    Parameters
-    ----------
-    sequences : [-]
-        s.
-    new_tokens : [-]
-        n, 1 in decode.
-    past_tokens : [-]
-        p.
-    index_heads : [-]
-        i, replicated on every rank.
-    index_head_dim : [-]
-        d.
-    key_bytes_per_element : [B]
-        b, of the index cache.
-    rates : what the device reaches
-
-    Returns
-    -------
-    [s]
-        t, without the projections of the indexer.
-
-    Examples
-    --------
-    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
-    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
-    >>> round(float(indexer_time_s(1.0, 1.0, 9.0, 1.0, 2.0, 1.0, rates)), 6)
-    0.02
-
-    References
-    ----------
-    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", section 1, equation 1,
-    https://github.com/deepseek-ai/DeepSeek-V3.2-Exp
-    """
-    pairs = attended_pairs(new_tokens, past_tokens, np.inf)
-    return roofline_time_s(
-        2.0 * sequences * index_heads * index_head_dim * pairs,
-        sequences * (new_tokens + past_tokens) * index_head_dim * key_bytes_per_element,
-        rates.flop_per_s * rates.prefill_fraction,
-        rates.bytes_per_s * rates.decode_fraction,
-        DECODE_SHARPNESS,
-        rates.decode_floor_s,
     )

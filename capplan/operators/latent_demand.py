@@ -1,4 +1,4 @@
-"""What multi-head latent attention (MLA) has to do: FLOP and bytes, exact and without a device."""
+"""Work of multi-head latent attention (MLA): FLOP and bytes, exact and independent of the device."""
 
 import numpy as np
 
@@ -11,14 +11,12 @@ def mla_prefill_flop(
     new_tokens: Number,
     past_tokens: Number,
     query_heads: Number,
-    rope_head_dim: Number,
-    nope_head_dim: Number,
-    value_head_dim: Number,
+    width: Number,
     top_tokens: Number = np.inf,
 ) -> Number:
     """Return the arithmetic of causal MLA with expanded keys and values (the expansion is a projection).
 
-        F = 2 s h (d_nope + d_rope + d_v) pairs
+        F = 2 s h w pairs,  w = d_nope + d_rope + d_v
 
     Parameters
     ----------
@@ -30,14 +28,10 @@ def mla_prefill_flop(
         cached prefix.
     query_heads : [-]
         h, on this rank.
-    rope_head_dim : [-]
-        d_rope.
-    nope_head_dim : [-]
-        d_nope.
-    value_head_dim : [-]
-        d_v.
+    width : [-]
+        w, of one key and one value of a head together, rotary part included.
     top_tokens : [-]
-        keys that a sparse indexer leaves to each query; infinity without one.
+        keys per query that a sparse indexer selects; infinity without one.
 
     Returns
     -------
@@ -46,7 +40,9 @@ def mla_prefill_flop(
 
     Examples
     --------
-    >>> float(mla_prefill_flop(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0))
+    Three queries see 1, 2 and 3 keys, with a multiply-add for each of three elements:
+
+    >>> float(mla_prefill_flop(1.0, 3.0, 0.0, 1.0, 3.0))
     36.0
 
     References
@@ -54,21 +50,15 @@ def mla_prefill_flop(
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
     pairs = attended_pairs(new_tokens, past_tokens, top_tokens)
-    return 2.0 * sequences * query_heads * (nope_head_dim + rope_head_dim + value_head_dim) * pairs
+    return 2.0 * sequences * query_heads * width * pairs
 
 
 def mla_prefill_bytes(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
-    query_heads: Number,
-    rope_head_dim: Number,
-    nope_head_dim: Number,
-    value_head_dim: Number,
+    sequences: Number, new_tokens: Number, past_tokens: Number, query_heads: Number, width: Number
 ) -> Number:
-    """Return the least traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
+    """Return the minimum traffic of prefill MLA: queries, expanded keys and values of all tokens, outputs.
 
-        Q = 2 s h ((n + n + p)(d_nope + d_rope + d_v))
+        Q = 2 s h (n + n + p) w,  w = d_nope + d_rope + d_v
 
     Parameters
     ----------
@@ -80,12 +70,8 @@ def mla_prefill_bytes(
         p, whose keys and values are expanded too.
     query_heads : [-]
         h, on this rank.
-    rope_head_dim : [-]
-        d_rope.
-    nope_head_dim : [-]
-        d_nope.
-    value_head_dim : [-]
-        d_v.
+    width : [-]
+        w, of one key and one value of a head together, rotary part included.
 
     Returns
     -------
@@ -94,14 +80,13 @@ def mla_prefill_bytes(
 
     Examples
     --------
-    >>> mla_prefill_bytes(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+    >>> mla_prefill_bytes(1.0, 3.0, 0.0, 1.0, 3.0)
     36.0
 
     References
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
-    width = nope_head_dim + rope_head_dim + value_head_dim
     return 2.0 * sequences * query_heads * (2.0 * new_tokens + past_tokens) * width
 
 
@@ -111,27 +96,24 @@ def mla_decode_flop(
     query_heads: Number,
     kv_lora_rank: Number,
     rope_head_dim: Number,
-    top_tokens: Number = np.inf,
     query_tokens: Number = 1.0,
 ) -> Number:
     """Return the arithmetic of absorbed decode MLA: scores over latent and rotary part, values over the latent.
 
-        F = 2 s g h (2 r + d_rope) min(c, top)
+        F = 2 s g h (2 r + d_rope) c
 
     Parameters
     ----------
     sequences : [-]
         s.
     context_tokens : [-]
-        c.
+        c; at most the keys that a sparse indexer selects, where there is one.
     query_heads : [-]
         h, on this rank.
     kv_lora_rank : [-]
         r.
     rope_head_dim : [-]
         d_rope.
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
     query_tokens : [-]
         g, per sequence.
 
@@ -142,17 +124,15 @@ def mla_decode_flop(
 
     Examples
     --------
-    >>> float(mla_decode_flop(1.0, 10.0, 1.0, 2.0, 1.0))
+    >>> mla_decode_flop(1.0, 10.0, 1.0, 2.0, 1.0)
     100.0
 
     References
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
     """
-    visible = np.minimum(context_tokens, top_tokens)
-    return np.asarray(
-        2.0 * sequences * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim) * visible
-    )[()]
+    width = 2.0 * kv_lora_rank + rope_head_dim
+    return 2.0 * sequences * query_tokens * query_heads * width * context_tokens
 
 
 def mla_decode_bytes(
@@ -162,19 +142,18 @@ def mla_decode_bytes(
     kv_lora_rank: Number,
     rope_head_dim: Number,
     kv_bytes_per_element: Number,
-    top_tokens: Number = np.inf,
     query_tokens: Number = 1.0,
 ) -> Number:
-    """Return the least traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
+    """Return the minimum traffic of absorbed decode MLA: the latent cache once for all heads, queries, outputs.
 
-        Q = s (min(c, top) (r + d_rope) b + 2 g h (2 r + d_rope))
+        Q = s (c (r + d_rope) b + 2 g h (2 r + d_rope))
 
     Parameters
     ----------
     sequences : [-]
         s.
     context_tokens : [-]
-        c.
+        c; at most the keys that a sparse indexer selects, where there is one.
     query_heads : [-]
         h, on this rank.
     kv_lora_rank : [-]
@@ -183,8 +162,6 @@ def mla_decode_bytes(
         d_rope.
     kv_bytes_per_element : [B]
         b.
-    top_tokens : [-]
-        keys that a sparse indexer leaves; infinity without one.
     query_tokens : [-]
         g, per sequence.
 
@@ -195,13 +172,13 @@ def mla_decode_bytes(
 
     Examples
     --------
-    >>> float(mla_decode_bytes(1.0, 10.0, 1.0, 2.0, 1.0, 2.0))
+    >>> mla_decode_bytes(1.0, 10.0, 1.0, 2.0, 1.0, 2.0)
     70.0
 
     References
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
     """
-    cache = np.minimum(context_tokens, top_tokens) * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    cache = context_tokens * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
     queries = 2.0 * query_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim)
-    return np.asarray(sequences * (cache + queries))[()]
+    return sequences * (cache + queries)

@@ -8,47 +8,47 @@ from capplan.numbers import Number
 from capplan.operators.roofline import soft_maximum
 
 CHUNK_TOKENS = 64.0
-"""Tokens of one chunk of the scan: what the kernels of flash-linear-attention and Mamba-2 take."""
+"""Chunk length of the scan in the kernels of flash-linear-attention and Mamba-2."""
 SCAN_SHARPNESS = 4.0
 """p of the soft maximum of arithmetic, traffic and the chain of chunks."""
 UPDATE_TOKENS = 8.0
-"""Up to this many new tokens per sequence, convolutions run their decode kernel."""
+"""Up to this many new tokens per sequence, convolutions use their decode kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttentionRates:
-    """What a device reaches in recurrent kernels: chunked scan, state update, short convolution."""
+    """What a device achieves in recurrent kernels: chunked scan, state update, short convolution."""
 
     flop_per_s: Number
     """Datasheet peak in bf16."""
     bytes_per_s: Number
     """Datasheet memory bandwidth."""
     chunk_fraction: Number
-    """Reached share of the peak in the chunked scan."""
+    """Achieved fraction of the peak in the chunked scan."""
     chunk_memory_fraction: Number
-    """Reached share of the bandwidth in the chunked scan."""
+    """Achieved fraction of the bandwidth in the chunked scan."""
     chunk_state_passes: Number
     """Passes of 4 bytes over the state, per chunk."""
     chunk_step_s: Number
     """One sequential step from chunk to chunk."""
     chunk_floor_s: Number
     decode_fraction: Number
-    """Reached share of the bandwidth in the state update."""
+    """Achieved fraction of the bandwidth in the state update."""
     decode_floor_s: Number
     convolution_fraction: Number
-    """Reached share of the bandwidth in the short convolution over a prompt."""
+    """Achieved fraction of the bandwidth in the short convolution over a prompt."""
     convolution_pad_tokens: Number
-    """Shortest prompt that such a convolution is as fast as."""
+    """Prompt length below which such a convolution gets no faster."""
     convolution_floor_s: Number
     update_fraction: Number
-    """Reached share of the bandwidth in the short convolution of one token."""
+    """Achieved fraction of the bandwidth in the short convolution of one token."""
     update_floor_s: Number
 
 
 def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: LinearAttentionRates) -> Number:
     """Return the time of a chunked scan: arithmetic, traffic, or the chain of chunks, whichever is longest.
 
-        t = softmax(F / P, Q / B, ceil(n / 64) t_c) + t_0
+        t = soft_maximum(F / P, Q / B, ceil(n / 64) t_c) + t_0
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: Li
         Q.
     new_tokens : [-]
         n, of each sequence.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
@@ -67,6 +67,8 @@ def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: Li
 
     Examples
     --------
+    100 tokens are two chunks, three seconds each, and half a second to start:
+
     >>> rates = LinearAttentionRates(1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> float(scan_time_s(0.0, 0.0, 100.0, rates))
     6.5
@@ -107,7 +109,7 @@ def gated_delta_prefill_flop(
     value_head_dim : [-]
         d_v.
     chunk_tokens : [-]
-        c, inside which scores are quadratic.
+        c, chunk length; scores are quadratic within a chunk.
 
     Returns
     -------
@@ -157,7 +159,7 @@ def gated_delta_prefill_time_s(
         of values.
     state_bytes_per_element : [B]
         of the recurrent state.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
@@ -214,7 +216,7 @@ def gated_delta_decode_time_s(
         d_v.
     state_bytes_per_element : [B]
         b.
-    rates : what the device reaches
+    rates : what the device achieves
     query_tokens : [-]
         per sequence; the state is written once per token, to be able to roll back.
 
@@ -242,7 +244,7 @@ def gated_delta_decode_time_s(
 def short_convolution_bytes(
     sequences: Number, new_tokens: Number, channels: Number, kernel: Number
 ) -> Number:
-    """Return the traffic of a causal depthwise convolution with its kept columns.
+    """Return the traffic of a causal depthwise convolution, its state included.
 
         Q = 2 s c (2 n + 2 (w - 1)) + 2 c w
 
@@ -291,7 +293,7 @@ def short_convolution_time_s(
         on this rank.
     kernel : [-]
         taps.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------

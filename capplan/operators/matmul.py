@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import SPLITS, TILES, tiled_time_s
+from capplan.operators.roofline import SPLITS, TILES, TiledProduct, TileRates, tiled_time_s
 
 
 @dataclass(frozen=True, slots=True)
 class MatmulRates:
-    """What a device reaches in matmuls of one weight format."""
+    """What a device achieves in matmuls of one weight format."""
 
     flop_per_s: Number
     """Datasheet peak of the compute dtype, dense."""
@@ -18,31 +18,31 @@ class MatmulRates:
     """Datasheet memory bandwidth."""
     multiprocessors: Number
     compute_fraction: Number
-    """Reached share of the peak in large tiles."""
+    """Achieved fraction of the peak in large tiles."""
     memory_fraction: Number
-    """Reached share of the bandwidth."""
+    """Achieved fraction of the bandwidth."""
     sharpness: Number
     """p of the soft maximum."""
     floor_s: Number
-    """Start of one kernel inside a CUDA graph."""
+    """Fixed cost of one kernel inside a CUDA graph."""
     tile_edge: Number = 0.0
-    """Rows (or columns) of a tile at which it reaches half of what a huge one does."""
+    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
     start_inputs: Number = 0.0
     """Prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number = 0.0
     """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number = 0.0
-    """How much bandwidth idle multiprocessors leave unused."""
+    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
     sustained_loss: Number = 0.0
-    """Slow-down of long products by lower clocks."""
+    """Slow-down of long products from lower clocks."""
     quantise_passes: Number = 0.0
-    """Bytes per input element, at full bandwidth, of the kernel that quantises activations before; 0 without."""
+    """Traffic of the kernel that quantises activations first, in bytes per input element at full bandwidth; 0 without one."""
     launch_s: Number = 0.0
-    """Time between two launches outside a CUDA graph; not charged by `matmul_time_s`."""
+    """Time between two launches outside a CUDA graph; not included in `matmul_time_s`."""
     tile_row_halvings: Number = 0.0
     """How often the rows of every tile are halved: 0 on a GPU, 2 (tiles from 16 rows) on a processor."""
     largest_split: Number = 4.0
-    """Parts that the library cuts the summed dimension into at most: 4 in 16 bit, 1 in formats with scales."""
+    """Maximum number of parts that the library splits the summed dimension into: 4 in 16 bits, 1 in formats with scales."""
 
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
@@ -84,7 +84,7 @@ def matmul_bytes(
     weight_bytes_per_element: Number,
     activation_bytes_per_element: Number,
 ) -> Number:
-    """Return the least traffic of one matrix product: weights and inputs read, outputs written, once each.
+    """Return the minimum traffic of one matrix product: weights and inputs read, outputs written, once each.
 
         Q = k n w + m k a + 2 m n
 
@@ -144,7 +144,7 @@ def matmul_time_s(
         scales included.
     activation_bytes_per_element : [B]
         as the kernel reads them.
-    rates : what the device reaches; x is its `quantise_passes`
+    rates : what the device achieves; x is its `quantise_passes`
 
     Returns
     -------
@@ -164,16 +164,15 @@ def matmul_time_s(
     Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
     tiles = tuple((tile * 0.5**rates.tile_row_halvings, columns) for tile, columns in TILES)
-    product_s = tiled_time_s(
+    product = TiledProduct(
         tuple(np.ceil(rows / tile) for tile, _ in tiles),
         inputs,
         outputs,
-        1.0,
-        rows * inputs * activation_bytes_per_element,
-        matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
-        4.0 * rows * outputs,
-        tiles,
-        SPLITS,
+        row_bytes=rows * inputs * activation_bytes_per_element,
+        column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
+        partial_bytes=4.0 * rows * outputs,
+    )
+    reached = TileRates(
         rates.flop_per_s * rates.compute_fraction,
         rates.bytes_per_s * rates.memory_fraction,
         rates.multiprocessors,
@@ -185,5 +184,6 @@ def matmul_time_s(
         rates.sharpness,
         rates.largest_split,
     )
+    product_s = tiled_time_s(product, tiles, SPLITS, reached)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s

@@ -1,16 +1,18 @@
 """Where demand meets supply: the only place in which FLOP and bytes become seconds."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from capplan.numbers import Number
 
 TILES = ((64.0, 64.0), (128.0, 128.0), (256.0, 128.0))
 """Output tiles (rows, columns) that a matmul library chooses from; CUTLASS and cuBLAS have more, which
-changes no prediction by over 1 %."""
+changes no prediction by more than 1 %."""
 SPLITS = (1.0, 4.0)
-"""Parts that a library cuts the summed dimension into when there are fewer tiles than multiprocessors."""
+"""Parts that a library splits the summed dimension into when there are fewer tiles than multiprocessors."""
 SUSTAINED_S = 500e-6
-"""Time of arithmetic after which half of the loss to lower clocks has set in."""
+"""Compute time after which half of the loss to lower clocks has set in."""
 
 
 def soft_maximum(first: Number, second: Number, sharpness: Number) -> Number:
@@ -54,7 +56,7 @@ def roofline_time_s(
     sharpness: Number,
     floor_s: Number,
 ) -> Number:
-    """Return the time of one operator whose arithmetic and traffic overlap, and which has to start.
+    """Return the time of one operator whose arithmetic and traffic overlap, start included.
 
         t = ((F / P)^p + (Q / B)^p)^(1/p) + t_0
 
@@ -65,13 +67,13 @@ def roofline_time_s(
     moved_bytes : [B]
         Q, traffic to and from main memory.
     flop_per_s : [FLOP/s]
-        P, rate that the operator reaches, not the datasheet peak.
+        P, rate that the operator achieves, not the datasheet peak.
     bytes_per_s : [B/s]
-        B, rate that the operator reaches.
+        B, rate that the operator achieves.
     sharpness : [-]
         p of the soft maximum.
     floor_s : [s]
-        t_0, start and drain of a kernel that does nothing.
+        t_0, launch and drain of an empty kernel.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def roofline_time_s(
 
 
 def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Number:
-    """Return how many rounds a grid of equal blocks takes, at least one.
+    """Return how many waves a grid of equal blocks takes, at least one.
 
         w = max(1, (1 - q) b / S + q ceil(b / S))
 
@@ -104,7 +106,7 @@ def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Num
     multiprocessors : [-]
         S.
     wave_fraction : [-]
-        q, 1 where the last round waits for its last block, 0 where work is spread evenly.
+        q, 1 where the last wave waits for its last block, 0 where work is spread evenly.
 
     Returns
     -------
@@ -128,7 +130,7 @@ def waves(blocks: Number, multiprocessors: Number, wave_fraction: Number) -> Num
 def scheduled_flop(
     total_flop: Number, longest_flop: Number, multiprocessors: Number, tail_fraction: Number
 ) -> Number:
-    """Return the work that the whole device could have done while unequal blocks are scheduled on it.
+    """Return the work of unequal blocks with the idle time they cause, as work of the whole device.
 
         F' = F + q F_max S
 
@@ -137,11 +139,11 @@ def scheduled_flop(
     total_flop : [FLOP]
         F, of all blocks.
     longest_flop : [FLOP]
-        F_max, of the longest block, which one multiprocessor does alone.
+        F_max, of the longest block, which runs on one multiprocessor.
     multiprocessors : [-]
         S.
     tail_fraction : [-]
-        q, share of the longest block that is not hidden; Graham's bound for list scheduling has 1 - 1/S.
+        q, fraction of the longest block that is not hidden; Graham's bound for list scheduling has 1 - 1/S.
 
     Returns
     -------
@@ -160,72 +162,72 @@ def scheduled_flop(
     return total_flop + tail_fraction * longest_flop * multiprocessors
 
 
+@dataclass(frozen=True, slots=True)
+class TileRates:
+    """What a device achieves in tiled matrix products."""
+
+    flop_per_s: Number
+    """P, achieved by large tiles, not the datasheet peak."""
+    bytes_per_s: Number
+    """B, achieved by a fully busy device."""
+    multiprocessors: Number
+    """S."""
+    tile_edge: Number
+    """h, rows (or columns) of a tile at which it achieves half the rate of a very large one: small tiles reuse operands less."""
+    start_inputs: Number
+    """k_0, prologue and epilogue of a tile, in inputs."""
+    wave_fraction: Number
+    """q of `waves`."""
+    starved_exponent: Number
+    """z, bandwidth lost to multiprocessors without a column of 128 outputs: 0 none, 1 their whole share."""
+    sustained_loss: Number
+    """d, slow-down of long products by lower clocks."""
+    sharpness: Number
+    """p of `soft_maximum`."""
+    largest_split: Number = np.inf
+    """Most parts that the library cuts the summed dimension into."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiledProduct:
+    """One matrix product, or a group of them in one kernel, as tiles see it."""
+
+    row_tiles: tuple[Number, ...]
+    """r, tiles along the rows, for each tile size."""
+    inputs: Number
+    """k, what is summed over."""
+    outputs: Number
+    """n."""
+    row_bytes: Number
+    """Q_r, inputs, once."""
+    column_bytes: Number
+    """Q_c, weights and outputs, once."""
+    groups: Number = 1.0
+    """g, matrices that are multiplied together: 1, or the experts hit."""
+    partial_bytes: Number = 0.0
+    """Of one part of a split product, written and summed again."""
+
+
 def tiled_time_s(
-    row_tiles: tuple[Number, ...],
-    inputs: Number,
-    outputs: Number,
-    groups: Number,
-    row_bytes: Number,
-    column_bytes: Number,
-    partial_bytes: Number,
+    product: TiledProduct,
     tiles: tuple[tuple[Number, float], ...],
     splits: tuple[float, ...],
-    flop_per_s: Number,
-    bytes_per_s: Number,
-    multiprocessors: Number,
-    tile_edge: Number,
-    start_inputs: Number,
-    wave_fraction: Number,
-    starved_exponent: Number,
-    sustained_loss: Number,
-    sharpness: Number,
-    largest_split: Number = np.inf,
+    rates: TileRates,
 ) -> Number:
     """Return the time of a tiled matrix product, with the best tile and split as a library would choose.
 
         b = r ceil(n / t_n) s;  t_c = w(b) 2 t_m t_n (k / s + k_0) S / P (1 + h (1 / t_m + 1 / t_n))
-        t_m = (Q_r + Q_c / min(1, g n s / (128 S))^z) / B;  t = softmax(t_c (1 + d t_c / (t_c + 0.5 ms)), t_m)
+        t_b = (Q_r + Q_c / min(1, g n s / (128 S))^z) / B
+        t = soft_maximum(t_c (1 + d t_c / (t_c + 0.5 ms)), t_b)
 
     Parameters
     ----------
-    row_tiles : [-]
-        r, tiles along the rows, for each of `tiles`.
-    inputs : [-]
-        k, what is summed over.
-    outputs : [-]
-        n.
-    groups : [-]
-        g, matrices that are multiplied together: 1, or the experts hit.
-    row_bytes : [B]
-        Q_r, inputs, once.
-    column_bytes : [B]
-        Q_c, weights and outputs, once.
-    partial_bytes : [B]
-        of one split that is written and summed again.
+    product : r, k, n, g, Q_r and Q_c
     tiles : [-]
-        pairs of t_m and t_n.
+        tile sizes t_m x t_n, in the order of `row_tiles`.
     splits : [-]
-        values of s.
-    flop_per_s : [FLOP/s]
-        P, reached by large tiles.
-    bytes_per_s : [B/s]
-        B, reached by a full device.
-    multiprocessors : [-]
-        S.
-    tile_edge : [-]
-        h, small tiles reuse operands less.
-    start_inputs : [-]
-        k_0, prologue and epilogue of a tile, as inputs.
-    wave_fraction : [-]
-        of `waves`.
-    starved_exponent : [-]
-        z, bandwidth that multiprocessors without a column of 128 outputs leave unused: 0 none, 1 all of theirs.
-    sustained_loss : [-]
-        d, slow-down of long products by lower clocks.
-    sharpness : [-]
-        of the soft maximum.
-    largest_split : [-]
-        of the library; larger ones of `splits` are not taken.
+        values of s, parts that the summed dimension may be cut into.
+    rates : P, B, S and the terms that keep small products below them
 
     Returns
     -------
@@ -236,8 +238,9 @@ def tiled_time_s(
     --------
     One full wave of 100 tiles, each 2 x 128 x 128 x 1000 FLOP at 1 GFLOP/s per multiprocessor:
 
-    >>> round(float(tiled_time_s((10.0,), 1000.0, 1280.0, 1.0, 1.0, 0.0, 0.0, ((128.0, 128.0),), (1.0,), 1e11, 1e9,
-    ...                          100.0, 0.0, 0.0, 1.0, 0.0, 0.0, 8.0)), 6)
+    >>> product = TiledProduct((10.0,), 1000.0, 1280.0, row_bytes=1.0, column_bytes=0.0)
+    >>> rates = TileRates(1e11, 1e9, 100.0, 0.0, 0.0, 1.0, 0.0, 0.0, 8.0)
+    >>> round(float(tiled_time_s(product, ((128.0, 128.0),), (1.0,), rates)), 6)
     0.032768
 
     References
@@ -245,20 +248,19 @@ def tiled_time_s(
     Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
     best_s: Number = np.inf
-    for (rows, columns), tiles_down in zip(tiles, row_tiles, strict=True):
-        grid = tiles_down * np.ceil(outputs / columns)
-        tile_s = 2.0 * rows * columns * multiprocessors / flop_per_s
-        tile_s = tile_s * (1.0 + tile_edge * (1.0 / rows + 1.0 / columns))
+    for (rows, columns), tiles_down in zip(tiles, product.row_tiles, strict=True):
+        grid = tiles_down * np.ceil(product.outputs / columns)
+        tile_s = 2.0 * rows * columns * rates.multiprocessors / rates.flop_per_s
+        tile_s = tile_s * (1.0 + rates.tile_edge * (1.0 / rows + 1.0 / columns))
         for split in splits:
-            blocks = grid * split
-            compute_s = (
-                waves(blocks, multiprocessors, wave_fraction) * tile_s * (inputs / split + start_inputs)
-            )
+            wave_count = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
+            compute_s = wave_count * tile_s * (product.inputs / split + rates.start_inputs)
             if split > 1.0:
-                compute_s = compute_s + split * partial_bytes / bytes_per_s
-            throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
-            busy = np.minimum(1.0, groups * outputs * split / (128.0 * multiprocessors))
-            memory_s = (row_bytes + column_bytes / busy**starved_exponent) / bytes_per_s
-            split_s = soft_maximum(throttled_s, memory_s, sharpness)
-            best_s = np.minimum(best_s, np.where(split <= largest_split, split_s, np.inf))
+                compute_s = compute_s + split * product.partial_bytes / rates.bytes_per_s
+            throttled_s = compute_s * (1.0 + rates.sustained_loss * compute_s / (compute_s + SUSTAINED_S))
+            busy = np.minimum(1.0, product.groups * product.outputs * split / (128.0 * rates.multiprocessors))
+            column_bytes = product.column_bytes / busy**rates.starved_exponent
+            memory_s = (product.row_bytes + column_bytes) / rates.bytes_per_s
+            split_s = soft_maximum(throttled_s, memory_s, rates.sharpness)
+            best_s = np.minimum(best_s, np.where(split <= rates.largest_split, split_s, np.inf))
     return best_s

@@ -36,7 +36,7 @@ def state_space_prefill_time_s(
         g, heads that share B and C.
     state_bytes_per_element : [B]
         of the recurrent state.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
@@ -86,12 +86,12 @@ def selective_scan_prefill_time_s(
         N.
     state_bytes_per_element : [B]
         of the recurrent state.
-    rates : what the device reaches
+    rates : what the device achieves
 
     Returns
     -------
     [s]
-        t, without convolution and projections. The ratio 16 of tensor to vector rate is that of the
+        t, without convolution and projections. 16 is the ratio of tensor to vector rate on the
         A100 and H100 datasheets (312 / 19.5 and 989 / 67 TFLOP/s).
 
     Examples
@@ -136,7 +136,7 @@ def state_space_decode_time_s(
         that share B and C.
     state_bytes_per_element : [B]
         b.
-    rates : what the device reaches
+    rates : what the device achieves
     query_tokens : [-]
         per sequence.
 

@@ -1,4 +1,4 @@
-"""What one operator of a step costs, kept beside its floors so that its bound can be named."""
+"""Cost of one operator in a step, with its roofline floors so that its bottleneck can be named."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -55,7 +55,13 @@ class OperatorCost:
 
 
 def summed(costs: Iterable[OperatorCost]) -> list[OperatorCost]:
-    """Return one cost for each operator name, in order of first occurrence."""
+    """Return one cost for each operator name, in order of first occurrence.
+
+    Examples
+    --------
+    >>> [(cost.operator, cost.seconds) for cost in summed([OperatorCost("a", 1.0), OperatorCost("b", 2.0), OperatorCost("a", 3.0)])]
+    [('a', 4.0), ('b', 2.0)]
+    """
     by_name: dict[str, OperatorCost] = {}
     for cost in costs:
         known = by_name.get(cost.operator)
@@ -64,7 +70,7 @@ def summed(costs: Iterable[OperatorCost]) -> list[OperatorCost]:
 
 
 def total_s(costs: Iterable[OperatorCost]) -> Number:
-    """Return the time of operators that run one after the other.
+    """Return the time of operators run in sequence.
 
         t = sum_i t_i
 
@@ -93,7 +99,7 @@ def total_s(costs: Iterable[OperatorCost]) -> Number:
 
 
 def floor_s(costs: Iterable[OperatorCost]) -> Number:
-    """Return the least time of operators that run one after the other, at datasheet rates; collectives as they are.
+    """Return the minimum time of operators run in sequence at datasheet rates; collectives count in full.
 
         t = sum_i max(F_i / P, Q_i / B)
 
@@ -108,6 +114,8 @@ def floor_s(costs: Iterable[OperatorCost]) -> Number:
 
     Examples
     --------
+    The larger floor of the first operator, and the collective as it is:
+
     >>> float(floor_s([OperatorCost("a", 3.0, compute_s=1.0, memory_s=2.0), OperatorCost("b", 1.0, sent_bytes=8.0)]))
     3.0
 
@@ -124,11 +132,11 @@ def floor_s(costs: Iterable[OperatorCost]) -> Number:
 
 
 def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
-    """Return what is left of operators in a CUDA graph if all that can overlap does.
+    """Return the time of operators in a CUDA graph if everything that can overlap does.
 
-    The time over an operator's floor is either arithmetic below peak, which stays, or waiting for memory and
-    for the launch, which the neighbours in a graph can hide. What stays is the arithmetic, in so far as the
-    floor does not hold it already. Split like this, no operator gets slower on a faster device:
+    Time above an operator's floor is either arithmetic below peak, which remains, or waiting for memory and
+    launches, which neighbouring kernels can hide. Only arithmetic that the floor does not already cover is added.
+    With this split, no operator gets slower on a faster device:
 
         t = sum_i f_i + c_i (1 - f_i / t_i),   f_i = max(c_i, m_i)
 
@@ -139,13 +147,16 @@ def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
     Returns
     -------
     [s]
-        t, between `floor_s` and `total_s`; collectives stay as they are
+        t, between `floor_s` and `total_s`; collectives count in full
 
     Examples
     --------
-    >>> unsaved = unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0)])
-    >>> float(unsaved)
+    A memory-bound operator shrinks to its floor; one that computes for 1.5 of its 3 s keeps half of that on top.
+
+    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0)]))
     2.0
+    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=1.5, memory_s=1.0)]))
+    2.25
 
     References
     ----------
@@ -163,7 +174,13 @@ def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
 
 
 def bound(cost: OperatorCost) -> Bound:
-    """Return what limits an operator: the larger floor, or latency where the time is over three times both."""
+    """Return what limits an operator: the larger floor, or latency where the time is over three times both.
+
+    Examples
+    --------
+    >>> bound(OperatorCost("a", 3.0, compute_s=1.0, memory_s=2.0)), bound(OperatorCost("a", 7.0, memory_s=2.0))
+    ('memory', 'latency')
+    """
     if np.sum(cost.sent_bytes) > 0:
         return "network"
     compute_s, memory_s, seconds = (float(np.mean(x)) for x in (cost.compute_s, cost.memory_s, cost.seconds))

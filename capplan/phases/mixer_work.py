@@ -1,6 +1,7 @@
-"""Work of the mixers over what they remember: attention over the cache, recurrent states, convolutions.
+"""Cost of mixers over their cache or state: attention, recurrences, convolutions.
 
-Two functions for each kind of mixer, of the sequences or prompts of one attention group; `_COSTS` names them.
+Each kind of mixer has a function for decode and one for prefill, over the sequences of one attention group; `_COSTS`
+lists them.
 """
 
 import math
@@ -23,7 +24,14 @@ from capplan.model.network import (
 )
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
-from capplan.operators import attention, compressed_attention, latent_attention, linear_attention, state_space
+from capplan.operators import (
+    attention,
+    compressed_attention,
+    indexer,
+    latent_attention,
+    linear_attention,
+    state_space,
+)
 from capplan.operators.matmul import matmul_time_s
 from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
@@ -31,13 +39,13 @@ from capplan.phases.rates import StepRates
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens that one step adds to every one of some sequences, and where."""
+    """The tokens that one step adds to each of several sequences."""
 
     sequences: Number
     new: Number
-    """Tokens of each: of its prompt, or those that decode at once."""
+    """Tokens per sequence: of its prompt, or decoded at once."""
     past: Number
-    """Tokens of each that are cached."""
+    """Cached tokens per sequence."""
     tensor_parallel: Number
     kv_bytes: Number
     """Of one cached element."""
@@ -58,9 +66,9 @@ def _attended(
 
 
 def _windows(mixer: Attention) -> tuple[float, float]:
-    """Return the keys that a decoding and a prefilling query sees.
+    """Return the keys that a query sees in decode and in prefill.
 
-    Half a chunk on average under chunks; the tokens of the chosen blocks where an indexer chooses blocks.
+    With chunks, prefill sees half a chunk on average; with a block-sparse indexer, both see the selected blocks.
     """
     window = math.inf if mixer.window_tokens is None else float(mixer.window_tokens)
     if mixer.index_top_tokens:
@@ -73,11 +81,11 @@ def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
     return mixer.query_heads / tensor_parallel, np.maximum(1.0, mixer.kv_heads / tensor_parallel)
 
 
-def _choosing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Number) -> Number:
-    """Return the time in which a sparse layer scores its index keys, block-sparse ones at the rates of sparse MLA."""
+def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Number) -> Number:
+    """Return the time a sparse layer takes to score its index keys; block-sparse layers use the rates of sparse MLA."""
     if not mixer.index_heads:
         return 0.0
-    return latent_attention.indexer_time_s(
+    return indexer.indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim), kv_bytes,
         chunk.rates.latent_attention,
     )  # fmt: skip
@@ -93,7 +101,7 @@ def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.decode_attention_bytes(*shape, chunk.new)
     seconds = attention.decode_attention_time_s(*shape, rates, chunk.new)
-    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
+    return _attended(seconds + _indexing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
@@ -106,7 +114,7 @@ def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
     seconds = attention.prefill_attention_time_s(*shape, rates)
-    return _attended(seconds + _choosing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
+    return _attended(seconds + _indexing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _top_tokens(mixer: LatentAttention) -> float:
@@ -115,27 +123,31 @@ def _top_tokens(mixer: LatentAttention) -> float:
 
 def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.latent_attention
-    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
-    lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
-    shape = (chunk.sequences, chunk.past, query_heads, lora, rope)
-    flop = latent_attention.mla_decode_flop(*shape, top, chunk.new)
-    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, top, chunk.new)
-    seconds = latent_attention.mla_decode_time_s(
-        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, top, chunk.new
+    query_heads, visible = (
+        mixer.query_heads / chunk.tensor_parallel,
+        np.minimum(chunk.past, _top_tokens(mixer)),
     )
-    return _attended(seconds + _choosing_s(mixer, chunk, 1.0), flop, moved, rates)
+    lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
+    shape = (chunk.sequences, visible, query_heads, lora, rope)
+    flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
+    seconds = latent_attention.mla_decode_time_s(
+        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, chunk.new
+    )
+    return _attended(seconds + _indexing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
 def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
     query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
-    dims = (float(mixer.rope_head_dim), float(mixer.nope_head_dim), float(mixer.value_head_dim))
-    shape = (chunk.sequences, chunk.new, chunk.past, query_heads)
-    flop = latent_attention.mla_prefill_flop(*shape, *dims, top)
-    moved = latent_attention.mla_prefill_bytes(*shape, *dims)
-    seconds = latent_attention.mla_prefill_time_s(*shape, lora, *dims, chunk.kv_bytes, rates, top)
-    seconds = seconds + _choosing_s(mixer, chunk, 1.0)
+    width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
+    written = (lora + mixer.rope_head_dim) * chunk.kv_bytes
+    shape = (chunk.sequences, chunk.new, chunk.past, query_heads, width)
+    flop = latent_attention.mla_prefill_flop(*shape, top)
+    moved = latent_attention.mla_prefill_bytes(*shape)
+    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates, top)
+    seconds = seconds + _indexing_s(mixer, chunk, 1.0)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
         np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
@@ -145,16 +157,16 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
 
 
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
-    """Return window, tokens per entry and entries that a query reads at most."""
+    """Return window, tokens per entry and the maximum number of entries that a query reads."""
     per_entry = float(mixer.entry_tokens or math.inf)
     top = float(mixer.index_top_entries) if mixer.index_heads else math.inf
     return float(mixer.window_tokens), per_entry, top
 
 
-def _choosing_entries_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
+def _entry_indexing_s(mixer: CompressedAttention, chunk: Chunk) -> Number:
     if not mixer.index_heads:
         return 0.0
-    return compressed_attention.entry_indexer_time_s(
+    return indexer.entry_indexer_time_s(
         chunk.sequences, chunk.new, chunk.past, float(mixer.index_heads), float(mixer.index_head_dim),
         float(mixer.entry_tokens), chunk.rates.latent_attention,
     )  # fmt: skip
@@ -165,12 +177,12 @@ def _compressed_decode(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost
     query_heads = mixer.query_heads / chunk.tensor_parallel
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     shape = (chunk.sequences, vectors, query_heads, width, 0.0)
-    flop = latent_attention.mla_decode_flop(*shape, math.inf, chunk.new)
-    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, math.inf, chunk.new)
+    flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
     seconds = compressed_attention.compressed_decode_time_s(
         chunk.sequences, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, chunk.new
     )
-    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
+    return _attended(seconds + _entry_indexing_s(mixer, chunk), flop, moved, rates)
 
 
 def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCost:
@@ -183,7 +195,7 @@ def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCos
     seconds = compressed_attention.compressed_prefill_time_s(
         new, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, prompts
     )
-    return _attended(seconds + _choosing_entries_s(mixer, chunk), flop, moved, rates)
+    return _attended(seconds + _entry_indexing_s(mixer, chunk), flop, moved, rates)
 
 
 def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
@@ -244,19 +256,19 @@ _Cost: TypeAlias = Callable[[Any, Chunk], OperatorCost]
 
 @dataclass(frozen=True, slots=True)
 class MixerCosts:
-    """What the steps of an engine cost in one kind of mixer."""
+    """Cost functions of one kind of mixer."""
 
     decode: _Cost
     prefill: _Cost
     borrowed: str = ""
-    """Whose measured rates stand in where no kernel of the kind was measured."""
+    """What is assumed where no kernel of this kind was measured."""
 
 
 _COSTS: Mapping[type[Mixer], MixerCosts] = {
     Attention: MixerCosts(_attention_decode, _attention_prefill),
     LatentAttention: MixerCosts(_latent_decode, _latent_prefill),
     CompressedAttention: MixerCosts(
-        _compressed_decode, _compressed_prefill, "compressed attention: numbers of latent attention"
+        _compressed_decode, _compressed_prefill, "compressed attention: efficiencies of latent attention"
     ),
     LinearAttention: MixerCosts(_linear, _linear),
     StateSpace: MixerCosts(_state_space, _state_space),
@@ -277,9 +289,9 @@ def prefill_cost(
     mixer: Mixer, prompts: Number, new_tokens: Number, past_tokens: Number, tensor_parallel: Number,
     kv_bytes: Number, rates: StepRates, expansion_format: str = "bf16",
 ) -> OperatorCost:  # fmt: skip
-    """Return the cost of one mixer for chunks of `new_tokens` of so many prompts, after `past_tokens` cached of each.
+    """Return the cost of one mixer for a chunk of `new_tokens` of each prompt, after `past_tokens` cached ones.
 
-    All prompts of a step share one launch, so many short ones cost less than one after the other.
+    All prompts of a step share one launch, so many short prompts cost less than the same prompts in sequence.
     """
     chunk = Chunk(
         prompts, new_tokens, past_tokens, tensor_parallel, kv_bytes, rates, expansion_format=expansion_format
@@ -288,6 +300,15 @@ def prefill_cost(
 
 
 def borrowed_rates(network: Network) -> tuple[str, ...]:
-    """Return, in words, the mixers of a network whose rates were measured on kernels of another kind."""
+    """Return what is assumed for mixers of a network whose rates were measured on kernels of another kind.
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layers = (Layer((CompressedAttention(64, 512, 64, 128, 8),), ()), Layer((Attention(8, 8, 64, 64),), ()))
+    >>> borrowed_rates(Network("n", "t", 8, 10, layers, head, True, 80))
+    ('compressed attention: efficiencies of latent attention',)
+    """
     kinds = dict.fromkeys(type(mixer) for layer, _ in layer_counts(network) for mixer in layer.mixers)
     return tuple(_COSTS[kind].borrowed for kind in kinds if _COSTS[kind].borrowed)

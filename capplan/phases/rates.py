@@ -1,4 +1,4 @@
-"""What the devices of a replica reach, for every kernel that a step of a network runs."""
+"""What the devices of a replica achieve in every kernel that a step of a network runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         linear_attention=stacked([value.linear_attention for value in values], index),
         elementwise=stacked([value.elementwise for value in values], index),
         link=stacked([value.link for value in values], index),
-        # a device that cannot multiply in a narrow format widens the weights and reads wide activations
+        # devices that cannot multiply a narrow format widen the weights and read wide activations
         activation_bytes=_gathered([value.activation_bytes for value in values], index),
         expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
     )

@@ -1,4 +1,4 @@
-"""Speculative decoding: what one round of drafting and verifying yields and costs."""
+"""Speculative decoding: tokens and time of one round of drafting and verification."""
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def expected_tokens_per_round(acceptance_fraction: Number, draft_tokens: Number)
 
 
 def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -> Number:
-    """Return the time of one round: the drafts one after the other, then one verification.
+    """Return the time of one round: the drafts in sequence, then one verification.
 
         t = g t_d + t_v
 
@@ -60,7 +60,7 @@ def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -
     Returns
     -------
     [s]
-        t, rejection sampling left out
+        t, without rejection sampling
 
     Examples
     --------
@@ -91,7 +91,7 @@ def speculative_speedup_ratio(expected_tokens: Number, round_s: Number, target_s
     Returns
     -------
     [-]
-        below 1 where drafting costs more than it brings
+        below 1 where drafting costs more than it saves
 
     Examples
     --------

@@ -13,7 +13,7 @@ from capplan.phases.token_work import ACTIVATION_BYTES, head_costs, layer_costs
 def token_costs(
     network: Network, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
-    """Return the work of all layers that depends on the tokens of a step, and the pipeline transfers."""
+    """Return the costs of all layers that depend on the tokens of a step, and the pipeline transfers."""
     costs = [
         cost.times(count)
         for layer, count in layer_counts(network)
@@ -28,7 +28,7 @@ def decode_attention_costs(
     network: Network, sequences: Number, context_tokens: Number, sharding: Sharding, kv_bytes: Number,
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> list[OperatorCost]:  # fmt: skip
-    """Return the work of all mixers over the caches of decoding sequences."""
+    """Return the costs of all mixers over the caches of decoding sequences."""
     local_sequences = sequences / sharding.data
     return summed(
         decode_cost(
@@ -49,10 +49,10 @@ def prefill_attention_costs(
     network: Network, prompts: Number, new_tokens: Number, past_tokens: Number, sharding: Sharding, kv_bytes: Number,
     rates: StepRates,
 ) -> list[OperatorCost]:  # fmt: skip
-    """Return the work of all mixers for one chunk of each of `prompts` prompts, dealt out to the attention groups.
+    """Return the costs of all mixers for one chunk of each of `prompts` prompts, distributed over the attention groups.
 
-    Groups of an attention-data-parallel replica prefill different prompts at once, so a prompt
-    occupies 1 / data of the replica's time.
+    The groups of an attention-data-parallel replica prefill different prompts at once, so a prompt
+    takes 1 / data of the replica's time.
     """
     costs = summed(
         prefill_cost(

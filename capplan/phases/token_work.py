@@ -16,10 +16,10 @@ from capplan.phases.cost import OperatorCost
 from capplan.phases.rates import StepRates
 
 ACTIVATION_BYTES = 2.0
-"""Activations travel in 16 bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
+"""Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
 
 ABSORBED_IN_DECODE = frozenset({"kv_b"})
-"""Projections that latent attention folds into its own kernels when it decodes (arXiv:2405.04434, section 2.1.2)."""
+"""Projections that latent attention folds into its kernels in decode (arXiv:2405.04434, section 2.1.2)."""
 
 
 def projection_cost(
@@ -44,7 +44,7 @@ def projection_cost(
     )
 
 
-def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates) -> OperatorCost:
+def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates) -> OperatorCost:
     """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
     expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
@@ -71,7 +71,7 @@ def experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: St
     )
 
 
-def pass_cost(operator: str, moved_bytes: Number, rates: StepRates) -> OperatorCost:
+def _pass_cost(operator: str, moved_bytes: Number, rates: StepRates) -> OperatorCost:
     """Return the cost of one elementwise kernel."""
     return OperatorCost(
         operator,
@@ -82,7 +82,7 @@ def pass_cost(operator: str, moved_bytes: Number, rates: StepRates) -> OperatorC
     )
 
 
-def elementwise_costs(
+def _elementwise_costs(
     layer: Layer, hidden_size: int, tokens: Number, tensor_parallel: Number, rates: StepRates
 ) -> list[OperatorCost]:
     """Return the elementwise kernels of one layer: a fused add and norm before each block, rotary, activation.
@@ -94,33 +94,33 @@ def elementwise_costs(
     costs = []
     norm_bytes = 4.0 * (layer.residual_streams + 1.0) * hidden_size * tokens
     if layer.mixers:
-        costs.append(pass_cost("norm", norm_bytes, rates))
+        costs.append(_pass_cost("norm", norm_bytes, rates))
     for mixer in layer.mixers:
         if normed := mixer.description.normed_elements:
-            costs.append(pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
+            costs.append(_pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
-            costs.append(pass_cost("rotary", 4.0 * width * tokens, rates))
+            costs.append(_pass_cost("rotary", 4.0 * width * tokens, rates))
         if projection.name == "compress":
-            costs.append(pass_cost("compress", 8.0 * width * tokens, rates))
+            costs.append(_pass_cost("compress", 8.0 * width * tokens, rates))
         if projection.name == "gate_up" and projection.tensor_class == "ffn":
-            costs.append(pass_cost("activation", 3.0 * width * tokens, rates))
+            costs.append(_pass_cost("activation", 3.0 * width * tokens, rates))
         if projection.name == "up" and projection.tensor_class == "ffn":
-            costs.append(pass_cost("activation", 4.0 * width * tokens, rates))
+            costs.append(_pass_cost("activation", 4.0 * width * tokens, rates))
     if layer.experts or any(p.tensor_class in {"ffn", "shared_expert"} for p in layer.projections):
-        costs.append(pass_cost("norm", norm_bytes, rates))
+        costs.append(_pass_cost("norm", norm_bytes, rates))
     return costs
 
 
-def collective_costs(
+def _collective_costs(
     layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
     """Return the collectives of one layer.
 
-    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts
-    together); norms over all heads exchange two mean squares in fp32 for each token. Under attention data parallelism experts gather the tokens of all groups first and
-    scatter their sums afterwards.
+    One all-reduce follows the mixer and one the feed-forward (dense, or shared and routed experts together). Norms
+    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
+    gather the tokens of all groups and then scatter the sums.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -146,17 +146,17 @@ def collective_costs(
 def layer_costs(
     network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
-    """Return the costs of one layer that depend on its tokens only, attention over the cache left out."""
-    own_tokens = tokens / sharding.data
+    """Return the costs of one layer that depend only on its tokens, without attention over the cache."""
+    local_tokens = tokens / sharding.data
     costs = [
-        projection_cost(projection, own_tokens, sharding.tensor, rates)
+        projection_cost(projection, local_tokens, sharding.tensor, rates)
         for projection in layer.projections
         if projection.matmul and not (decode and projection.name in ABSORBED_IN_DECODE)
     ]
     if layer.experts:
-        costs.append(experts_cost(layer.experts, tokens, sharding, rates))
-    costs += elementwise_costs(layer, network.hidden_size, own_tokens, sharding.tensor, rates)
-    return costs + collective_costs(layer, network.hidden_size, tokens, sharding, rates)
+        costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
+    costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
+    return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
 
 
 def head_costs(
@@ -170,5 +170,5 @@ def head_costs(
     return [
         projection_cost(network.lm_head, local_positions, sharding.tensor, rates).named("lm_head"),
         OperatorCost("logit_gather", gather, sent_bytes=message),
-        pass_cost("sampling", 2.0 * logits, rates),
+        _pass_cost("sampling", 2.0 * logits, rates),
     ]

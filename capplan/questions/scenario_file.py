@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from capplan.fleet.scenario import RouterName
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
@@ -28,6 +27,7 @@ from capplan.readers.record import (
     Whole,
     one_or_more,
 )
+from capplan.serving.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:
@@ -131,7 +131,7 @@ class Fleet(Record):
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """A burst to be ready for, as a multiple of the busiest minute of a trace."""
-    routing: RouterName | None = None
+    routing: Routing | None = None
     """How requests are dealt out to replicas: in turn, at random, to the one with the fewest, or to the one with the prefix."""
     tensor_parallel: Counts | None = None
     """Devices that share every matrix."""

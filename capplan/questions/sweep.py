@@ -136,6 +136,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
             hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
             contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
     points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
+    points = tuple(replace(point, routing=asked.question.routing) for point in points)
     return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)
 
 

@@ -1,4 +1,4 @@
-"""How long prompts and answers are: distributions of token counts as quantile functions."""
+"""Input and output lengths: distributions of token counts as quantile functions."""
 
 import math
 from dataclasses import dataclass
@@ -120,14 +120,14 @@ def lognormal_quantile(mean: Number, sigma: Number, probability: Number) -> Numb
 
 
 def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -> float:
-    """Return the mean of a lognormal length that is raised to a least and cut to a greatest value.
+    """Return the mean of a lognormal length that is clipped to a range.
 
         m = l F(a) + M (F(b - s) - F(a - s)) + h (1 - F(b)),   a, b = (ln(l, h / M) + s^2 / 2) / s
 
     Parameters
     ----------
     mean : [token]
-        M, before the cut.
+        M, before clipping.
     sigma : [-]
         s, above zero; F is the standard normal distribution.
     low : [token]
@@ -164,21 +164,21 @@ def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A distribution of token counts; made by `fixed`, `lognormal`, `uniform` or `empirical`."""
+    """A distribution of token counts, created by `fixed`, `lognormal`, `uniform` or `empirical`."""
 
     kind: Kind
     mean_tokens: float
     sigma: float = 0.0
     """lognormal: standard deviation of the logarithm."""
     unclipped_mean_tokens: float = 0.0
-    """lognormal: mean before `low_tokens` and `high_tokens` cut it."""
+    """lognormal: mean before clipping to `low_tokens` and `high_tokens`."""
     low_tokens: float = 0.0
     high_tokens: float = math.inf
     values: tuple[float, ...] = ()
     """empirical: sorted observations."""
 
     def quantile(self, probability: Number) -> Array:
-        """Return the token count that a share of the requests stay within; broadcasts."""
+        """Return the token count that this fraction of requests does not exceed; broadcasts."""
         p = np.asarray(probability, dtype=np.float64)
         if self.kind == "fixed":
             return np.full_like(p, self.mean_tokens)
@@ -194,6 +194,11 @@ class Lengths:
         """Return `count` lengths of equal weight that stand for the distribution, ascending.
 
         They are the quantiles in the middle of `count` equal slices, scaled to keep the mean.
+
+        Examples
+        --------
+        >>> Lengths("uniform", 100.0, low_tokens=0.0, high_tokens=200.0).midpoints(4)
+        array([ 25.,  75., 125., 175.])
         """
         points = self.quantile((np.arange(count) + 0.5) / count)
         return np.asarray(points * (self.mean_tokens / points.mean()))
@@ -205,7 +210,7 @@ class Lengths:
         return np.asarray(np.maximum(np.rint(points), 1.0))
 
     def sample(self, count: int, seed: int | np.random.Generator) -> NDArray[np.int64]:
-        """Return whole token counts drawn at random, at least one each."""
+        """Return random whole token counts of at least one."""
         generator = np.random.default_rng(seed)
         if self.kind == "empirical":
             drawn = generator.choice(np.asarray(self.values), size=count)
@@ -215,25 +220,49 @@ class Lengths:
 
 
 def fixed(tokens: float) -> Lengths:
-    """Return the distribution in which every length is the same."""
+    """Return the distribution in which every length is the same.
+
+    Examples
+    --------
+    >>> float(fixed(512.0).quantile(0.95))
+    512.0
+    """
     return Lengths("fixed", tokens, low_tokens=tokens, high_tokens=tokens)
 
 
 def uniform(low: float, high: float) -> Lengths:
-    """Return the distribution in which all lengths between two are equally likely."""
+    """Return the distribution in which all lengths between two are equally likely.
+
+    Examples
+    --------
+    >>> float(uniform(100.0, 300.0).quantile(0.95)), uniform(100.0, 300.0).mean_tokens
+    (290.0, 200.0)
+    """
     return Lengths("uniform", (low + high) / 2.0, low_tokens=low, high_tokens=high)
 
 
 def lognormal(mean: float, sigma: float, *, low: float = 0.0, high: float = math.inf) -> Lengths:
-    """Return the lognormal distribution with a mean and a spread, cut to a range.
+    """Return the lognormal distribution with a mean and a spread, clipped to a range.
 
-    The cut moves the mean; `mean_tokens` is the mean after it.
+    Clipping moves the mean; `mean_tokens` is the mean after it.
+
+    Examples
+    --------
+    >>> round(lognormal(100.0, 0.5).mean_tokens, 6), lognormal(100.0, 0.5, high=120.0).mean_tokens < 100.0
+    (100.0, True)
     """
     cut = clipped_lognormal_mean(mean, sigma, low, high) if sigma > 0 else min(max(mean, low), high)
     return Lengths("lognormal", cut, sigma, mean, low, high)
 
 
 def empirical(values: Array) -> Lengths:
-    """Return the distribution of observed lengths."""
+    """Return the distribution of observed lengths.
+
+    Examples
+    --------
+    >>> observed = empirical(np.array([30.0, 10.0, 20.0]))
+    >>> observed.mean_tokens, float(observed.quantile(0.75))
+    (20.0, 25.0)
+    """
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     return Lengths("empirical", float(ordered.mean()), values=tuple(ordered.tolist()))

@@ -1,4 +1,4 @@
-"""What a trace is like: lengths, rates, burstiness; gathered part by part in bounded memory."""
+"""Statistics of a trace: lengths, rates, burstiness; accumulated part by part in bounded memory."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -10,19 +10,19 @@ from capplan.workload.length import standard_normal_quantile
 from capplan.workload.trace import Counts
 
 LONGEST_TOKENS = 10_000_000
-"""A longer prompt or answer is a mistake of the file."""
+"""A longer input or output is an error in the file."""
 KEPT_ARRIVALS = 8_000_000
-"""Arrivals that are kept for the times between them; rates count all arrivals."""
+"""Arrivals kept for interarrival times; rates count all arrivals."""
 LEAST_GAPS = 20
-"""Between arrivals in a minute, from which its variation is told."""
+"""Interarrival times that a minute needs for its variation to count."""
 WINDOW_S = 60.0
 HOUR_S = 3600.0
 MOST_HOURS = 48
-"""A longer trace is shown by the hour of its day."""
+"""A longer trace is shown by hour of the day."""
 
 
 def weighted_quantile(values: Array, weights: Array, probability: Array) -> Array:
-    """Return quantiles of values that occur so many times.
+    """Return quantiles of values with the number of times that each occurs.
 
         Q(p) = linear between the order statistics at p (n - 1)
 
@@ -38,7 +38,7 @@ def weighted_quantile(values: Array, weights: Array, probability: Array) -> Arra
     Returns
     -------
     [any]
-        Q, as of the list in which each value is repeated
+        Q of the list in which each value is repeated
 
     Examples
     --------
@@ -69,7 +69,7 @@ class LognormalFit:
 
 @dataclass(frozen=True, slots=True)
 class LengthSummary:
-    """Token counts of prompts or answers."""
+    """Token counts of inputs or outputs."""
 
     mean: float
     p50: float
@@ -85,7 +85,14 @@ VALUES = 100
 
 
 def length_summary(tokens: Array, weights: Array) -> LengthSummary:
-    """Return the summary of token counts, ascending, each occurring so many times (or with a probability)."""
+    """Return the summary of token counts, ascending, each weighted by its count (or probability).
+
+    Examples
+    --------
+    >>> summary = length_summary(np.array([10.0, 30.0]), np.array([300.0, 100.0]))
+    >>> summary.mean, summary.p50, summary.p95
+    (15.0, 10.0, 30.0)
+    """
     total = float(weights.sum())
     mean = float(tokens @ weights) / total
     whole = weights if total > VALUES else weights * (1e9 / total)
@@ -104,7 +111,7 @@ def length_summary(tokens: Array, weights: Array) -> LengthSummary:
 
 
 def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
-    """Return the lognormal distribution of the mean and of the logarithms' spread."""
+    """Return the lognormal distribution with this mean and the spread of the logarithms."""
     logs = np.log(np.maximum(tokens, 1.0))
     centre = float(logs @ share)
     sigma = float(np.sqrt(max(float(np.square(logs - centre) @ share), 0.0)))
@@ -133,29 +140,29 @@ class TokenCounts:
         """Count some lengths."""
         if not tokens.size:
             return
-        found = np.bincount(tokens)
-        if found.size > self._counts.size:
+        counts = np.bincount(tokens)
+        if counts.size > self._counts.size:
             self._counts = np.concatenate(
-                (self._counts, np.zeros(2 * found.size - self._counts.size, dtype=np.int64))
+                (self._counts, np.zeros(2 * counts.size - self._counts.size, dtype=np.int64))
             )
-        self._counts[: found.size] += found
+        self._counts[: counts.size] += counts
         self.total += int(tokens.size)
 
     def summary(self) -> LengthSummary:
-        """Return what the lengths are like."""
+        """Return the summary of the lengths."""
         tokens = np.flatnonzero(self._counts)
         return length_summary(tokens.astype(np.float64), self._counts[tokens].astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class RateSummary:
-    """How often requests come; None where the trace is too short to tell."""
+    """Arrival rates; None where the trace is too short."""
 
     seconds: float
     mean: float | None
     """Requests per second."""
     peak_60s: float | None
-    """In the busiest whole minute; the mean of a trace of under two minutes."""
+    """Requests per second in the busiest whole minute; the mean rate for traces of under two minutes."""
     cv: float | None
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
     dispersion_60s: float | None
@@ -166,9 +173,9 @@ class RateSummary:
     """Requests per second of each window of `window_s`."""
     window_s: float = WINDOW_S
     cv_60s: float | None = None
-    """The same within minutes, which leaves out how the rate drifts; None where no minute has enough arrivals."""
+    """As `cv`, but within minutes, without the drift of the rate; None where no minute has enough arrivals."""
     quantised: bool = False
-    """Most arrivals share their time stamp; the cv is that of the requests per stamp."""
+    """Most arrivals share a timestamp; `cv` is then that of the requests per timestamp."""
 
     @property
     def peak_to_mean_ratio(self) -> float | None:
@@ -177,12 +184,12 @@ class RateSummary:
 
 
 def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:
-    """Return the variation of the times between sorted arrivals, and whether the stamps are quantised.
+    """Return the coefficient of variation of interarrival times, and whether timestamps are quantised.
 
         c = sqrt(E[g^2] - E[g]^2) / E[g]
 
-    Where most stamps are shared, the gaps are an artefact of the clock, and c is that of the requests per stamp:
-    the square root of their variance over their mean, which is the same for a renewal process over long stretches.
+    Where most timestamps are shared, the gaps are an artefact of the clock, and c is the square root of variance over mean
+    of the requests per timestamp, which is the same for a renewal process over long intervals.
 
     Parameters
     ----------
@@ -192,7 +199,7 @@ def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:
     Returns
     -------
     [-]
-        c, None for fewer than three arrivals or no time at all; and a flag
+        c, None for fewer than three arrivals or zero duration; and a flag
 
     Examples
     --------
@@ -214,11 +221,11 @@ def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:
 
 
 def cv_within_minutes(arrival_s: Array) -> float | None:
-    """Return the variation of the times between arrivals around the mean of their own minute.
+    """Return the coefficient of variation of interarrival times within minutes.
 
-        c = sqrt(sum_w n_w c_w^2 / sum_w n_w),   n_w the gaps of minute w, those with fewer than 20 left out
+        c = sqrt(sum_w n_w c_w^2 / sum_w n_w),   n_w the gaps of minute w; minutes with fewer than 20 are left out
 
-    The variation over a whole trace also counts how the rate drifts, which the busiest minute has in its rate already.
+    The variation over a whole trace also contains the drift of the rate, which the rate of the busiest minute already covers.
 
     Parameters
     ----------
@@ -228,7 +235,7 @@ def cv_within_minutes(arrival_s: Array) -> float | None:
     Returns
     -------
     [-]
-        c; None where no minute has enough gaps, or where most stamps are shared
+        c; None where no minute has enough gaps, or where most timestamps are shared
 
     Examples
     --------
@@ -257,7 +264,7 @@ def cv_within_minutes(arrival_s: Array) -> float | None:
 
 
 class ArrivalCounts:
-    """Requests per second of the clock, and the arrivals themselves as long as they are few."""
+    """Requests per minute, and the arrival times themselves as long as they are few."""
 
     __slots__ = ("_first_s", "_kept", "_last_s", "_least_s", "_minutes", "kept", "total", "unsorted")
 
@@ -270,7 +277,7 @@ class ArrivalCounts:
         self.kept = 0
         self.total = 0
         self.unsorted = 0
-        """Requests that stand behind a later one in the file."""
+        """Requests that follow a later one in the file."""
 
     def add(self, arrival_s: Array) -> None:
         """Count some arrivals, in the order of the file."""
@@ -291,7 +298,7 @@ class ArrivalCounts:
         self.total += int(arrival_s.size)
 
     def summary(self) -> RateSummary:
-        """Return how often requests come."""
+        """Return the arrival rates."""
         seconds = max(self._last_s - self._least_s, 0.0) if self.total else 0.0
         if self.total < 2 or seconds == 0.0:
             return RateSummary(seconds, None, None, None, None, ())
@@ -304,14 +311,23 @@ class ArrivalCounts:
             pairs = sorted(self._minutes.items())
             keys = np.array([key for key, _ in pairs]) - pairs[0][0]
             counts = np.array([count for _, count in pairs])
-        found = rate_summary(self.total, seconds, keys, counts, cv=cv, quantised=quantised)
-        return replace(found, cv_60s=cv_within_minutes(arrivals))
+        summary = rate_summary(self.total, seconds, keys, counts, cv=cv, quantised=quantised)
+        return replace(summary, cv_60s=cv_within_minutes(arrivals))
 
 
 def rate_summary(
     requests: int, seconds: float, minutes: Counts, counts: Counts, *, cv: float | None, quantised: bool
 ) -> RateSummary:
-    """Return rates from the requests in the minutes that had any, minutes counted from the first request."""
+    """Return the rates from request counts of the minutes that had any; minutes count from the first request.
+
+    Examples
+    --------
+    Two minutes with 30 and 90 requests: one a second on average, half as much again in the busier minute.
+
+    >>> rates = rate_summary(120, 120.0, np.array([0, 1]), np.array([30, 90]), cv=None, quantised=False)
+    >>> rates.mean, rates.peak_60s, rates.dispersion_60s
+    (1.0, 1.5, 15.0)
+    """
     mean = requests / seconds
     whole = int(seconds // WINDOW_S)
     inside = counts[minutes < whole]

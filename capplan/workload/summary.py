@@ -1,4 +1,4 @@
-"""What is known of a traffic, from a trace, from clients' statistics, or from a server's counters."""
+"""What is known about a workload, from a trace, from statistics of clients, or from counters of a server."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,17 @@ from capplan.workload.statistics import LengthSummary, RateSummary
 
 @dataclass(frozen=True, slots=True)
 class PrefixReuse:
-    """How much of the prompts was seen before, by the size of a least-recently-used cache."""
+    """Prefix-cache hits in a trace, by the size of a least-recently-used cache."""
 
     block_tokens: int
     unlimited_hit_fraction: float
-    """Share of the prompt blocks that a cache of any size finds."""
+    """Fraction of prompt blocks that hit an unlimited cache."""
     unlimited_token_hit_fraction: float
     curve: tuple[tuple[int, float], ...]
-    """(blocks, share of the prompt tokens found)."""
+    """(blocks of the cache, fraction of prompt tokens that hit)."""
 
     def hit_fraction(self, cache_tokens: Number) -> Array:
-        """Return the share of the prompt tokens that a cache of so many tokens finds, linear between the points.
+        """Return the fraction of prompt tokens that hit a cache of this many tokens, linear between the points.
 
         Examples
         --------
@@ -34,7 +34,7 @@ class PrefixReuse:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLatency:
-    """Latencies that the file holds, means in seconds; None where it has none."""
+    """Mean latencies in the file [s]; None where it has none."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -45,7 +45,7 @@ class MeasuredLatency:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """One traffic as a planner needs it."""
+    """One workload as a planner needs it."""
 
     name: str
     format: str
@@ -55,13 +55,13 @@ class WorkloadSummary:
     output_tokens: LengthSummary
     prefix: PrefixReuse | None = None
     prefix_hit_fraction: float | None = None
-    """Share of prompt tokens that the server found in its cache, where it counted them."""
+    """Fraction of prompt tokens that hit the prefix cache of the server, where it counted them."""
     measured: MeasuredLatency | None = None
     acceptance_fraction: float | None = None
-    """Drafted tokens that were accepted."""
+    """Fraction of draft tokens that were accepted."""
     accepted_tokens_per_round: float | None = None
-    """With the bonus token."""
+    """Bonus token included."""
     kv_cache_tokens: float | None = None
-    """Of the server that was asked."""
+    """Of the server whose counters were read."""
     omissions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Requests of a trace in parts of bounded size, and what was left out of it."""
+"""Requests of a trace in parts of bounded size, and the rows that were left out."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from capplan.numbers import Array
 Counts = NDArray[np.int64]
 
 PART_REQUESTS = 65_536
-"""Requests in one part: what is held at a time while a long trace is read."""
+"""Requests in one part: the most that is held in memory while a long trace is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Some successive requests, as columns of equal length, in the order of the file."""
+    """Consecutive requests, as columns of equal length, in the order of the file."""
 
     arrival_s: Array
     """On the clock of the file; nan where it has none."""
@@ -37,24 +37,24 @@ class TracePart:
 
 @dataclass(slots=True)
 class Omissions:
-    """Rows that are not used, counted by reason, with the line where each reason came up first."""
+    """Rows that are not used, counted by reason, with the line where each reason first occurred."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first_line: dict[str, int] = field(default_factory=dict)
     broken: dict[str, int] = field(default_factory=dict)
-    """Of them, the reasons for which strict reading refuses the file."""
+    """The reasons for which strict reading refuses the file, with their first line."""
     notes: list[str] = field(default_factory=list)
     """What was normalised, such as a unit of time."""
 
     def drop(self, reason: str, line: int, *, broken: bool = False) -> None:
-        """Count one row that is left out; a broken one cannot be what its writer meant."""
+        """Count one row that is left out; a broken row cannot be what its writer meant."""
         self.counts[reason] += 1
         self.first_line.setdefault(reason, line)
         if broken:
             self.broken.setdefault(reason, line)
 
     def note(self, text: str) -> None:
-        """Say once what was done to the file."""
+        """Record once what was done to the file."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -1,4 +1,4 @@
-"""Conversations in a trace: which blocks of a prompt are the answer of the turn before."""
+"""Conversations in a trace: which blocks of a prompt are the output of the previous turn."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Counts = NDArray[np.int64]
 
 LARGEST_BLOCK_TOKENS = 64
-"""Of larger blocks the last whole one of a prompt says too little about what follows it (an assumption)."""
+"""With larger blocks, the last whole block of a prompt does not identify the next turn well enough (an assumption)."""
 
 
 def answer_blocks(
@@ -16,15 +16,15 @@ def answer_blocks(
     output_tokens: Counts,
     block_tokens: int,
 ) -> tuple[Counts, Counts]:
-    """Return the blocks that each answer completes, as the prompt of the next turn names them.
+    """Return the blocks completed by each output, under the ids that the prompt of the next turn gives them.
 
-    A request is the next turn of an earlier one if its prompt begins with all whole blocks of that prompt, the last of
-    which came with it for the first time, and is long enough to hold its answer too.
+    A request is the next turn of an earlier one if its prompt starts with all whole blocks of that prompt, the last of
+    which first occurred there, and is long enough to contain that output too.
 
     Parameters
     ----------
     block_ids : [-]
-        of all prompts, one after the other, in order of arrival; equal ids stand for equal prefixes.
+        of all prompts, concatenated in order of arrival; equal ids stand for equal prefixes.
     block_counts : [blocks]
         of each prompt.
     input_tokens, output_tokens : [tokens]
@@ -34,11 +34,11 @@ def answer_blocks(
 
     Returns
     -------
-    ids of the answers, one request after the other, and how many belong to each [blocks]
+    ids of all outputs, concatenated, and the number of blocks of each [blocks]
 
     Examples
     --------
-    A prompt of two blocks, an answer of two more, and the next turn, of five blocks:
+    A prompt of two blocks, an output of two more, and the next turn, of five blocks:
 
     >>> ids, counts = np.array([1, 2, 1, 2, 3, 4, 5]), np.array([2, 5])
     >>> answer_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
@@ -46,12 +46,12 @@ def answer_blocks(
 
     References
     ----------
-    Alibaba, qwen-bailian-usagetraces-anon: prompts of later turns hold the earlier ones with their answers,
+    Alibaba, qwen-bailian-usagetraces-anon: prompts of later turns contain the earlier ones with their outputs,
     https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon.
     """
     ends = np.cumsum(block_counts)
     ids = block_ids.tolist()
-    answers: list[list[int]] = [[] for _ in range(block_counts.size)]
+    outputs: list[list[int]] = [[] for _ in range(block_counts.size)]
     seen: set[int] = set()
     last: dict[int, int] = {}
     rows = zip(
@@ -70,11 +70,11 @@ def answer_blocks(
             if before is None or ready[before][0] != place + 1:
                 continue
             whole = ready[before][1]
-            if whole <= len(prompt_ids) and not answers[before]:
-                answers[before] = prompt_ids[place + 1 : whole]
+            if whole <= len(prompt_ids) and not outputs[before]:
+                outputs[before] = prompt_ids[place + 1 : whole]
             break
         if prompt_ids and prompt_ids[-1] not in seen:
             last[prompt_ids[-1]] = row
         seen.update(prompt_ids)
-    counts = np.array([len(answer) for answer in answers], dtype=np.int64)
-    return np.array([block for answer in answers for block in answer], dtype=np.int64), counts
+    counts = np.array([len(output_ids) for output_ids in outputs], dtype=np.int64)
+    return np.array([block for output_ids in outputs for block in output_ids], dtype=np.int64), counts

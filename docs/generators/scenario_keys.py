@@ -12,7 +12,7 @@ from pydantic import WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from capplan.fleet.price import PriceChoice
-from capplan.fleet.scenario import FleetLimits, RouterName
+from capplan.fleet.scenario import FleetLimits, Routing
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.questions.scenario import DEFAULT_HARDWARE
 from capplan.questions.scenario_file import Promise, ScenarioFile
@@ -256,7 +256,7 @@ def page() -> str:
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
     assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
-    routers = ", ".join(f"`{name}`" for name in typing.get_args(RouterName))
+    routers = ", ".join(f"`{name}`" for name in typing.get_args(Routing))
     return text.replace("<curves>", _curves()).replace("<routers>", routers)
 
 

@@ -10,7 +10,7 @@ import pytest
 from capplan.calibrate.measure import load_beside
 from capplan.calibrate.shapes import cases
 from capplan.calibrate.timing import Effort, Sample, repeated
-from capplan.calibrate.turns import FIRST, furthest_first, in_turns
+from capplan.calibrate.turns import FIRST, furthest_first, interleaved
 from capplan.operators.matmul import MatmulRates, matmul_time_s
 
 
@@ -31,7 +31,7 @@ def test_any_beginning_of_a_run_has_as_many_shapes_of_every_kind(accelerator, qu
 
 def test_turns_lose_no_case():
     planned = cases(accelerator=True, quick=False)
-    assert sorted(case.title for case in in_turns(planned)) == sorted(case.title for case in planned)
+    assert sorted(case.title for case in interleaved(planned)) == sorted(case.title for case in planned)
 
 
 def test_the_first_shapes_of_a_kind_are_its_extremes():

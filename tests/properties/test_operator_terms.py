@@ -34,9 +34,10 @@ from capplan.operators.collective import (
 from capplan.operators.compressed_attention import compressed_decode_time_s, compressed_prefill_time_s
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
+from capplan.operators.indexer import indexer_time_s
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
-    indexer_time_s,
+    expanded_attention_time_s,
     mla_attention_decode_time_s,
     mla_bmm_time_s,
     mla_decode_bytes,
@@ -221,46 +222,49 @@ def test_a_long_context_is_cut_until_every_multiprocessor_has_a_part():
 def test_latent_prefill_takes_each_of_its_terms_alone():
     heads, latent, rotary, plain, value = MLA
     tokens = (2.0, 1024.0, 512.0)
-    flop = mla_prefill_flop(*tokens, heads, rotary, plain, value)
+    width = plain + rotary + value
+    flop = mla_prefill_flop(*tokens, heads, width)
 
     def time_of(top=INF, **changed):
-        return mla_prefill_time_s(*tokens, *MLA, 1.0, replace(LATENT, **changed), top)
+        rates = replace(LATENT, **changed)
+        return expanded_attention_time_s(*tokens, heads, width, latent + rotary, rates, top)
 
     assert time_of(flop_per_s=1e12) == near(flop / 1e12)
     assert time_of(flop_per_s=1e12, prefill_fraction=0.5) == near(2 * flop / 1e12)
-    assert time_of(600.0, flop_per_s=1e12) == near(
-        mla_prefill_flop(*tokens, heads, rotary, plain, value, 600.0) / 1e12
-    )
+    assert time_of(600.0, flop_per_s=1e12) == near(mla_prefill_flop(*tokens, heads, width, 600.0) / 1e12)
     # The new latents are written to the cache besides.
-    moved = mla_prefill_bytes(*tokens, heads, rotary, plain, value) + 2 * 1024 * (latent + rotary) * 1.0
+    moved = mla_prefill_bytes(*tokens, heads, width) + 2 * 1024 * (latent + rotary) * 1.0
     assert time_of(bytes_per_s=1e9) == near(moved / 1e9)
     assert time_of(bytes_per_s=1e9, prefill_memory_fraction=0.5) == near(2 * moved / 1e9)
     assert time_of(prefill_floor_s=1.0) == near(1.0)
     work = prefill_scheduled_flop(*tokens, heads, rotary + plain + value, INF, 4.0, 6.0, 10.0, 0.5)
     uneven = {"softmax_width": 6.0, "prefill_ramp_tokens": 10.0, "prefill_tail_fraction": 0.5}
     assert time_of(flop_per_s=1e12, **uneven) == near(work / 1e12)
+    rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
+    whole = mla_prefill_time_s(*tokens, *MLA, 2.0, rates)
+    assert whole == near(expanded_attention_time_s(*tokens, heads, width, 2.0 * (latent + rotary), rates))
 
 
 def test_absorbed_decode_takes_each_of_its_terms_alone():
     heads, latent, rotary = MLA[:3]
-    shape = (6.0, 1000.0, heads, latent, rotary)
+    shape = (6.0, 400.0, heads, latent, rotary)
 
-    def time_of(top=INF, new=3.0, **changed):
-        return mla_attention_decode_time_s(*shape, 1.0, replace(LATENT, **changed), top, new)
+    def time_of(new=3.0, **changed):
+        return mla_attention_decode_time_s(*shape, 1.0, replace(LATENT, **changed), new)
 
-    assert time_of(flop_per_s=1e12) == near(mla_decode_flop(*shape, INF, 3.0) / 1e12)
-    assert time_of(400.0, flop_per_s=1e12, decode_compute_fraction=0.5) == near(
-        2 * mla_decode_flop(*shape, 400.0, 3.0) / 1e12
+    assert time_of(flop_per_s=1e12) == near(mla_decode_flop(*shape, 3.0) / 1e12)
+    assert time_of(flop_per_s=1e12, decode_compute_fraction=0.5) == near(
+        2 * mla_decode_flop(*shape, 3.0) / 1e12
     )
-    moved = mla_decode_bytes(*shape, 1.0, 400.0, 3.0)
+    moved = mla_decode_bytes(*shape, 1.0, 3.0)
     passes = 4 * 6 * 3 * heads * (2 * latent + rotary)
-    assert time_of(400.0, bytes_per_s=1e9) == near(moved / 1e9)
-    assert time_of(400.0, bytes_per_s=1e9, decode_fraction=0.5) == near(2 * moved / 1e9)
-    assert time_of(400.0, bytes_per_s=1e9, decode_query_passes=1.5) == near((moved + passes) / 1e9)
+    assert time_of(bytes_per_s=1e9) == near(moved / 1e9)
+    assert time_of(bytes_per_s=1e9, decode_fraction=0.5) == near(2 * moved / 1e9)
+    assert time_of(bytes_per_s=1e9, decode_query_passes=1.5) == near((moved + passes) / 1e9)
     token = latent + rotary
-    assert time_of(400.0, bytes_per_s=1e9, decode_pad_tokens=300.0) == near((moved + 6 * 100 * token) / 1e9)
+    assert time_of(bytes_per_s=1e9, decode_pad_tokens=300.0) == near((moved + 6 * 100 * token) / 1e9)
     tail = {"bytes_per_s": 1e9, "decode_tail_fraction": 0.25, "decode_fraction": 0.5}
-    assert time_of(400.0, **tail) == near((2 * moved + 0.25 * 4 * 400 * token) / 1e9)
+    assert time_of(**tail) == near((2 * moved + 0.25 * 4 * 400 * token) / 1e9)
     assert time_of(decode_floor_s=1.0) == near(1.0)
 
 
@@ -270,8 +274,8 @@ def test_absorption_multiplies_by_one_matrix_before_and_one_after_attention():
 
     def beside(**changed):
         rates = replace(LATENT, **changed)
-        alone = mla_attention_decode_time_s(6.0, 1000.0, *MLA[:3], 1.0, rates, INF, 3.0)
-        return mla_decode_time_s(6.0, 1000.0, *MLA, 1.0, rates, INF, 3.0) - alone
+        alone = mla_attention_decode_time_s(6.0, 1000.0, *MLA[:3], 1.0, rates, 3.0)
+        return mla_decode_time_s(6.0, 1000.0, *MLA, 1.0, rates, 3.0) - alone
 
     tokens = 6 * 3
     assert beside(flop_per_s=1e12, **apart) == near(2 * tokens * heads * latent * (plain + value) / 0.5e12)

@@ -146,9 +146,10 @@ def test_latent_attention_is_never_below_its_floor_and_a_sparse_one_is_never_slo
     moved = latent_attention.mla_decode_bytes(sequences, context, heads, 512.0, 64.0, 2.0)
     assert time >= moved / rates.bytes_per_s
     assert time >= latent_attention.mla_decode_flop(sequences, context, heads, 512.0, 64.0) / rates.flop_per_s
-    assert latent_attention.mla_decode_time_s(sequences, context, *dims, rates, 2048.0) <= time * (1 + 1e-12)
+    chosen = min(context, 2048.0)
+    assert latent_attention.mla_decode_time_s(sequences, chosen, *dims, rates) <= time * (1 + 1e-12)
     prefill = latent_attention.mla_prefill_time_s(1.0, context, 0.0, *dims, rates)
-    flop = latent_attention.mla_prefill_flop(1.0, context, 0.0, heads, 64.0, 128.0, 128.0)
+    flop = latent_attention.mla_prefill_flop(1.0, context, 0.0, heads, 64.0 + 128.0 + 128.0)
     assert prefill >= flop / rates.flop_per_s
 
 

@@ -15,6 +15,8 @@ FORMULA_ROOMS = ("operators", "phases", "serving", "memory", "model")
 FORMULA_FILES = [p for room in FORMULA_ROOMS for p in (ROOT / "capplan" / room).rglob("*.py")]
 FORMULA_FILES += [p for p in [ROOT / "capplan" / "fleet" / "price.py"] if p.exists()]
 NUMBERS = {"Number", "Array", "float"}
+MANY_PARAMETERS = {"capplan/operators/experts.py: grouped_experts_time_s"}
+"""Functions that still take more than ten parameters."""
 
 
 def tracked():
@@ -63,6 +65,17 @@ def test_a_function_is_shorter_than_a_page():
                 lines -= docstring.end_lineno - docstring.lineno + 1 if docstring else 0
                 if lines > 60:
                     wrong.append(f"{shown(path)}: {node.name} has {lines} lines without its docstring")
+    assert wrong == []
+
+
+def test_a_function_takes_at_most_ten_parameters():
+    wrong = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                taken = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+                if taken > 10 and f"{shown(path)}: {node.name}" not in MANY_PARAMETERS:
+                    wrong.append(f"{shown(path)}: {node.name} takes {taken}")
     assert wrong == []
 
 

@@ -1,1 +1,1 @@
-"""Families whose every layer that mixes tokens is attention: with a cache, a window or a latent, dense or with experts."""
+"""Families in which every mixer is attention: full, sliding-window or latent; dense or with experts."""

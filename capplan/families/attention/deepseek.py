@@ -1,4 +1,4 @@
-"""DeepSeek V2, V3, V3.2 and those built like them: Kimi K2, GLM-4.7 Flash, GLM-5, LongCat Flash, dots.llm1."""
+"""DeepSeek V2, V3, V3.2 and models built like them: Kimi K2, GLM-4.7 Flash, GLM-5, LongCat Flash, dots.llm1."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -47,7 +47,7 @@ def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
 
 
 def read_indexed(config: Config, name: str) -> Network:
-    """Return a DeepSeek V3.2 or GLM-5: latent attention that reads the tokens its indexer chose."""
+    """Return a DeepSeek V3.2 or GLM-5: latent attention over the tokens that its indexer selects."""
     return read_latent(config, name, indexer=True)
 
 
@@ -82,10 +82,10 @@ def read_kimi_k25(config: Config, name: str) -> Network:
 
 
 def read_longcat(config: Config, name: str) -> Network:
-    """Return a LongCat Flash: each of its layers holds two attentions, two dense feed-forwards and one mixture.
+    """Return a LongCat Flash: each layer has two attention blocks, two dense feed-forward blocks and one mixture of experts.
 
-    It becomes two layers here, because each attention has a cache of its own. The router also chooses
-    among experts that return their input; those hold no weights, so a token uses fewer real experts.
+    It becomes two layers here, because each attention block has a separate cache. The router can also choose
+    experts that return their input; those have no weights, so a token uses fewer real experts.
     """
     hidden = config.dimension("hidden_size")
     mixer, mixing, norms = latent_attention(

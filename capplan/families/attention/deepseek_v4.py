@@ -11,14 +11,14 @@ _KINDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 """Tokens per entry of the kinds that newer configs name in `layer_types`."""
 _UNCALIBRATED = (
     "compressed attention: the time of its kernels is a formula with the rates of latent attention; "
-    "no measured kernel of it stands behind it"
+    "no such kernel was measured"
 )
 
 
 def read_deepseek_v4(config: Config, name: str) -> Network:
-    """Return a DeepSeek V4: each layer reads its window and entries that stand for 4 or 128 earlier tokens.
+    """Return a DeepSeek V4: each layer reads a window and entries that compress 4 or 128 earlier tokens each.
 
-    Matrices that its checkpoints leave in 16 bit (compressors, head weights of the indexer, stream mixing) are of
+    Matrices that its checkpoints leave in 16 bits (compressors, head weights of the indexer, stream mixing) are of
     class "other", so that no quantiser converts them.
     """
     hidden, layers = config.dimension("hidden_size"), config.layers()
@@ -38,7 +38,7 @@ def read_deepseek_v4(config: Config, name: str) -> Network:
 
 
 def _entry_tokens(config: Config, layers: int) -> list[int]:
-    """Return the tokens per entry of each layer; entries beyond them belong to multi-token-prediction layers."""
+    """Return the tokens per entry of each layer; further entries belong to multi-token-prediction layers."""
     ratios = config.items("compress_ratios", length=layers)
     if ratios is None:
         kinds = config.items("layer_types", length=layers)
@@ -54,7 +54,7 @@ def _entry_tokens(config: Config, layers: int) -> list[int]:
 
 
 def _mixture(config: Config, hidden: int) -> Part:
-    """Return router, shared and routed experts; the first layers look their experts up by token instead."""
+    """Return router, shared and routed experts; the first layers look up their experts by token instead."""
     experts, width = config.dimension("n_routed_experts"), config.dimension("moe_intermediate_size")
     shared = config.count("n_shared_experts", default=1) * width
     matmuls = (router(hidden, experts), *gated_mlp(hidden, shared, tensor_class="shared_expert"))
@@ -75,7 +75,7 @@ def _layer(config: Config, hidden: int, ratio: int, part: Part) -> Layer:
         Projection("q_a", "attention", hidden, rank, "none"),
         Projection("kv_a", "attention", hidden, width, "none"),
         Projection("q_b", "attention", rank, heads * width, "columns"),
-        # Block-diagonal: each group of heads has a matrix of its own, so its inputs are those of one group.
+        # Block-diagonal: each group of heads has a separate matrix, so the inputs are those of one group.
         Projection("o_a", "attention", grouped, groups * out_rank, "columns"),
         Projection("o", "attention", groups * out_rank, hidden, "rows"),
         Projection("mix_attention", "other", streams * hidden, mixes, "none"),

@@ -15,7 +15,7 @@ from capplan.model.network import Network
 
 def _slides(config: Config, layers: int) -> list[bool]:
     """Return which layers slide, from a pattern such as "LLLG" or the number of layers in one round."""
-    key, pattern = config.found("sliding_window_pattern")
+    key, pattern = config.first_present("sliding_window_pattern")
     if isinstance(pattern, str):
         if not pattern or set(pattern) - {"L", "G"}:
             raise config.error(
@@ -27,7 +27,7 @@ def _slides(config: Config, layers: int) -> list[bool]:
 
 
 def read_exaone4(config: Config, name: str) -> Network:
-    """Return an EXAONE 4: norms behind attention and feed-forward, head norms, windows in the larger model."""
+    """Return an EXAONE 4: norms after attention and feed-forward, head norms, windows in the larger model."""
     layers = config.layers()
     window = config.optional("sliding_window", least=0) or None
     windows: tuple[int | None, ...] = (None,) * layers

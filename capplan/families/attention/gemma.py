@@ -17,7 +17,7 @@ _GEMMA3_DEFAULTS = {
     "sliding_window": 4096,
     "max_position_embeddings": 131072,
 }
-"""What Gemma 3 files leave out: their text section only holds what differs from the defaults of its class."""
+"""What Gemma 3 files leave out: their text section holds only what differs from the defaults of its class."""
 
 
 def _heads(config: Config) -> Heads:
@@ -43,7 +43,7 @@ def read_gemma2(config: Config, name: str) -> Network:
 
 
 def with_defaults(config: Config, defaults: dict[str, int]) -> Config:
-    """Return the section with what its writer left out; each default that stands in becomes a note."""
+    """Return the section with defaults for missing keys; each default that is used adds a note."""
     absent = {key: value for key, value in defaults.items() if key not in config.values}
     for key, value in absent.items():
         config.notes.append(f"{config.section_path}{key} is missing: {value}, the default of this model_type")

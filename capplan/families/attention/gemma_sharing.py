@@ -46,7 +46,7 @@ _GEMMA4_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class _PerLayerInput:
-    """The second embedding, of which every layer reads a slice of its own."""
+    """The second embedding, of which every layer reads its slice."""
 
     width: int
     vocabulary: int
@@ -168,7 +168,7 @@ def _gemma4_feed_forward(
 
 
 def _wide_heads(config: Config, layer: int) -> Heads | None:
-    """Return the heads of a full layer from `per_layer_config`, where newer files say it layer by layer."""
+    """Return the heads of a full layer from `per_layer_config`, where newer files state them layer by layer."""
     overrides = config.section("per_layer_config")
     override = overrides.section(str(layer), f"{layer:02d}", f"{layer:03d}") if overrides else None
     if override is None:

@@ -16,7 +16,7 @@ from capplan.model.network import Network
 
 
 def read_glm(config: Config, name: str) -> Network:
-    """Return a dense GLM-4 (9B, and the later 32B with norms behind attention and feed-forward too)."""
+    """Return a dense GLM-4 (9B, and the later 32B with norms after attention and feed-forward too)."""
     older = config.model_type == "glm"
     bias = config.flag("attention_bias", default=True)
     norms = 2 if older else 4

@@ -1,4 +1,4 @@
-"""The families before Llama, and those that kept their keys: GPT-2, GPT-NeoX, GPT-J, OPT, BLOOM, GPT-BigCode, MPT and DBRX, StarCoder2, Falcon."""
+"""The families before Llama, and those with similar keys: GPT-2, GPT-NeoX, GPT-J, OPT, BLOOM, GPT-BigCode, MPT and DBRX, StarCoder2, Falcon."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def _even_heads(config: Config, hidden: int, *keys: str, kv_heads: int | None = 
 
 
 def _plain_layer(config: Config, shape: Heads, traits: Traits, *keys: str) -> Layer:
-    """Return a layer whose feed-forward is four times the width where no key says otherwise."""
+    """Return a layer whose feed-forward is four times as wide as the hidden size unless a key states its width."""
     intermediate = (config.optional(*keys) if keys else None) or 4 * shape.hidden_size
     return block(shape, traits, (plain_mlp(shape.hidden_size, intermediate, bias=traits.mlp_bias), None))
 
@@ -100,7 +100,7 @@ def read_opt(config: Config, name: str) -> Network:
 
 
 def read_bloom(config: Config, name: str) -> Network:
-    """Return a BLOOM: a norm behind the embedding, positions by attention bias."""
+    """Return a BLOOM: a norm after the embedding, positions as attention bias."""
     hidden = config.dimension("hidden_size", "n_embed", "hidden_dim")
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads")
     layer = _plain_layer(config, shape, _BIASED)

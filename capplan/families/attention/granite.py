@@ -26,7 +26,7 @@ def read_granite_moe(config: Config, name: str) -> Network:
 
 
 def read_llava_next(config: Config, name: str) -> Network:
-    """Return the text model with tower and projector counted; the projector reads several layers of the tower."""
+    """Return the text model, with tower and projector counted; the projector reads several layers of the tower."""
     text = config.needed_section("text_config")
     read = family(text.model_type)
     if read is None or text.model_type == "llava_next":
@@ -43,8 +43,8 @@ def read_llava_next(config: Config, name: str) -> Network:
 
 def _tower_parameters(config: Config, vision: Config, text_hidden: int) -> int:
     width = vision.dimension("hidden_size")
-    tower = siglip(vision, 0) - width  # without the Gemma projector, of which only its norm is left
-    key, layers = config.found("vision_feature_layer")
+    tower = siglip(vision, 0) - width  # without the Gemma projector, except for its norm
+    key, layers = config.first_present("vision_feature_layer")
     if layers is not None and not isinstance(layers, int | list):
         raise config.error(key, f"{layers!r} is not a layer or a list of layers")
     read = len(layers) if isinstance(layers, list) else 1

@@ -23,7 +23,7 @@ def read_hunyuan_dense(config: Config, name: str) -> Network:
 
 
 def read_hunyuan_moe(config: Config, name: str) -> Network:
-    """Return a Hunyuan with experts; their numbers may be given layer by layer."""
+    """Return a Hunyuan with experts; their counts may be given layer by layer."""
     shape = heads(config)
     layers = config.layers()
     experts = config.per_layer("num_experts", layers=layers)

@@ -14,7 +14,7 @@ def read_llama(config: Config, name: str) -> Network:
 
 
 def read_internlm(config: Config, name: str) -> Network:
-    """Return an InternLM: Llama with a bias key of its own."""
+    """Return an InternLM: Llama with a different bias key."""
     bias = config.flag("bias", default=False)
     return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias))
 
@@ -32,7 +32,7 @@ def read_smollm3(config: Config, name: str) -> Network:
 
 
 def read_seed_oss(config: Config, name: str) -> Network:
-    """Return a Seed-OSS: biases on queries, keys and values, heads of a width of their own."""
+    """Return a Seed-OSS: biases on queries, keys and values, a head width that does not follow from the hidden size."""
     traits = Traits(
         qkv_bias=config.flag("attention_bias", default=True),
         output_bias=config.flag("attention_out_bias", default=False),

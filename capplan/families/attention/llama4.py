@@ -8,7 +8,7 @@ from capplan.model.network import Layer, Network
 
 
 def _chunked(config: Config, layers: int) -> list[bool]:
-    """Return which layers see their chunk only: those with rotary positions, none where the chunk is null."""
+    """Return which layers see only their chunk: those with rotary positions, none where the chunk size is null."""
     if "attention_chunk_size" in config.values and not config.has("attention_chunk_size"):
         return [False] * layers
     kinds = config.items("layer_types", length=layers)
@@ -54,7 +54,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
 
 
 def read_llama4(config: Config, name: str) -> Network:
-    """Return a Llama 4 with its vision tower, where the file describes one."""
+    """Return a Llama 4, with its vision tower where the file describes one."""
     network = read_llama4_text(config.needed_section("text_config"), name)
     if not config.has("vision_config"):
         config.notes.append("no vision_config: the vision tower is not counted")

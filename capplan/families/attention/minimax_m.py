@@ -10,7 +10,7 @@ from capplan.model.network import Attention, Layer, Network, Projection
 
 
 def read_minimax_m2(config: Config, name: str) -> Network:
-    """Return a MiniMax M2: norms over all queries and all keys, experts in every layer, which engines choose in fp32."""
+    """Return a MiniMax M2: norms over all queries and all keys, experts in every layer, which engines route in fp32."""
     shape = heads(config, default_head_dim=128)
     part = mixture(
         config,
@@ -27,7 +27,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
 
 
 def _sparse_attention(layer: Layer, config: Config, hidden: int) -> Layer:
-    """Return the layer with the indexer that chooses the blocks of keys it reads."""
+    """Return the layer with the indexer that selects the blocks of keys it reads."""
     index_heads = config.dimension("sparse_num_index_heads")
     index_dim = config.dimension("sparse_index_dim")
     top = config.dimension("sparse_topk_blocks") * config.dimension("sparse_block_size")

@@ -16,7 +16,7 @@ def _feed_forward_width(ratio: float, hidden: int) -> int:
 
 
 def _block(config: Config, entry: Config, hidden: int, query_heads: int, head_dim: int) -> Layer:
-    """Return one layer: attention with groups of its own, or a matrix, or nothing; the same for the feed-forward."""
+    """Return one layer: attention with its own head groups, a matrix, or nothing; the same for the feed-forward."""
     mixers: tuple[Mixer, ...] = ()
     matmuls: tuple[Projection, ...] = ()
     norms = 0
@@ -68,7 +68,7 @@ def read_nemotron_nas(config: Config, name: str) -> Network:
 
 
 def read_decilm(config: Config, name: str) -> Network:
-    """Return a DeciLM-7B: a Llama with its own number of key-value heads in each layer."""
+    """Return a DeciLM-7B: a Llama with a different number of key-value heads in each layer."""
     layers = config.layers()
     kv_heads = config.per_layer("num_key_value_heads_per_layer", layers=layers)
     usual = heads(config)

@@ -13,7 +13,7 @@ def read_olmo(config: Config, name: str) -> Network:
 
 
 def read_olmo2(config: Config, name: str) -> Network:
-    """Return an OLMo 2 or 3: norms behind attention and feed-forward, and over all queries and keys."""
+    """Return an OLMo 2 or 3: norms after attention and feed-forward, and over all queries and keys."""
     bias = config.flag("attention_bias", default=False)
     layers = config.layers()
     windows: tuple[int | None, ...] = (None,) * layers

@@ -7,7 +7,7 @@ from capplan.model.network import Network
 
 
 def read_phi(config: Config, name: str) -> Network:
-    """Return a Phi-1, 1.5 or 2, under its present keys or those of phi-msft."""
+    """Return a Phi-1, 1.5 or 2, under its current keys or those of phi-msft."""
     hidden = config.dimension("hidden_size", "n_embd")
     query_heads = config.dimension("num_attention_heads", "n_head", most=100_000)
     kv_heads = config.optional("num_key_value_heads", "n_head_kv") or query_heads

@@ -15,8 +15,8 @@ from capplan.families.parts.vision import qwen2_5_vision, qwen2_vision, qwen3_vi
 from capplan.model.network import Network
 
 
-def windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
-    """Return the window of each layer: use_sliding_window decides, max_window_layers says from which layer on."""
+def _windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
+    """Return the window of each layer: use_sliding_window switches windows on, max_window_layers is the first layer with one."""
     window = config.optional("sliding_window", least=0)
     if not config.flag("use_sliding_window", default=False) or not window:
         return (None,) * layers
@@ -27,7 +27,7 @@ def windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
 def read_qwen2(config: Config, name: str) -> Network:
     """Return a Qwen 2 or 2.5: biases on queries, keys and values."""
     traits = Traits(qkv_bias=config.flag("qkv_bias", default=True))
-    return block_decoder(config, name, traits, windows=windows_in_use(config, config.layers()))
+    return block_decoder(config, name, traits, windows=_windows_in_use(config, config.layers()))
 
 
 def _qwen3_traits(config: Config) -> Traits:
@@ -38,7 +38,7 @@ def _qwen3_traits(config: Config) -> Traits:
 def read_qwen3(config: Config, name: str) -> Network:
     """Return a Qwen 3: a norm on each head of queries and keys, heads of 128 whatever the width."""
     shape = heads(config, default_head_dim=128)
-    windows = windows_in_use(config, config.layers())
+    windows = _windows_in_use(config, config.layers())
     return block_decoder(config, name, _qwen3_traits(config), shape=shape, windows=windows)
 
 
@@ -64,7 +64,7 @@ def read_qwen2_moe(config: Config, name: str) -> Network:
     layers = config.layers()
     traits = Traits(qkv_bias=config.flag("qkv_bias", default=True))
     parts = _parts(config, shape, traits, layers, config.count("shared_expert_intermediate_size"))
-    return block_decoder(config, name, traits, parts, shape=shape, windows=windows_in_use(config, layers))
+    return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
 
 def read_qwen3_moe(config: Config, name: str) -> Network:
@@ -73,11 +73,11 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
     layers = config.layers()
     traits = _qwen3_traits(config)
     parts = _parts(config, shape, traits, layers, 0)
-    return block_decoder(config, name, traits, parts, shape=shape, windows=windows_in_use(config, layers))
+    return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
 
 def read_qwen3_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 3-VL: a Qwen 3 with a vision tower; its tie is said outside the text section."""
+    """Return a Qwen 3-VL: a Qwen 3 with a vision tower; `tie_word_embeddings` is outside the text section."""
     text = config.needed_section("text_config")
     reader = read_qwen3_moe if text.has("num_experts") else read_qwen3
     tied = config.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=False))
@@ -92,7 +92,7 @@ def read_qwen3_vl(config: Config, name: str) -> Network:
 
 
 def read_qwen2_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 2-VL or 2.5-VL; its older files hold the text keys beside the vision section."""
+    """Return a Qwen 2-VL or 2.5-VL; older files have the text keys beside the vision section."""
     text = config.section("text_config")
     network = read_qwen2(text or config, name)
     tied = config.flag("tie_word_embeddings", default=network.tied_embeddings)

@@ -60,7 +60,7 @@ def read_step_text(config: Config, name: str) -> Network:
 
 
 def read_step(config: Config, name: str) -> Network:
-    """Return a Step 3.7 Flash with its vision tower; a file without a vision section means the usual one."""
+    """Return a Step 3.7 Flash with its vision tower; a file without a vision section means the default tower."""
     text = config.section("text_config") or config
     network = read_step_text(text, name)
     vision = config.section("vision_config")

@@ -1,1 +1,1 @@
-"""Families with layers that keep a state of fixed size (Mamba, linear attention, recurrences), beside attention or alone."""
+"""Families with layers that keep a state of fixed size (Mamba, linear attention, recurrences), with or without attention layers."""

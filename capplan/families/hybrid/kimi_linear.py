@@ -18,7 +18,7 @@ from capplan.model.network import Layer, LinearAttention, Network, Projection
 _KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 
-def delta_attention(config: Config, hidden: int) -> StateBlock:
+def _delta_attention(config: Config, hidden: int) -> StateBlock:
     """Return Kimi delta attention: three convolved projections, a forget gate per channel, an output gate."""
     section = config.section("linear_attn_config")
     source = section or config
@@ -81,7 +81,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     """Return a Kimi Linear, or the text half of a Kimi K3."""
     hidden = config.dimension("hidden_size")
     count = config.layers()
-    delta = delta_attention(config, hidden)
+    delta = _delta_attention(config, hidden)
     latent, attending, latent_norms = latent_attention(config, hidden)
     if config.flag("mla_use_output_gate", default=False):
         gate = Projection("g", "attention", hidden, latent.query_heads * latent.value_head_dim, "columns")

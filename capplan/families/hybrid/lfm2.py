@@ -31,7 +31,7 @@ def read_lfm2(config: Config, name: str) -> Network:
 
 
 def _multiplier(config: Config) -> float:
-    key, value = config.found("block_ffn_dim_multiplier")
+    key, value = config.first_present("block_ffn_dim_multiplier")
     if value is None:
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:

@@ -1,4 +1,4 @@
-"""Networks of states alone: Mamba, Mamba-2, Falcon Mamba. No layer has a cache that grows."""
+"""Networks with recurrent states only: Mamba, Mamba-2, Falcon Mamba. No layer has a cache that grows."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import decoder

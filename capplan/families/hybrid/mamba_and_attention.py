@@ -23,7 +23,7 @@ _KINDS = {
 
 def _mamba2_of(config: Config, hidden: int, inner: int, *, gated_norm: bool = True) -> StateBlock:
     heads_count = config.dimension("mamba_n_heads", default=128)
-    head_dim = config.found("mamba_d_head")[1]
+    head_dim = config.first_present("mamba_d_head")[1]
     if head_dim is None or head_dim == "auto":
         head_dim = config.divisible("mamba_expand * hidden_size", inner, "mamba_n_heads", heads_count)
     else:

@@ -59,6 +59,6 @@ def _kinds(config: Config, count: int) -> list[str]:
     default = ["attention" if (index + 1) % 2 else "state" for index in range(count)]
     if not config.has("layer_types"):
         config.notes.append(
-            "layer_types is missing: full and lightning attention take turns, the default of this model_type"
+            "layer_types is missing: full and lightning attention alternate, the default of this model_type"
         )
     return layer_kinds(config, ("layer_types",), count, _KINDS, default)

@@ -84,7 +84,7 @@ def read_qwen3_next(config: Config, name: str) -> Network:
 
 
 def _with_mtp(config: Config, network: Network, layer: Layer, hidden: int) -> Network:
-    """Return the network with its multi-token-prediction layers: attention layers behind one joining matmul."""
+    """Return the network with its multi-token-prediction layers: attention layers after one joining matmul."""
     depth = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
     if not depth:
         return network

@@ -1,4 +1,4 @@
-"""RecurrentGemma (Griffin): gated linear recurrences and local attention, one after two."""
+"""RecurrentGemma (Griffin): two gated linear recurrences, then one local attention layer."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import attention, decoder, gated_mlp, heads, qkv
@@ -8,7 +8,7 @@ _KINDS = ("recurrent", "attention")
 
 
 def read_recurrent_gemma(config: Config, name: str) -> Network:
-    """Return a RecurrentGemma; a recurrence is held as a state space with one state per channel."""
+    """Return a RecurrentGemma; a recurrence is represented as a state space with one state per channel."""
     shape = heads(config)
     hidden = shape.hidden_size
     width = config.optional("lru_width") or hidden

@@ -11,7 +11,7 @@ _KINDS = {"mamba": "state", "linear_attention": "state", "hybrid": "hybrid"}
 
 
 def read_zamba2(config: Config, name: str) -> Network:
-    """Return a Zamba2: a hybrid layer runs a shared transformer block on twice the width, then its own Mamba-2."""
+    """Return a Zamba2: a hybrid layer runs a shared transformer block on twice the width, then a Mamba-2 that is not shared."""
     hidden = config.dimension("hidden_size")
     count = config.layers()
     blocks = config.dimension("num_mem_blocks", default=1)

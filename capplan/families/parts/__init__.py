@@ -1,1 +1,1 @@
-"""What families are built from: attention blocks, layer stacks, state layers, vision towers."""
+"""Building blocks of families: attention blocks, layer stacks, state layers, vision towers."""

@@ -17,12 +17,12 @@ from capplan.model.network import (
 )
 
 Part = tuple[tuple[Projection, ...], Experts | None]
-"""A feed-forward: its matmuls in order, and its routed experts where it has them."""
+"""A feed-forward: its matmuls in order, and its routed experts if it has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of grouped-query attention, checked."""
+    """The heads of grouped-query attention; their divisibility is checked."""
 
     hidden_size: int
     query_heads: int
@@ -39,7 +39,14 @@ def heads(
     head_dim_keys: Sequence[str] = ("head_dim",),
     default_head_dim: int | None = None,
 ) -> Heads:
-    """Return the heads under the usual keys; KV heads default to query heads, head_dim to hidden / heads."""
+    """Return the heads under the usual keys; KV heads default to query heads, head_dim to hidden / heads.
+
+    Examples
+    --------
+    >>> llama = Config({"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}, "config.json")
+    >>> heads(llama)
+    Heads(hidden_size=4096, query_heads=32, kv_heads=8, head_dim=128, value_head_dim=128)
+    """
     hidden = hidden or config.dimension("hidden_size")
     query_heads = config.dimension("num_attention_heads", most=100_000)
     kv_heads = config.optional("num_key_value_heads") or default_kv_heads or query_heads
@@ -51,7 +58,15 @@ def heads(
 
 
 def qkv(shape: Heads, *, bias: bool = False, gate_outputs: int = 0) -> Projection:
-    """Return query, key and value as one matmul; `gate_outputs` columns of an output gate ride along."""
+    """Return query, key and value as one matmul; with `gate_outputs` columns of an output gate.
+
+    Examples
+    --------
+    Llama-3-8B: 4096 columns of queries, 1024 of keys and 1024 of values.
+
+    >>> qkv(Heads(4096, 32, 8, 128, 128)).outputs, qkv(Heads(4096, 32, 8, 128, 128)).kv_outputs
+    (6144, 2048)
+    """
     kv_outputs = shape.kv_heads * (shape.head_dim + shape.value_head_dim)
     outputs = shape.query_heads * shape.head_dim + gate_outputs + kv_outputs
     return Projection(
@@ -98,7 +113,13 @@ def attention(
 def gated_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return gate and up as one matmul, and down (SwiGLU, GeGLU)."""
+    """Return gate and up as one matmul, and down (SwiGLU, GeGLU).
+
+    Examples
+    --------
+    >>> [(matrix.name, matrix.inputs, matrix.outputs) for matrix in gated_mlp(4096, 14336)]
+    [('gate_up', 4096, 28672), ('down', 14336, 4096)]
+    """
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(
@@ -164,7 +185,7 @@ def latent_attention(
 
     The first matmul carries both low-rank inputs (q_a where there is one, and kv_a), as engines fuse
     them; kv_a is replicated on every rank, and so is q_a. The indexer of DeepSeek V3.2 adds its
-    queries (from the query latent), its one key per token, and its head weights.
+    queries (from the query latent), its single key per token, and its head weights.
     """
     query_heads = config.dimension("num_attention_heads", most=100_000)
     rope = config.dimension("qk_rope_head_dim")
@@ -255,7 +276,7 @@ def decoder(
 
 
 def with_vision(network: Network, config: Config, vision_parameters: int) -> Network:
-    """Return a text network as the text half of a model that also sees."""
+    """Return a text network as the text half of a vision model."""
     return replace(
         network,
         model_type=config.model_type,
@@ -268,7 +289,7 @@ def with_vision(network: Network, config: Config, vision_parameters: int) -> Net
 def with_tower(network: Network, config: Config, tower: Callable[[Config, int], int]) -> Network:
     """Return the network with the tower that `vision_config` describes, or with none where it is missing.
 
-    `tower` counts the parameters of a section in front of a text model of some hidden size.
+    `tower` returns the parameters of a section for a text model of a hidden size.
     """
     vision = config.section("vision_config")
     return with_vision(network, config, tower(vision, network.hidden_size) if vision else 0)

@@ -1,4 +1,4 @@
-"""Whole stacks of attention and feed-forward: what most families are, up to a few traits."""
+"""Whole stacks of attention and feed-forward, which most families are up to a few traits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from capplan.model.network import Layer, Network, Projection
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What distinguishes the blocks of attention and feed-forward that most families are stacks of."""
+    """What distinguishes the attention and feed-forward blocks of most families."""
 
     qkv_bias: bool = False
     output_bias: bool = False
@@ -35,16 +35,16 @@ class Traits:
     norm_bias: bool = False
     """Layer norm with bias instead of RMS norm."""
     head_norms: bool = False
-    """A norm of queries and one of keys, of one head's width each."""
+    """A query norm and a key norm, each as wide as one head."""
     wide_norms: bool = False
-    """The same over all heads at once."""
+    """A query norm and a key norm over all heads at once."""
     tied: bool = False
     """What a missing tie_word_embeddings means."""
     sinks: bool = False
     final_norm: bool = True
 
 
-def attention_norms(shape: Heads, traits: Traits) -> int:
+def _attention_norms(shape: Heads, traits: Traits) -> int:
     """Return the norm and sink parameters inside attention."""
     count = shape.query_heads if traits.sinks else 0
     if traits.head_norms:
@@ -66,7 +66,7 @@ def block(
         attention(shape, window, chunked=chunked, query_key_norms=norms),
         (qkv(shape, bias=traits.qkv_bias), attention_output(shape, bias=traits.output_bias)),
         feed_forward,
-        traits.norms * width + attention_norms(shape, traits),
+        traits.norms * width + _attention_norms(shape, traits),
     )
 
 
@@ -138,7 +138,7 @@ def mixture(
 
 
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
-    """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones, so many where the file is silent."""
+    """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")
     return mixture(
         config,
@@ -153,13 +153,13 @@ def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) ->
 def parts_by_layer(
     config: Config, shape: Heads, traits: Traits, sparse: Part, is_sparse: Sequence[bool]
 ) -> list[Part]:
-    """Return the feed-forward of each layer; the keys of the dense one are read where a layer has it."""
+    """Return the feed-forward of each layer; the keys of the dense one are read only where a layer uses it."""
     dense = sparse if all(is_sparse) else dense_mlp(config, shape, traits)
     return [sparse if mixed else dense for mixed in is_sparse]
 
 
 def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sparse: int) -> list[Part]:
-    """Return dense layers first, then mixtures; `mlp_layer_types` decides where it is given."""
+    """Return dense layers first, then mixtures; `mlp_layer_types` takes precedence where it is given."""
     kinds = config.items("mlp_layer_types", length=layers)
     if kinds is None:
         return [dense if i < first_sparse else sparse for i in range(layers)]
@@ -172,7 +172,14 @@ def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sp
 def layer_windows(
     config: Config, layers: int, window: int | None, *, default: Iterable[bool] | None = None
 ) -> tuple[int | None, ...]:
-    """Return the window of each layer, from `layer_types` or from the default (True where it slides)."""
+    """Return the window of each layer, from `layer_types` or from the default (True: sliding).
+
+    Examples
+    --------
+    >>> typed = Config({"layer_types": ["sliding_attention", "full_attention"]}, "config.json")
+    >>> layer_windows(typed, 2, 4096), layer_windows(Config({}, "config.json"), 2, 4096, default=[False, True])
+    ((4096, None), (None, 4096))
+    """
     kinds = config.items("layer_types", length=layers)
     if kinds is not None:
         for i, kind in enumerate(kinds[:layers]):
@@ -191,7 +198,7 @@ def layer_windows(
 
 
 def with_next_token_layers(config: Config, network: Network, last: Layer) -> Network:
-    """Return the network with its multi-token-prediction layers: a layer like the last, a merge, two norms, a norm."""
+    """Return the network with its multi-token-prediction layers: each a layer like the last one, a merging matmul and three norms."""
     count = config.count("num_nextn_predict_layers")
     if not count:
         return network

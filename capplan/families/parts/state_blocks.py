@@ -19,7 +19,7 @@ class StateBlock:
     norm_parameters: int = 0
 
     def layer(self, norms: int, feed_forward: Part = ((), None)) -> Layer:
-        """Return a layer of this mixer and a feed-forward, with so many norm parameters around them."""
+        """Return a layer of this mixer and a feed-forward, with `norms` norm parameters around them."""
         matmuls, experts = feed_forward
         return Layer(
             (self.mixer,),
@@ -45,8 +45,14 @@ class Mamba2Shape:
 
 
 def rank_of(config: Config, key: str, hidden: int) -> int:
-    """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up."""
-    value = config.found(key)[1]
+    """Return the rank of the step-size projection; "auto" is hidden / 16, rounded up.
+
+    Examples
+    --------
+    >>> rank_of(Config({"dt_rank": "auto"}, "config.json"), "dt_rank", 2600), rank_of(Config({"dt_rank": 64}, "x"), "dt_rank", 2600)
+    (163, 64)
+    """
+    value = config.first_present(key)[1]
     if value is None or value == "auto":
         return -(-hidden // 16)
     return config.dimension(key)
@@ -140,7 +146,13 @@ _STATE_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def state_format(config: Config, *keys: str) -> str:
-    """Return the format of the recurrent state; fp32, as the reference implementation, where no key says."""
+    """Return the format of the recurrent state; fp32, as in the reference implementation, where no key states it.
+
+    Examples
+    --------
+    >>> state_format(Config({"dtype": "torch.bfloat16"}, "config.json"), "dtype"), state_format(Config({}, "x"), "dtype")
+    ('bf16', 'fp32')
+    """
     name = config.text(*keys, default="float32").removeprefix("torch.")
     if name not in _STATE_FORMATS:
         raise config.error(keys[0], f"{name!r} is not known", f"allowed: {', '.join(_STATE_FORMATS)}")
@@ -160,7 +172,7 @@ def layer_kinds(
         if default is None:
             raise config.missing(*keys)
         return list(default)
-    key = config.found(*keys)[0]
+    key = config.first_present(*keys)[0]
     for index, kind in enumerate(kinds[:layers]):
         if not isinstance(kind, str) or kind not in names:
             raise config.error(f"{key}[{index}]", f"{kind!r} is not known", f"allowed: {', '.join(names)}")

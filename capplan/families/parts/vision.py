@@ -10,7 +10,7 @@ def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
 
 
 def _block(hidden: int, intermediate: int) -> int:
-    """Return a transformer block with biases and two layer norms."""
+    """Return the parameters of a transformer block with biases and two layer norms."""
     return (
         4 * _linear(hidden, hidden)
         + _linear(hidden, intermediate)
@@ -20,7 +20,7 @@ def _block(hidden: int, intermediate: int) -> int:
 
 
 def siglip(vision: Config, text_hidden: int) -> int:
-    """Return SigLIP and the Gemma 3 projector."""
+    """Return the parameters of SigLIP and the Gemma 3 projector."""
     hidden = vision.dimension("hidden_size", default=768)
     intermediate = vision.dimension("intermediate_size", default=3072)
     layers = vision.layers()
@@ -40,7 +40,7 @@ def siglip(vision: Config, text_hidden: int) -> int:
 
 
 def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
-    """Return Pixtral and the Mistral 3 projector."""
+    """Return the parameters of Pixtral and the Mistral 3 projector."""
     hidden = vision.dimension("hidden_size", default=1024)
     intermediate = vision.dimension("intermediate_size", default=4096)
     patch = vision.dimension("patch_size", default=16)
@@ -55,7 +55,7 @@ def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
 
 
 def qwen2_vision(vision: Config, text_hidden: int) -> int:
-    """Return the Qwen 2-VL tower with its merger."""
+    """Return the parameters of the Qwen 2-VL tower with its merger."""
     hidden = vision.dimension("embed_dim", default=1280)
     patch = vision.dimension("patch_size", default=14)
     frames = vision.dimension("temporal_patch_size", default=2)
@@ -69,7 +69,7 @@ def qwen2_vision(vision: Config, text_hidden: int) -> int:
 
 
 def qwen2_5_vision(vision: Config, text_hidden: int) -> int:
-    """Return the Qwen 2.5-VL tower with its merger: RMS norms and a gated feed-forward with biases."""
+    """Return the parameters of the Qwen 2.5-VL tower with its merger: RMS norms and a gated feed-forward with biases."""
     hidden = vision.dimension("hidden_size", default=1280)
     intermediate = vision.dimension("intermediate_size", default=3420)
     patch = vision.dimension("patch_size", default=14)
@@ -84,7 +84,7 @@ def qwen2_5_vision(vision: Config, text_hidden: int) -> int:
 
 
 def glm4v_vision(vision: Config) -> int:
-    """Return the GLM-4.5V tower with its merger."""
+    """Return the parameters of the GLM-4.5V tower with its merger."""
     hidden = vision.dimension("hidden_size", default=1536)
     out = vision.dimension("out_hidden_size", default=4096)
     wide = vision.dimension("intermediate_size", default=13696)
@@ -101,7 +101,7 @@ def glm4v_vision(vision: Config) -> int:
 
 
 def qwen3_vision(vision: Config) -> int:
-    """Return the Qwen 3-VL tower with its mergers."""
+    """Return the parameters of the Qwen 3-VL tower with its mergers."""
     hidden = vision.dimension("hidden_size")
     intermediate = vision.dimension("intermediate_size")
     patch = vision.dimension("patch_size")
@@ -118,7 +118,7 @@ def qwen3_vision(vision: Config) -> int:
 
 
 def moonvit(vision: Config, text_hidden: int) -> int:
-    """Return MoonViT and the Kimi K2.5 projector."""
+    """Return the parameters of MoonViT and the Kimi K2.5 projector."""
     hidden = vision.dimension("vt_hidden_size", "hidden_size")
     intermediate = vision.dimension("vt_intermediate_size", "intermediate_size")
     layers = vision.layers("vt_num_hidden_layers", "num_hidden_layers")
@@ -132,7 +132,7 @@ def moonvit(vision: Config, text_hidden: int) -> int:
 
 
 def llama4_vision(vision: Config, text_hidden: int) -> int:
-    """Return the Llama 4 tower, its pixel-shuffle adapter and projector."""
+    """Return the parameters of the Llama 4 tower, its pixel-shuffle adapter and projector."""
     hidden = vision.dimension("hidden_size", default=768)
     intermediate = vision.dimension("intermediate_size", default=5632)
     patch = vision.dimension("patch_size", default=14)
@@ -148,7 +148,7 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
 
 
 def gemma4_vision(vision: Config, text_hidden: int) -> int:
-    """Return the Gemma 4 tower and projector."""
+    """Return the parameters of the Gemma 4 tower and projector."""
     hidden = vision.dimension("hidden_size", default=768)
     intermediate = vision.dimension("intermediate_size", default=3072)
     heads = vision.dimension("num_attention_heads", default=12)
@@ -165,7 +165,7 @@ def gemma4_vision(vision: Config, text_hidden: int) -> int:
 
 
 def step_vision(vision: Config, text_hidden: int) -> int:
-    """Return the Step 3.7 tower, its two down-samplers and projector."""
+    """Return the parameters of the Step 3.7 tower, its two down-samplers and projector."""
     hidden = vision.dimension("hidden_size", default=1536)
     intermediate = vision.dimension("intermediate_size", default=8960)
     patch = vision.dimension("patch_size", default=14)
@@ -177,7 +177,7 @@ def step_vision(vision: Config, text_hidden: int) -> int:
 
 
 def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
-    """Return the MiniMax M3 tower and its two-stage projector."""
+    """Return the parameters of the MiniMax M3 tower and its two-stage projector."""
     hidden = vision.dimension("hidden_size", default=1280)
     intermediate = vision.dimension("intermediate_size", default=5120)
     patch = vision.dimension("patch_size", default=14)

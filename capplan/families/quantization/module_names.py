@@ -1,7 +1,7 @@
-"""What a projection is called in a checkpoint, and whether a list of names or patterns means it.
+"""Names of projections in a checkpoint, and whether a list of names or patterns includes them.
 
 Quantisers name modules of the checkpoint (`model.layers.3.mlp.experts.0.w1`, `*.self_attn*`,
-`re:.*lm_head`); a Network has fused matrices by class and layer. This file brings the two together.
+`re:.*lm_head`); a Network has fused matrices by class and layer. This file maps one to the other.
 """
 
 import re
@@ -31,7 +31,7 @@ _EXPERTS = {
 _SHARED = {"shared_experts": "shared_experts", "shared_expert": "shared_expert"}
 _STATE = {"nemotron_h": "mixer", "mamba": "mixer", "mamba2": "mixer", "falcon_mamba": "mixer"}
 _LINEAR_KINDS = {"gated_delta", "lightning", "kda"}
-"""Mixers whose module is called linear attention; that of other recurrent ones is called mamba."""
+"""Mixers whose module is called linear attention; other recurrent mixers are called mamba."""
 _LINEAR = {"minimax": "self_attn", "kimi_linear": "self_attn", "kimi_k3": "self_attn"}
 
 _SPELLINGS = {
@@ -139,12 +139,12 @@ def expert_names(network: Network) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class NameList:
-    """Module names and patterns, indexed so that long lists (20,000 names) stay quick."""
+    """Module names and patterns, indexed so that long lists (20,000 names) stay fast."""
 
     by_layer: dict[int, dict[str, str]] = field(default_factory=dict)
     """Layer number -> name below the layer -> value."""
     patterns: list[tuple[str, str]] = field(default_factory=list)
-    """Patterns that name no single layer, with their values, in order."""
+    """Patterns that are not for a single layer, with their values, in order."""
     anywhere: dict[str, str] = field(default_factory=dict)
     """Names without a layer, such as lm_head."""
     mtp: str | None = None

@@ -1,4 +1,4 @@
-"""The quantisation that a checkpoint's config states -> the format of every matrix of its network."""
+"""The quantisation in a checkpoint's config -> the format of every matrix of its network."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,17 +21,17 @@ from capplan.model.weight_format import QUANTISED_CLASSES, with_formats
 METHODS = (
     "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "quark",
 )  # fmt: skip
-"""Values of quant_method that are read."""
+"""Supported values of quant_method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What one quantisation config says about every module."""
+    """The formats that a quantisation config gives to every module."""
 
     default: str | None
     """Format of the matrices that no name mentions; None leaves them as they are."""
     named: NameList
-    """Formats, or `left out`, of modules by name; what is named comes before the default."""
+    """Formats, or `left out`, of modules by name; named modules take precedence over the default."""
     classes: frozenset[str] = QUANTISED_CLASSES
     """Tensor classes that the default applies to."""
     kv_format: str | None = None
@@ -49,9 +49,9 @@ def quantised(
 
     Parameters
     ----------
-    network : the model as its shapes say, unquantised
+    network : the model, unquantised
     config : the parsed config.json
-    place : the file, as an error should name it
+    place : the file, as errors name it
     hf_quant_config : the parsed hf_quant_config.json beside it, where there is one (NVIDIA's checkpoints)
 
     Returns
@@ -136,7 +136,7 @@ def _mtp_experts(network: Network, experts: Experts, scheme: Scheme, experts_for
 
 
 def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
-    """Return what a quantisation config says.
+    """Return the scheme of a quantisation config.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
 
 
 def _whole(section: Config, key: str, default: int) -> int:
-    """Return a whole number, which may be -1 (one group per channel); null is not taken for a missing one."""
+    """Return a whole number, which may be -1 (one group per channel); null is an error, not a missing key."""
     if key in section.values and section.values[key] is None:
         raise section.error(key, "None is not a whole number")
     value = section.optional(key, least=-1)
@@ -243,12 +243,12 @@ def _auto_round(section: Config) -> Scheme:
     for module, entry in _object(section, "extra_config").items():
         if not isinstance(entry, Mapping):
             raise section.error(f"extra_config.{module}", "not an object")
-        own_bits, own_group = entry.get("bits", bits), entry.get("group_size", group)
-        unquantised = not isinstance(own_bits, int) or own_bits >= 16
+        module_bits, module_group = entry.get("bits", bits), entry.get("group_size", group)
+        unquantised = not isinstance(module_bits, int) or module_bits >= 16
         value = (
             LEFT_OUT
             if unquantised
-            else packed_format(own_bits, int(own_group), zero_points=True, place=section.where())
+            else packed_format(module_bits, int(module_group), zero_points=True, place=section.where())
         )
         pattern = f"re:{module}" if any(mark in module for mark in "\\^$(") or ".*" in module else module
         named.append((module_pattern(section, "extra_config", pattern), value))

@@ -1,4 +1,4 @@
-"""How each quantiser spells a format, and which of our formats that is."""
+"""How each quantiser names a format, and the weight format that it stands for."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def algorithm_format(algorithm: str, group_size: int, place: str) -> str:
     ----------
     algorithm : its name
     group_size : weights that share a scale; 0 where the file does not say
-    place : file and key, as an error should name them
+    place : file and key, as errors name them
 
     Returns
     -------
@@ -64,7 +64,7 @@ def packed_format(bits: int, group_size: int, *, zero_points: bool, place: str) 
         width of a weight
     group_size : weights that share a scale; -1 for one per channel
     zero_points : whether the checkpoint stores zero points (GPTQ always does)
-    place : file and key, as an error should name them
+    place : file and key, as errors name them
 
     Returns
     -------
@@ -90,7 +90,7 @@ def compressed_format(group: Mapping[str, Any], place: str) -> str:
     Parameters
     ----------
     group : an object with `weights` and perhaps `input_activations`
-    place : file and key, as an error should name them
+    place : file and key, as errors name them
 
     Returns
     -------
@@ -146,7 +146,7 @@ def quark_format(entry: Mapping[str, Any], place: str) -> str | None:
     Parameters
     ----------
     entry : an object with `weight`
-    place : file and key, as an error should name them
+    place : file and key, as errors name them
 
     Returns
     -------
@@ -184,7 +184,7 @@ def kv_format(scheme: Any, place: str) -> str:
     Parameters
     ----------
     scheme : a name, or an object with num_bits and type
-    place : file and key, as an error should name them
+    place : file and key, as errors name them
 
     Returns
     -------
@@ -200,11 +200,11 @@ def kv_format(scheme: Any, place: str) -> str:
     if scheme in ("static", "dynamic"):  # AMD's and AutoFP8's spelling of fp8 with such scales
         return "fp8"
     if isinstance(scheme, Mapping):
-        found = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4", (4, "int"): "int4"}.get(
+        name = {(8, "float"): "fp8", (8, "int"): "int8", (4, "float"): "nvfp4", (4, "int"): "int4"}.get(
             (_plain(scheme.get("num_bits", 0)), _plain(scheme.get("type", "float")))
         )
-        if found:
-            return found
+        if name:
+            return name
     raise unknown("KV cache scheme", str(scheme), KV_FORMATS, place=place)
 
 

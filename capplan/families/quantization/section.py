@@ -1,4 +1,4 @@
-"""Where a checkpoint states its quantisation, and the modules that it leaves out."""
+"""The section of a config that states the quantisation, and the modules that it leaves out."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from capplan.errors import InputError
 from capplan.families.config import Config
 
 LEFT_OUT = "left out"
-"""The value of a module that stays unquantised."""
+"""Marks a module that stays unquantised."""
 _LISTS = (
     "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "exclude",
 )  # fmt: skip
@@ -28,7 +28,7 @@ def left_out(section: Config) -> Iterator[tuple[str, str]]:
 
 
 def module_pattern(section: Config, key: str, name: str) -> str:
-    """Return a name or pattern; a regular expression has to be one."""
+    """Return a name or pattern, after checking that a regular expression compiles."""
     if name.startswith("re:"):
         try:
             re.compile(name[3:])
@@ -45,7 +45,7 @@ def quantization_section(
     Parameters
     ----------
     config : the parsed config.json
-    place : the file, as an error should name it
+    place : the file, as errors name it
     hf_quant_config : the parsed hf_quant_config.json, where there is one
 
     Returns

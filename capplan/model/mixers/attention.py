@@ -1,4 +1,4 @@
-"""Softmax attention with keys and values of its own: MHA, GQA, MQA, in full, sliding or chunked."""
+"""Softmax attention over cached keys and values: MHA, GQA, MQA; full, sliding-window or chunked."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from capplan.model.mixers.description import Description, Heads
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Softmax attention with its own keys and values: MHA, GQA or MQA."""
+    """Softmax attention over cached keys and values: MHA, GQA or MQA."""
 
     query_heads: int
     kv_heads: int
@@ -23,17 +23,17 @@ class Attention:
     cached: bool = True
     """False where the layer reads the cache of an earlier layer (gemma3n, gemma4)."""
     query_key_norms: Literal["none", "head", "wide"] = "none"
-    """Norms of queries and keys: of each head, or over all heads at once, whose mean squares tensor ranks exchange."""
+    """Query and key norms: per head, or over all heads at once, for which tensor-parallel ranks exchange mean squares."""
     index_heads: int = 0
     """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
     index_head_dim: int = 0
-    """Width of the one index key per token that is cached beside keys and values, in the same dtype."""
+    """Width of the single index key per token, cached beside keys and values in the same dtype."""
     index_top_tokens: int = 0
-    """Tokens in the blocks that attention reads after the indexer chose them."""
+    """Tokens in the blocks that the indexer selects."""
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it."""
+        """The mixer as other rooms read it."""
         window = math.inf if self.window_tokens is None else float(self.window_tokens)
         parts = [CachePart(self.head_dim + self.value_head_dim, self.kv_heads, window, self.chunked)]
         if self.index_head_dim:

@@ -16,28 +16,28 @@ class CompressedAttention:
 
     query_heads: int
     head_dim: int
-    """Width of the one vector."""
+    """Width of the shared vector."""
     rope_head_dim: int
-    """Its part that is rotated."""
+    """Rotated part of it."""
     window_tokens: int
     output_groups: int
     """Groups of heads in the output projection; ranks take whole groups."""
     entry_tokens: int = 0
-    """Tokens that one entry stands for; 0 where there is the window alone."""
+    """Tokens compressed into one entry; 0: window only."""
     overlapping: bool = False
-    """An entry also draws on the tokens of the one before."""
+    """Each entry also covers the tokens of the previous one."""
     index_heads: int = 0
-    """Heads of the indexer that chooses entries; 0 where all are read."""
+    """Heads of the indexer that selects entries; 0 where all are read."""
     index_head_dim: int = 0
-    """Width of the one index key per entry."""
+    """Width of the single index key per entry."""
     index_top_entries: int = 0
-    """Entries that attention reads after the indexer chose them."""
+    """Entries that the indexer selects."""
     state_format: str = "fp32"
-    """Of the tokens that wait to become an entry."""
+    """Format of the tokens that wait to be compressed."""
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it; windows and entries rotate at different bases, a table each.
+        """The mixer as other rooms read it; windows and entries have different rotary bases, hence two tables.
 
         Parts after Hugging Face transformers 5.23, `DeepseekV4HCACache`, `DeepseekV4CSACache` (models/deepseek_v4).
         """
@@ -45,12 +45,12 @@ class CompressedAttention:
         parts = [CachePart(self.head_dim, window_tokens=float(self.window_tokens), packed_bytes=packed)]
         states: tuple[StatePart, ...] = ()
         if self.entry_tokens:
-            rhythm = (self.entry_tokens, self.overlapping)
-            parts.append(_entries(self.head_dim, packed, *rhythm))
+            compression = (self.entry_tokens, self.overlapping)
+            parts.append(_entries(self.head_dim, packed, *compression))
             if self.index_head_dim:
                 key = float(index_key_bytes(self.index_head_dim))
-                parts.append(_entries(self.index_head_dim, key, *rhythm, index=True))
-            states = (waiting_tokens(self.head_dim + self.index_head_dim, *rhythm, self.state_format),)
+                parts.append(_entries(self.index_head_dim, key, *compression, index=True))
+            states = (waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),)
         name = "compressed_sparse" if self.index_heads else "heavily_compressed"
         return Description(
             name if self.entry_tokens else "sliding_window",
@@ -73,16 +73,16 @@ def _entries(
 
 
 def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_format: str) -> StatePart:
-    """Return value and gate of the tokens that wait to become an entry, whole on every rank.
+    """Return the state of tokens that wait to be compressed (value and gate), replicated on every rank.
 
-        needed = 2 c d, or 6 c d where entries overlap: two series of the tokens at hand, one of the entry before
+        needed = 2 c d, or 6 c d where entries overlap: two series of the current entry, one of the previous
         held   = 2 c d, or 8 c d: engines keep both series of both entries
 
     Parameters
     ----------
     elements : d, of one entry and its index key [-]
-    entry_tokens : c, that one entry stands for [tokens]
-    overlapping : an entry also draws on the tokens of the one before
+    entry_tokens : c, compressed into one entry [tokens]
+    overlapping : each entry also covers the tokens of the previous one
     state_format : of value and gate
 
     Returns
@@ -106,7 +106,7 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
 
 
 def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:
-    """Return the bytes of one vector of compressed attention as engines pack it in eight bits.
+    """Return the bytes of one vector of compressed attention in the engines' packed 8-bit layout.
 
         v = (d - r) + 2 r + (d - r) / 64 + 1
 
@@ -115,7 +115,7 @@ def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:
     head_dim : [elements]
         d
     rope_head_dim : [elements]
-        r, rotated elements, which stay in 16 bit; every 64 others share a scale of one byte
+        r, rotated elements, which stay in 16 bits; every 64 of the others share a one-byte scale
 
     Returns
     -------
@@ -124,6 +124,8 @@ def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:
 
     Examples
     --------
+    448 elements in fp8, 64 in bf16, seven scales and one byte of padding:
+
     >>> packed_vector_bytes(512.0, 64.0)
     584.0
 

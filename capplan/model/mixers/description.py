@@ -1,4 +1,4 @@
-"""What the rest of the package asks of a mixer, whatever its kind: every kind answers with one record."""
+"""The common description of a mixer: one record for every kind, which the other rooms read."""
 
 from dataclasses import dataclass
 
@@ -7,48 +7,48 @@ from capplan.model.cache_parts import CachePart, StatePart
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What tensor parallelism divides over ranks and must not break."""
+    """Units that tensor parallelism distributes over ranks and must not split."""
 
     count: int
     name: str = "heads"
-    """In the plural, as a message calls them."""
+    """Plural noun for messages."""
     replicable: bool = False
-    """Ranks that outnumber them hold copies (KV heads)."""
+    """Replicated where ranks outnumber them (KV heads)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """How prefill expands cached latents to keys and values of every head."""
+    """How prefill expands cached latents into keys and values of every head."""
 
     heads: int
     head_elements: int
-    """Of one expanded head: the key without its rotary part, and the value."""
+    """Elements of one expanded head: the key without its rotary part, and the value."""
     latent_elements: int
-    """That are multiplied into each head."""
+    """Width of the latent that each head is expanded from."""
     gathered_elements: int
-    """Of one cached vector, which is gathered first."""
+    """Width of one cached vector, which is gathered first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One mixer; what a kind does not have, it leaves out."""
+    """One mixer; what does not apply to its kind keeps the default."""
 
     name: str
-    """What a person calls it."""
+    """Name in reports."""
     heads: tuple[Heads, ...]
     cache_parts: tuple[CachePart, ...] = ()
     state_parts: tuple[StatePart, ...] = ()
     read_limits: tuple[float, ...] = ()
-    """Contexts from which a query reads no more: windows and chosen tokens [tokens]."""
+    """Contexts beyond which a query reads no more tokens: its window, the tokens an indexer selects [tokens]."""
     softmax: bool = False
-    """Attends with softmax, to a cache of its own or of another layer."""
+    """Softmax attention, over the cache of this layer or of another one."""
     mixed_pages: bool = False
-    """Engines lay its cache out in pages of several sizes; all others share one pool of equal pages."""
+    """Engines lay out its cache in pages of several sizes; all other kinds share one pool of equal pages."""
     rotary_elements: int = 0
-    """Rotated elements of a head, over all the tables of sines and cosines that it needs."""
+    """Rotated elements of a head, summed over its tables of sines and cosines."""
     normed_elements: int = 0
-    """Of queries and keys that pass a norm of their own."""
+    """Elements of queries and keys that are normalised before attention."""
     norms_exchange: bool = False
-    """That norm spans all heads, so that tensor ranks exchange their mean squares."""
+    """This norm spans all heads, so tensor-parallel ranks exchange mean squares."""
     expansion: Expansion | None = None
-    """Of latents to keys and values; None where the cache holds these."""
+    """Of cached latents into keys and values; None where the cache holds keys and values."""

@@ -20,13 +20,13 @@ class LatentAttention:
     """Heads of the sparse indexer (DeepSeek V3.2); 0 without one."""
     index_head_dim: int = 0
     index_top_tokens: int = 0
-    """Tokens that attention reads after the indexer chose them."""
+    """Tokens that the indexer selects."""
     index_cached: bool = True
-    """False where the layer reuses the indexer choice of an earlier layer."""
+    """False where the layer reuses the selection of an earlier layer's indexer."""
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it; vLLM packs the latents of sparse layers alone."""
+        """The mixer as other rooms read it; vLLM packs only the latents of sparse layers."""
         width = self.kv_lora_rank + self.rope_head_dim
         sparse = self.index_head_dim > 0
         packed = float(packed_latent_bytes(self.kv_lora_rank, self.rope_head_dim)) if sparse else None
@@ -47,7 +47,7 @@ class LatentAttention:
 
 
 def packed_latent_bytes(kv_lora_rank: Number, rope_head_dim: Number) -> Number:
-    """Return the bytes of one latent of sparse MLA as engines pack it in eight bits.
+    """Return the bytes of one latent of sparse MLA in the engines' packed 8-bit layout.
 
         v = r + 4 x 4 + 2 d
 
@@ -56,7 +56,7 @@ def packed_latent_bytes(kv_lora_rank: Number, rope_head_dim: Number) -> Number:
     kv_lora_rank : [elements]
         r, in fp8, with four scales in fp32
     rope_head_dim : [elements]
-        d, of the rotated key, which stays in 16 bit
+        d, of the rotary key, which stays in 16 bits
 
     Returns
     -------

@@ -25,7 +25,7 @@ class LinearAttention:
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it."""
+        """The mixer as other rooms read it."""
         states = [StatePart(self.state_elements, self.state_elements, self.state_format, recurrent=True)]
         if self.conv_channels:
             states.append(convolution_columns(self.conv_channels, self.conv_kernel))

@@ -1,4 +1,4 @@
-"""Short causal convolutions: a mixer of its own in LFM2, a part of linear attention and state space models."""
+"""Short causal convolutions: the mixer of LFM2, and a part of linear attention and state space models."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class ShortConvolution:
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it."""
+        """The mixer as other rooms read it."""
         heads = (Heads(self.channels, "channels"),)
         return Description(
             "short_convolution", heads, state_parts=(convolution_columns(self.channels, self.kernel),)
@@ -23,19 +23,19 @@ class ShortConvolution:
 
 
 def convolution_columns(channels: int, kernel: int, pieces: int | None = None) -> StatePart:
-    """Return the latest inputs of a causal convolution, which the next token needs again.
+    """Return the state of a causal convolution: its most recent inputs, which the next token needs again.
 
         needed = c K, as reference implementations keep them;  held = c (K - 1) in engines
 
     Parameters
     ----------
-    channels : c, that are convolved [-]
+    channels : c, convolved channels [-]
     kernel : K, taps [-]
-    pieces : groups of channels that stay whole under tensor parallelism; None cuts evenly
+    pieces : indivisible groups of channels under tensor parallelism; None splits evenly
 
     Returns
     -------
-    the state of one layer, in the dtype of the activations
+    the state of one layer, in the activation dtype
 
     Examples
     --------

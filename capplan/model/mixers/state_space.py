@@ -24,9 +24,9 @@ class StateSpace:
 
     @property
     def description(self) -> Description:
-        """What the rest of the package asks of it.
+        """The mixer as other rooms read it.
 
-        Mamba-2 convolves B and C of each group beside its heads; ranks that outnumber the groups hold copies
+        Mamba-2 also convolves B and C of each group; groups are replicated where ranks outnumber them
         (Dao, Gu 2024, "Transformers are SSMs", arXiv:2405.21060, section 8.2).
         """
         size = self.inner_size * self.state_size
