@@ -6,7 +6,13 @@ from functools import partial
 from capplan.questions.length_record import lengths
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
-from capplan.questions.workload_file import is_workload, with_workload, workload_mean_rate, workload_reuse
+from capplan.questions.workload_file import (
+    MEANS,
+    is_workload,
+    with_workload,
+    workload_mean_rate,
+    workload_reuse,
+)
 from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import KeyPath
 from capplan.workload.daily_curve import active_for, mean_rate_fraction
@@ -15,7 +21,6 @@ from capplan.workload.request_class import RequestClass
 from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
-MEANS = ("mean_rate", "daily_curve", "active_hours")
 SHORT_OF = 0.98
 """Of what a scenario says in numbers: what is further from it is worth a warning."""
 FREE_FOR_PREFIXES = "half of the cache of a replica is free for prefixes of earlier requests"

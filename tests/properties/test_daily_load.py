@@ -118,6 +118,11 @@ def test_a_workload_has_the_mean_of_its_hours(tmp_path):
     (tmp_path / "w.yaml").write_text((tmp_path / "w.yaml").read_text().replace("rate_by_hour: [1, 3]", ""))
     (found,) = scenario(tmp_path, {"trace": "w.yaml"}).classes
     assert found.mean_rate_fraction == 0.25
+    (tmp_path / "w.yaml").write_text((tmp_path / "w.yaml").read_text().replace("[{", "[{active_hours: 12, "))
+    (found,) = scenario(tmp_path, {"trace": "w.yaml"}).classes
+    assert found.mean_rate_fraction == 0.5
+    (found,) = scenario(tmp_path, {"trace": "w.yaml", "mean_rate": 3}).classes
+    assert found.mean_rate_fraction == 0.75
 
 
 JOB = {"requests": 1000, "within": "1 h"}

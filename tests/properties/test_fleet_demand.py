@@ -129,7 +129,7 @@ DRAWS = 20_000
 def test_what_is_drawn_is_cached_as_much_as_the_mean_says(lengths, prefix, hit, seed):
     item = RequestClass("a", lengths, fixed(9), 1.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit)
     mix = demand(item, CODE)
-    drawn = sampled_requests(mix, 2.0, DRAWS, seed, 10**9)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
     error = (
         5.0 * drawn.cached_tokens.std() / math.sqrt(DRAWS)
     )  # five standard errors, and the slices of the mean
@@ -148,7 +148,7 @@ def test_what_is_drawn_is_cached_as_much_as_the_mean_says(lengths, prefix, hit, 
 def test_what_a_cache_finds_again_is_drawn_as_much_as_the_mean_says(lengths, hit, seed):
     reuse = PrefixReuse(16, 1.0, 1.0, ((100, hit), (1000, hit)))
     mix = demand(RequestClass("a", lengths, fixed(9), 1.0, reuse=reuse)).with_cache(1e6)
-    drawn = sampled_requests(mix, 2.0, DRAWS, seed, 10**9)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
     mean = float(mix.hit_fractions[0] * drawn.input_tokens.mean())
     error = 5.0 * (drawn.cached_tokens - mix.hit_fractions[0] * drawn.input_tokens).std() / math.sqrt(DRAWS)
     assert drawn.cached_tokens.mean() == pytest.approx(mean, abs=error + 1.0)
