@@ -53,8 +53,8 @@ Running = Annotated[
         deadline_s=measure("--deadline", help="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
-            ("round_robin", "least_loaded", "prefix_aware"),
-            help="Router before the replicas: round_robin, least_loaded or prefix_aware.",
+            ("round_robin", "random", "least_loaded", "prefix_aware"),
+            help="Router before the replicas: round_robin, random, least_loaded or prefix_aware.",
         ),
         fail=typer.Option(
             "--fail",

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from capplan.engine.lookup import profile
-from capplan.errors import InputError, together, unknown
+from capplan.errors import InputError, together
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
@@ -145,7 +145,7 @@ def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
     for name in named:
         if name not in known:
             path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
-            reading.note(unknown("KV dtype", name, known, place=reading.document.place(path)), path)
+            reading.note(reading.unknown("KV dtype", name, known, path), path)
     return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
@@ -169,13 +169,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
     known = {normalised(offer.provider): offer.provider for offer in offers}
     provider = known.get(normalised(prices.provider))
     if provider is None:
-        place = reading.document.place(("prices", "provider"))
-        raise unknown(
-            "provider",
-            prices.provider,
-            {ANY_PROVIDER, *(name.lower() for name in known.values())},
-            place=place,
-        )
+        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
+        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
     return provider
 
 
@@ -291,6 +286,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         fleet=limits,
         prices=prices,
         assumptions=tuple(reading.assumptions),
+        warnings=tuple(reading.warnings),
     )
 
 

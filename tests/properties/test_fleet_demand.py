@@ -114,6 +114,47 @@ def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_lo
     assert (mix.reuses, demand(CHAT).reuses) == (True, False)
 
 
+LENGTHS = st.one_of(
+    st.builds(lognormal, st.floats(20, 5000), st.floats(0.05, 2.5)),
+    st.builds(lambda low, more: uniform(low, low + more), st.floats(2, 900), st.floats(0, 4000)),
+    st.builds(lambda mean, sigma: lognormal(mean, sigma, low=50, high=9000), st.floats(60, 5000), st.floats(0.05, 2.5)),
+    st.builds(fixed, st.integers(2, 4000).map(float)),
+    st.lists(st.integers(1, 9000), min_size=1, max_size=30).map(lambda values: empirical(np.array(values, dtype=float))),
+)  # fmt: skip
+DRAWS = 20_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, prefix=st.floats(1, 6000), hit=st.floats(0, 1), seed=st.integers(0, 9))
+def test_what_is_drawn_is_cached_as_much_as_the_mean_says(lengths, prefix, hit, seed):
+    item = RequestClass("a", lengths, fixed(9), 1.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit)
+    mix = demand(item, CODE)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    error = (
+        5.0 * drawn.cached_tokens.std() / math.sqrt(DRAWS)
+    )  # five standard errors, and the slices of the mean
+    assert mix.lengths.cached_tokens == pytest.approx(
+        drawn.cached_tokens.mean(), abs=error + 1e-3 * prefix + 0.01
+    )
+    assert (drawn.cached_tokens < drawn.input_tokens).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=LENGTHS.filter(lambda found: found.mean_tokens > 40),
+    hit=st.floats(0.0, 0.99),
+    seed=st.integers(0, 9),
+)
+def test_what_a_cache_finds_again_is_drawn_as_much_as_the_mean_says(lengths, hit, seed):
+    reuse = PrefixReuse(16, 1.0, 1.0, ((100, hit), (1000, hit)))
+    mix = demand(RequestClass("a", lengths, fixed(9), 1.0, reuse=reuse)).with_cache(1e6)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    mean = float(mix.hit_fractions[0] * drawn.input_tokens.mean())
+    error = 5.0 * (drawn.cached_tokens - mix.hit_fractions[0] * drawn.input_tokens).std() / math.sqrt(DRAWS)
+    assert drawn.cached_tokens.mean() == pytest.approx(mean, abs=error + 1.0)
+    assert mix.lengths.cached_tokens == near(mix.hit_fractions[0] * lengths.mean_tokens)
+
+
 @pytest.mark.parametrize(("cv", "replicas"), [(1.0, 3), (3.0, 4), (4.0, 25), (0.5, 4)])
 def test_requests_dealt_out_in_turn_come_more_regularly_and_at_random_more_like_chance(cv, replicas):
     assert float(replica_arrival_cv(cv, replicas)) == near(cv / replicas**0.5)
