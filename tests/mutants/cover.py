@@ -128,6 +128,22 @@ def _by_file(seen, clone):
     return by_file
 
 
+class Timed(_Settled):
+    """Write `{test: seconds}` of the tests that pass without any fault."""
+
+    def __init__(self, target):
+        self.target, self.seconds, self.failed = target, {}, set()
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if not report.passed:
+            self.failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        passed = {test: s for test, s in self.seconds.items() if test not in self.failed}
+        self.target.write_text(json.dumps(passed), encoding="utf-8")
+
+
 class Chosen(_Settled):
     """Run the chosen tests only, quickest first, and stop a test that takes far longer than it did."""
 

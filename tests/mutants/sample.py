@@ -2,6 +2,11 @@
 
     make mutants                           100 faults, seed 7
     make mutants MUTANTS=40 SEED=3 ROOMS=operators,serving
+    make mutants MUTANTS=40 ROOMS=model,memory BY=imports
+
+By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
+traces nothing: a fault meets the doctests of its file and the tests that import the file, or a file that does so,
+quickest first and for 20 s at most. It starts within minutes and misses what only distant tests would notice.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
 any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
@@ -25,7 +30,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.cover import Chosen, Cover
+from tests.mutants.cover import Chosen, Cover, Timed
 from tests.mutants.mutations import mutants, with_fault
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +39,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet", "workload")
 TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
+MOST_S = 20.0  # of the tests that a fault meets by imports
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
 
@@ -42,6 +48,7 @@ def main():
     parser.add_argument("--mutants", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--rooms", default=",".join(ROOMS))
+    parser.add_argument("--by", choices=("lines", "imports"), default="lines")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -50,9 +57,11 @@ def main():
         os.chdir(clone)
         sys.path.insert(0, str(clone))
         os.environ |= {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        tests = map_of_tests(clone)
-        sample = random.Random(asked.seed).sample(faults(clone, asked.rooms.split(",")), asked.mutants)
-        report(run(sample, tests, clone, asked.jobs))
+        rooms = asked.rooms.split(",")
+        every = faults(clone, rooms)
+        sample = random.Random(asked.seed).sample(every, min(asked.mutants, len(every)))
+        reach = by_lines(clone) if asked.by == "lines" else by_imports(clone, sample)
+        report(run(sample, reach, clone, asked.jobs), rooms)
 
 
 def copy_of_tree(clone):
@@ -125,7 +134,62 @@ def mentions(clone):
     return said
 
 
-def tests_that_reach(mutant, tests, said):
+def by_lines(clone):
+    """Return the function that finds the tests of a fault by the lines that they run."""
+    said = mentions(clone)
+    sets = {
+        t: (s, {path: set(lines) for path, lines in by_file.items()})
+        for t, (s, by_file) in map_of_tests(clone).items()
+    }
+    return partial(tests_that_reach, tests=sets, said=said)
+
+
+def by_imports(clone, sample):
+    """Return the function that finds the tests of a fault by what their files import."""
+    imports = {p: imported(p, clone) for p in sorted((clone / "capplan").rglob("*.py"))}
+    imports |= {p: imported(p, clone) for pattern in TESTS for p in clone.glob(pattern)}
+    is_test = {p: "tests" in p.relative_to(clone).parts or ">>> " in p.read_text("utf-8") for p in imports}
+    reaching = {}
+    for path in {m.path for m in sample}:
+        direct = {p for p, files in imports.items() if clone / path in files} | {clone / path}
+        further = {p for p, files in imports.items() if files & direct}
+        reaching[path] = [{p for p in near if is_test[p]} for near in (direct, further)]
+    files = sorted(set().union(*(p for near in reaching.values() for p in near)))
+    kept = Path(tempfile.mkdtemp(dir=clone.parent)) / "seconds.json"
+    print(f"timing the tests of {len(files)} files", file=sys.stderr)
+    wait_for(fork(lambda: pytest.main([*OPTIONS[2:], *map(str, files)], [Timed(kept)])))
+    seconds = json.loads(kept.read_text(encoding="utf-8"))
+    return partial(nearest_tests, reaching=reaching, seconds=seconds, clone=clone)
+
+
+def imported(path, clone):
+    """Return the files of the package that a file imports by name."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    files = (clone / (name.replace(".", "/") + ".py") for name in names if name.startswith("capplan."))
+    return {file for file in files if file.exists()}
+
+
+def nearest_tests(mutant, *, reaching, seconds, clone):
+    """Return `{test: seconds}` of the tests that import the file of a fault, or a file that does, for `MOST_S`."""
+    chosen, spent_s = {}, 0.0
+    for near in reaching[mutant.path]:
+        names = {str(p.relative_to(clone)) for p in near}
+        quickest = sorted(
+            (s, t) for t, s in seconds.items() if t.partition("::")[0] in names and t not in chosen
+        )
+        for test_s, test in quickest:
+            if spent_s + test_s <= MOST_S:
+                spent_s += test_s
+                chosen[test] = test_s
+    return chosen
+
+
+def tests_that_reach(mutant, *, tests, said):
     """Return `{test: seconds}` of the tests that run a line on which this fault can be seen."""
     lines = {(mutant.path, line) for line in mutant.lines}
     if mutant.names:
@@ -137,18 +201,14 @@ def tests_that_reach(mutant, tests, said):
     return reached
 
 
-def run(sample, tests, clone, jobs):
+def run(sample, reach, clone, jobs):
     """Yield each fault with what became of it: the tests fail, take too long or are not there, or all pass."""
-    said = mentions(clone)
-    sets = {
-        t: (s, {path: set(lines) for path, lines in by_file.items()}) for t, (s, by_file) in tests.items()
-    }
     under_way = {}
     waiting = list(reversed(sample))
     while waiting or under_way:
         while waiting and len(under_way) < jobs:
             mutant = waiting.pop()
-            reached = tests_that_reach(mutant, sets, said)
+            reached = reach(mutant)
             if reached:
                 under_way[fork(partial(killed, mutant, reached, clone))] = (
                     mutant,
@@ -191,7 +251,7 @@ def wait_for(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def report(results):
+def report(results, rooms):
     """Print every fault that nobody noticed, then how many were, by room, and what that says about all faults."""
     count, noticed = Counter(), Counter()
     start = time.monotonic()
@@ -203,7 +263,7 @@ def report(results):
             print(
                 f"{mutant.path}:{mutant.line}  {mutant.text}  ({reached} tests, {seconds:.0f} s)", flush=True
             )
-    for room in ROOMS:
+    for room in rooms:
         if count[room]:
             print(f"{room:12}{noticed[room]:4} of {count[room]:4} noticed")
     all_noticed, total = sum(noticed.values()), sum(count.values())
