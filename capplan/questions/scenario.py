@@ -1,6 +1,7 @@
 """Scenario YAML -> Scenario: every alternative resolved, every default stated."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import FORMATS, KV_FORMATS
+from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.traffic import request_classes
@@ -290,12 +292,13 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     )
 
 
-def read_scenario(path: str | os.PathLike[str]) -> Scenario:
+def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
     """Return the scenario in a YAML file.
 
     Parameters
     ----------
     path : path
+    settings : keys that are set anew, each KEY=VALUE
 
     Returns
     -------
@@ -311,4 +314,4 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
         kind="a scenario YAML",
         way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
     )
-    return scenario_from(document, Path(path).resolve().parent)
+    return scenario_from(overridden(document, settings), Path(path).resolve().parent)

@@ -15,7 +15,7 @@ from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.offered import SamplePath
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
@@ -88,11 +88,13 @@ def _no_plan(asked: AskedFleet) -> TargetError:
     )
 
 
-def chosen_plan(asked: AskedFleet, flags: PlanFlags, progress: Progress = None) -> Chosen:
+def chosen_plan(
+    asked: AskedFleet, flags: PlanFlags, progress: Progress = None, answer: FleetAnswer | None = None
+) -> Chosen:
     """Return the named plan, or else the one that the fleet search chooses for the scenario."""
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
-        plan = recommended_plan(asked, progress)
+        plan = answer.chosen if answer and answer.chosen else recommended_plan(asked, progress)
         serving = plan.replicas - plan.spare_replicas
         why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
         return Chosen(
