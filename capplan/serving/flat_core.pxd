@@ -15,32 +15,32 @@ cdef class FlatEngine(FlatSteps):
     cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
 
     @cython.locals(preempted=cython.bint)
-    cpdef void advance(self, double until_s)
+    cpdef void advance(self, double until_s) noexcept
     @cython.locals(new=cython.longlong)
-    cdef long long piece(self, Py_ssize_t row, long long budget)
+    cdef long long piece(self, Py_ssize_t row, long long budget) noexcept
     @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, private=cython.longlong, blocks=cython.longlong, commit=cython.longlong, reserved=cython.double)
-    cdef void plan(self)
-    cdef bint waits(self)
-    cdef bint lacks_company(self)
+    cdef void plan(self) noexcept
+    cdef bint waits(self) noexcept
+    cdef bint lacks_company(self) noexcept
     @cython.locals(steps=cython.longlong)
-    cdef long long steps_until_look(self)
-    cdef void group(self, long long sequences, double since_s)
+    cdef long long steps_until_look(self) noexcept
+    cdef void group(self, long long sequences, double since_s) noexcept
     @cython.locals(place=cython.Py_ssize_t)
-    cdef void end_groups(self)
+    cdef void end_groups(self) noexcept
     @cython.locals(index=cython.longlong)
-    cdef void admit(self, Py_ssize_t row, long long blocks, long long commit)
+    cdef void admit(self, Py_ssize_t row, long long blocks, long long commit) noexcept
     @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)
-    cdef void work_on(self)
-    cdef void prompt_ends(self, Py_ssize_t row)
+    cdef void work_on(self) noexcept
+    cdef void prompt_ends(self, Py_ssize_t row) noexcept
     @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, after=cython.longlong)
-    cdef void decode(self, double until_s, bint preempted)
+    cdef void decode(self, double until_s, bint preempted) noexcept
     @cython.locals(row=cython.Py_ssize_t)
-    cdef void complete(self)
-    cdef void finish(self, Py_ssize_t row)
+    cdef void complete(self) noexcept
+    cdef void finish(self, Py_ssize_t row) noexcept
     @cython.locals(key=cython.Py_ssize_t)
-    cdef void gap(self, double value, double weight)
+    cdef void gap(self, double value, double weight) noexcept
     @cython.locals(place=cython.Py_ssize_t, span=cython.double, first=cython.Py_ssize_t, end=cython.double, part=cython.double)
-    cdef void gauge(self, double start_s, double seconds, long long sequences, double blocks)
-    cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks)
+    cdef void gauge(self, double start_s, double seconds, long long sequences, double blocks) noexcept
+    cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks) noexcept
     @cython.locals(place=cython.Py_ssize_t, bins="double[::1]")
-    cdef void double_span(self)
+    cdef void double_span(self) noexcept

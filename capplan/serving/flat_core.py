@@ -7,9 +7,9 @@ runs everything else; `flat.eligible` says what this file may run, and a random 
 from __future__ import annotations
 
 from array import array
-from math import ceil, isnan, log
 from typing import TYPE_CHECKING, TypeAlias
 
+from capplan.serving.c_math import ceil, floor, isnan, log, lrint
 from capplan.serving.flat_steps import FlatSteps
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class FlatEngine(FlatSteps):
             blocks, commit = -(-private // self.block_tokens), 0
             if self.reserved_output_fraction:
                 reserved = private + self.reserved_output_fraction * (self.remaining[row] - 1)
-                commit = ceil(reserved / self.block_tokens)
+                commit = lrint(ceil(reserved / self.block_tokens))
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
                 break
             self.queue_pop()
@@ -298,7 +298,7 @@ class FlatEngine(FlatSteps):
     def gap(self, value: float, weight: float) -> None:
         """Count a gap between tokens, as WeightedHistogram does."""
         if value > 0.0:
-            self.itl[HISTOGRAM_ZERO + round(log(value) * BINS_PER_E)] += weight
+            self.itl[HISTOGRAM_ZERO + lrint(log(value) * BINS_PER_E)] += weight
         else:
             self.itl_none += weight
         self.itl_weight += weight
@@ -309,7 +309,7 @@ class FlatEngine(FlatSteps):
         if sequences >= self.batch_size:
             self.batch_size = 2 * sequences
         self.batch_s[sequences] += seconds
-        place = min(int(blocks * OCCUPANCY_BINS / self.capacity), OCCUPANCY_BINS)
+        place = min(lrint(floor(blocks * OCCUPANCY_BINS / self.capacity)), OCCUPANCY_BINS)
         self.occupancy_s[place] += seconds
         self.block_seconds += blocks * seconds
         self.busy_s += seconds
@@ -317,13 +317,13 @@ class FlatEngine(FlatSteps):
         while end >= self.span_s * TIMELINE_BINS:
             self.double_span()
         span = self.span_s
-        first = int(start_s / span)
+        first = lrint(floor(start_s / span))
         if end < (first + 1) * span:
             self.by_batch[first] += sequences * seconds
             self.by_blocks[first] += blocks * seconds
             self.by_busy[first] += seconds
             return
-        for place in range(first, int(end / span) + 1):
+        for place in range(first, lrint(floor(end / span)) + 1):
             part = min(end, (place + 1) * span) - max(start_s, place * span)
             if part > 0.0:
                 self.count_span(place, part, sequences, blocks)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from math import sqrt
 from typing import TYPE_CHECKING, TypeAlias
 
+from capplan.serving.c_math import floor, lrint, sqrt
 from capplan.serving.flat_batch import FlatBatch
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class FlatSteps(FlatBatch):
             decode_s = self.decode_s(decoding, context)
         room = max(self.stage_tokens - beside, 1.0)
         if longest > room:
-            longest = int(room)
+            longest = lrint(floor(room))
         largest = max(-(-tokens // stages), longest)
         filled = self.filled = tokens / largest
         seconds = chunks_s / filled + attention_s
@@ -80,7 +80,7 @@ class FlatSteps(FlatBatch):
             first = base + self.decode_values[offset + i] + rise * (context - self.context_knots[i])
             count = steps - done
             if i < last:
-                count = min(count, int(self.context_knots[i + 1] - context) + 1)
+                count = min(count, lrint(floor(self.context_knots[i + 1] - context)) + 1)
             seconds = count * (first + rise * (count - 1) * 0.5)
             if total + seconds >= limit_s:
                 count = steps_to_reach(first, rise, limit_s - total, count)
@@ -98,14 +98,14 @@ class FlatSteps(FlatBatch):
 
     def knot_below(self, context: float) -> int:
         """Return the place of the last knot at or below a context."""
-        knots, low, high = self.context_knots, self.last_knot, self.knots
-        if context < knots[low]:
+        low, high = self.last_knot, self.knots
+        if context < self.context_knots[low]:
             low, high = 0, low
-        elif low + 1 == high or context < knots[low + 1]:
+        elif low + 1 == high or context < self.context_knots[low + 1]:
             return low
         while low < high:
             middle = (low + high) // 2
-            if context < knots[middle]:
+            if context < self.context_knots[middle]:
                 high = middle
             else:
                 low = middle + 1
@@ -165,7 +165,7 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
     linear = first_s - half
     root = linear * linear + 4.0 * half * limit_s
     guess = 2.0 * limit_s / (linear + sqrt(root)) if root > 0.0 else float(most)
-    steps = min(max(int(guess), 1), most)
+    steps = max(lrint(min(floor(guess), float(most))), 1)
     while steps < most and steps * (linear + half * steps) < limit_s:
         steps += 1
     while steps > 1 and (steps - 1) * (linear + half * (steps - 1)) >= limit_s:
