@@ -98,14 +98,14 @@ class FlatSteps(FlatBatch):
 
     def knot_below(self, context: float) -> int:
         """Return the place of the last knot at or below a context."""
-        knots, low, high = self.context_knots, self.last_knot, self.knots
-        if context < knots[low]:
+        low, high = self.last_knot, self.knots
+        if context < self.context_knots[low]:
             low, high = 0, low
-        elif low + 1 == high or context < knots[low + 1]:
+        elif low + 1 == high or context < self.context_knots[low + 1]:
             return low
         while low < high:
             middle = (low + high) // 2
-            if context < knots[middle]:
+            if context < self.context_knots[middle]:
                 high = middle
             else:
                 low = middle + 1
