@@ -15,7 +15,7 @@ from capplan.operators.attention_demand import (
     prefill_attention_flop,
 )
 from capplan.operators.collective import expert_exchange_bytes
-from capplan.operators.experts import experts_bytes, experts_flop
+from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
 from capplan.operators.latent_demand import (
     mla_decode_bytes,
     mla_decode_flop,
@@ -166,3 +166,14 @@ def test_speculation():
             assert expected_tokens_per_round(acceptance, float(drafts)) == near(expected)
     assert round_time_s(5.0, 2.0, 7.0) == 17.0
     assert speculative_speedup_ratio(3.0, 17.0, 8.5) == 1.5
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
+def test_experts_are_multiplied_in_tiles_of_128_columns(rows):
+    """As many tokens as a tile has rows, which on average take one and a half tiles, on one multiprocessor."""
+    rates = ExpertRates(
+        1.0, 1e30, 1.0, 1.0, 1.0, 1e6, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, float(rows)
+    )  # fmt: skip
+    seconds = experts_time_s(float(rows), 1.0, 1.0, 1.0, 100.0, 256.0, 0.0, 1.0, 1.0, rates)
+    # 100 inputs to 256 outputs: 1.5 x 2 tiles; 256 inputs to 100 outputs: 1.5 x 1 tiles, in two rounds.
+    assert seconds == pytest.approx(2 * rows * 128 * (3 * 100 + 2 * 256), rel=1e-6)
