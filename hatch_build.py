@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
-MODULES = ("flat_batch", "flat_core")
+MODULES = ("flat_batch", "flat_steps", "flat_core")
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
@@ -57,8 +57,12 @@ def compiled(root: Path, libraries: list[Path]) -> bool:
         for package in (FOLDER.parent, FOLDER):
             (folder / package / "__init__.py").touch()
         for module in MODULES:
-            for end in (".py", ".pxd"):
-                shutil.copy(root / FOLDER / f"{module}{end}", folder / FOLDER)
+            shutil.copy(root / FOLDER / f"{module}.pxd", folder / FOLDER)
+            source = (root / FOLDER / f"{module}.py").read_text(encoding="utf-8")
+            source = source.replace(
+                "from capplan.serving.c_math import", "from cython.cimports.libc.math import"
+            )
+            (folder / FOLDER / f"{module}.py").write_text(source, encoding="utf-8")
         for library in libraries:
             source = FOLDER / library.name.partition(".")[0]
             translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{source}.py"]

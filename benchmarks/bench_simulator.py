@@ -16,7 +16,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.fleet_terms import Hedging
-from capplan.serving.requests import Admission, Requests
+from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
@@ -123,14 +123,17 @@ def main() -> None:
     mixed = Scheduling("mixed", max_num_seqs=256, max_num_batched_tokens=8192)
     prefill_first = Scheduling("prefill_first", max_num_seqs=256, max_num_batched_tokens=8192)
     requests = chat_requests(arguments.requests, 1, rate=5.0)
-    for name, scheduling, concurrency in (
+    think_s = np.random.default_rng(2).exponential(10.0, len(requests))
+    for name, scheduling, crowd in (
         ("open loop, 5/s, mixed", mixed, None),
         ("open loop, 5/s, prefill first", prefill_first, None),
-        ("closed loop of 64, mixed", mixed, 64),
-        ("closed loop of 256, prefill first", prefill_first, 256),
+        ("closed loop of 64, mixed", mixed, Crowd(requests, 64)),
+        ("closed loop of 256, prefill first", prefill_first, Crowd(requests, 256)),
+        ("100 users who think 10 s, mixed", mixed, Crowd(requests, 100, think_s)),
     ):
         begin = time.process_time()
-        outcome = simulate(requests, EngineSetup(table, scheduling, 40_000), concurrency=concurrency)
+        clocked = requests if crowd is None else None
+        outcome = simulate(clocked, EngineSetup(table, scheduling, 40_000), crowd=crowd)
         seconds = time.process_time() - begin
         rate = len(requests) / seconds
         print(

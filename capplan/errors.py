@@ -1,9 +1,14 @@
 """The errors that people see: what is wrong, where, what is allowed, and the way out."""
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+
+LONGEST_ALLOWED = 100
+"""Letters of what is allowed in an error of one line."""
 
 
 class Refusal(StrEnum):
@@ -26,6 +31,8 @@ class Refusal(StrEnum):
     """A target is missed at this load."""
     SIMULATION = "simulation"
     """A target is missed once the requests are simulated."""
+    COST = "cost"
+    """Something else costs less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,11 @@ class CapplanError(Exception):
 class InputError(CapplanError):
     """What was asked or read cannot be used (exit 2)."""
 
+    line: int | None = None
+    """Of the file, where it is known."""
+    belongs_to: str = ""
+    """File, line and key that this error of another file or table belongs to; only shown among several mistakes."""
+
 
 class DoesNotFitError(CapplanError):
     """The model does not fit on the devices (exit 3)."""
@@ -62,6 +74,30 @@ class TargetError(CapplanError):
     exit_code = 4
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that are probably meant, best first: the same words in another order, else alike letters.
+
+    Examples
+    --------
+    >>> nearest("p95_ttft", ["e2e_p95", "ttft_mean", "ttft_p95"]), nearest("h20", ["h100", "h200", "l4"])
+    (['ttft_p95'], ['h200'])
+    """
+    lower = {candidate.lower(): candidate for candidate in sorted(known)}
+    by_words = {_in_order(candidate): candidate for candidate in lower}
+    if (swapped := by_words.get(_in_order(name.lower()))) is not None:
+        return [lower[swapped]]
+    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
+    near = near or [
+        by_words[w] for w in get_close_matches(_in_order(name.lower()), by_words, n=3, cutoff=0.75)
+    ]
+    return [lower[n] for n in near if n.startswith(name.lower())] or [lower[n] for n in near]
+
+
+def _in_order(name: str) -> str:
+    """Return the words of a name in the order of the alphabet, however they were joined."""
+    return " ".join(sorted(re.split(r"[\W_]+", name)))
+
+
 def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint: str = "") -> InputError:
     """Return the error for a name that is not in a list, with its nearest matches.
 
@@ -72,9 +108,7 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
       known: h100, h200, l4
     """
     names = sorted(known)
-    lower = {candidate.lower(): candidate for candidate in names}
-    near = get_close_matches(name.lower(), lower, n=3, cutoff=0.55)
-    near = [lower[n] for n in near if n.startswith(name.lower())] or [lower[n] for n in near]
+    near = nearest(name, names)
     question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
     lines = [f"{place + ': ' if place else ''}unknown {kind} {name!r}{question}"]
     shown = names if len(names) <= 24 else [*near, *(n for n in names if n not in near)][:24]
@@ -82,3 +116,28 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
     if hint:
         lines.append(f"  {hint}")
     return InputError("\n".join(lines))
+
+
+def together(errors: Sequence[InputError]) -> InputError:
+    """Return the one error of several mistakes in a file: one line for each, in the order of the file.
+
+    Examples
+    --------
+    >>> print(together([unknown("hardware", "h20", ["h100", "h200"]), InputError("a.yaml: slo: is empty")]))
+    unknown hardware 'h20': did you mean 'h200'? (known: h100, h200)
+    a.yaml: slo: is empty
+    """
+    if len(errors) == 1:
+        return errors[0]
+    ordered = sorted(errors, key=lambda error: math.inf if error.line is None else error.line)
+    return InputError("\n".join(dict.fromkeys(map(_in_one_line, ordered))))
+
+
+def _in_one_line(error: InputError) -> str:
+    """Return an error with what is allowed behind it, shortened, and without the further advice; mistakes of another file stay."""
+    first, *more = f"{f'{error.belongs_to}: ' if error.belongs_to else ''}{error}".splitlines()
+    further = "".join(f"\n{line}" for line in more if not line.startswith("  "))
+    allowed = next((line.strip() for line in more if line.startswith("  known: ")), "")
+    if len(allowed) > LONGEST_ALLOWED:
+        allowed = allowed[:LONGEST_ALLOWED].rpartition(",")[0] + ", ..."
+    return (f"{first} ({allowed})" if allowed else first) + further

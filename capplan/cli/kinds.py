@@ -1,7 +1,7 @@
 """The kinds of options: how their text is read, and what an error says is allowed."""
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import typer
@@ -22,14 +22,14 @@ def whole(
     example = "8192" if of == "tokens" else "8"
 
     def read(text: Any) -> int:
-        digits = str(text).replace("_", "").replace(",", "")
-        if not digits.lstrip("+-").isdecimal():
-            kind = f"a whole number{f' of {of}' if of else ''}"
-            raise InputError(f"{option}: {text!r} is not {kind}; write it as '{example}'")
-        if not least <= int(digits[:40]) <= most:
+        from capplan.readers.quantity import COUNT, TOKENS, whole_number
+
+        unit = replace(TOKENS if of == "tokens" else COUNT, example=example)
+        value = whole_number(text, unit, option, of)
+        if not least <= value <= most:
             allowed = f"{least} to {most} {of}".rstrip()
             raise InputError(f"{option}: {text!r} is out of range; {allowed} are allowed")
-        return int(digits)
+        return value
 
     return _option(*names, read=read, kind="whole number", help=help, metavar=metavar)
 
@@ -56,9 +56,8 @@ def measure(
     *,
     help: str,  # noqa: A002  (typer's own word)
     metavar: str = "TIME",
-    bare: bool = False,
 ) -> Any:
-    """Return an option of a positive quantity, `unit` being a name of `readers.quantity`; `bare` reads a number alone too."""
+    """Return an option of a positive quantity, `unit` being a name of `readers.quantity`."""
 
     def read(text: Any) -> float:
         if isinstance(text, float):
@@ -66,13 +65,8 @@ def measure(
         from capplan.readers import quantity
 
         wanted: quantity.Unit = getattr(quantity, unit)
-        try:
-            value = float(text) if bare else math.nan
-        except ValueError:
-            value = math.nan
-        if math.isnan(value):
-            value = quantity.quantity(text, wanted, name)
-        if not 0.0 < value < math.inf:
+        value = quantity.quantity(text, wanted, name)
+        if not value > 0.0:
             raise InputError(f"{name}: {text!r} is not above zero; e.g. '{wanted.example}'")
         return value
 

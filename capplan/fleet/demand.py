@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.fleet.engine_use import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
-from capplan.numbers import Array, Number
+from capplan.numbers import Array
 from capplan.serving.requests import Requests
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.request_class import RequestClass
@@ -64,6 +64,18 @@ class Demand:
         lengths = replace(self.lengths, cached_tokens=cached)
         return replace(self, lengths=lengths, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
 
+    @property
+    def users(self) -> float:
+        """Return the users of all classes."""
+        return sum(item.users or 0.0 for item in self.classes)
+
+    def rates_per_s(self, response_s: float) -> tuple[float, float]:
+        """Return requests per second that come by themselves, and those of users who wait so long for each answer."""
+        parts = {True: 0.0, False: 0.0}
+        for item in self.classes:
+            parts[item.users is not None] += item.request_rate_at(response_s)
+        return parts[False], parts[True]
+
     def request_rate_per_s(self, response_time_s: Array) -> Array:
         """Return requests per second when an answer takes so long; users wait for it before they ask again."""
         total = np.zeros_like(response_time_s)
@@ -101,48 +113,39 @@ def demand_of(scenario: Scenario) -> Demand:
     return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
 
 
-def replica_arrival_cv(arrival_cv: Number, replicas: Number) -> Number:
-    """Return the variation of the times between arrivals at one of several replicas that requests are dealt out to.
-
-        c_n = max(c / sqrt(n), min(c, 1))
-
-    Every n-th arrival of a renewal process is one with n times the variance and n times the mean. A burst so spreads
-    over all replicas; a balancer that does not count is no better than chance, so that nothing falls below Poisson.
+def drawn_requests(
+    demand: Demand,
+    count: int,
+    seed: int,
+    longest: int,
+    *,
+    users: bool | None = None,
+    response_s: float = 0.0,
+) -> Requests:
+    """Return requests drawn from the mixture, in random order and without times of arrival, cut to the longest context.
 
     Parameters
     ----------
-    arrival_cv : [-]
-        c, of the whole stream.
-    replicas : [-]
-        n.
+    demand : the mixture
+    count : [-]
+    seed : of the draws
+    longest : [tokens]
+        a prompt and its answer are cut to it
+    users : only the classes of users, or only those that come at a rate; None: all
+    response_s : [s]
+        that users wait for an answer, about
 
     Returns
     -------
-    [-]
-        c_n
-
-    Examples
-    --------
-    >>> replica_arrival_cv(4.0, 4.0), replica_arrival_cv(1.0, 4.0), replica_arrival_cv(0.5, 4.0)
-    (np.float64(2.0), np.float64(1.0), np.float64(0.5))
-
-    References
-    ----------
-    Cox 1962, "Renewal Theory", section 1.3 (sums of independent intervals).
+    Requests with their classes and what the prefix cache finds of them
     """
-    return np.maximum(arrival_cv / np.sqrt(np.maximum(replicas, 1.0)), np.minimum(arrival_cv, 1.0))
-
-
-def sampled_requests(
-    demand: Demand, rate_per_s: float, count: int, seed: int, longest: int, *, dealt: bool = False
-) -> Requests:
-    """Return requests drawn from the mixture, arriving at a rate, cut to the longest context.
-
-    Times between arrivals are gamma-distributed with the coefficient of variation of the busiest class; `dealt`: at one
-    replica of as many as the whole traffic is for at this rate.
-    """
-    random = np.random.default_rng(seed)
-    shares = np.array([item.request_rate_at() for item in demand.classes])
+    random = np.random.default_rng([seed, 0])
+    shares = np.array(
+        [
+            item.request_rate_at(response_s) if users is None or (item.users is not None) == users else 0.0
+            for item in demand.classes
+        ]
+    )
     chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
@@ -151,14 +154,12 @@ def sampled_requests(
         inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
         outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
         if item.reuse is not None:
-            share = demand.hit_fractions[index] / CACHED_SHARE if demand.hit_fractions else 0.0
-            hit = random.random(rows.size) < share
-            shared = np.minimum((CACHED_SHARE * inputs[rows]).astype(np.int64), inputs[rows] - 1)
+            found = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            part = max(CACHED_SHARE, found)
+            hit = random.random(rows.size) < found / part
+            shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
             hit = random.random(rows.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
         cached[rows] = np.where(hit, shared, 0)
-    replicas = float(shares.sum()) / rate_per_s if dealt else 1.0
-    shape = 1.0 / float(replica_arrival_cv(demand.classes[int(shares.argmax())].arrival_cv, replicas)) ** 2
-    gaps = random.gamma(shape, 1.0 / (rate_per_s * shape), count)
-    return Requests(inputs, np.maximum(outputs, 1), np.cumsum(gaps), cached, chosen.astype(np.int64))
+    return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

@@ -1,12 +1,15 @@
 """What a fleet search finds: plans, prices, and what was rejected and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
+from capplan.fleet.paid import Money
 from capplan.fleet.price import ChosenPrice
+from capplan.serving.fleet_terms import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +26,20 @@ class FleetPlan:
     request_rate_per_replica: float
     """At peak, spares idle [req/s]."""
     request_rate_limit_per_replica: float
-    """Largest rate at which the targets hold [req/s]."""
+    """Largest rate at which the targets hold, as predicted [req/s]."""
+    sure_rate_limit_per_replica: float
+    """The same with the confidence asked for [req/s]."""
     ttft_s: BoundedSpread
     tpot_s: BoundedSpread
     e2e_s: BoundedSpread
     slo_met_probability: float
+    """That all targets hold together."""
+    target_probabilities: Mapping[str, float]
+    """By target, that it holds, whatever the others do."""
     usd_per_hour: float | None
     usd_per_month: float | None
     usd_per_million_output_tokens: float | None
+    """At peak."""
     usd_per_million_tokens: float | None
     watts: float | None
     bottleneck: str
@@ -38,6 +47,18 @@ class FleetPlan:
     kv_cache_tokens: float
     checked: Literal["simulated", "closed form"]
     price: ChosenPrice | None = None
+    money: Money | None = None
+    """At the mean load; None without a price."""
+    routing: Routing = "round_robin"
+    usd_per_month_low: float | None = None
+    """What such a fleet costs where its replicas turn out as fast as in the best tenth of the cases ..."""
+    usd_per_month_high: float | None = None
+    """... or as slow as in the worst; infinite where no number of them holds the targets then."""
+
+    @property
+    def busy_replicas(self) -> int:
+        """Replicas that serve, spares not counted."""
+        return self.replicas - self.spare_replicas
 
     @property
     def gpus(self) -> int:
@@ -74,6 +95,45 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
+class Choices:
+    """Three answers to what to buy, and the one that is recommended."""
+
+    cheapest: FleetPlan
+    surest: FleetPlan
+    """The most likely to hold its targets of all that cost at most a quarter more than the cheapest."""
+    fewest: FleetPlan
+    """The one with the fewest devices."""
+    recommended: FleetPlan
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """What it costs to be so sure."""
+
+    confidence: float
+    hardware: str | None
+    """None: no plan is so sure."""
+    gpus: int | None
+    usd_per_month: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Insensible:
+    """A device on which a target leaves less than a tenth of what it can serve, and what would make it sensible."""
+
+    hardware: str
+    target: str
+    value_s: float
+    """What the target limits, when a replica has next to nothing to do."""
+    limit_s: float
+    gpus: int
+    """That it would take."""
+    gpus_at: tuple[tuple[float, int], ...]
+    """(limit [s], devices of the fleet then)."""
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """Plans, cheapest first."""
 
@@ -81,8 +141,11 @@ class FleetAnswer:
     rejected: tuple[Rejection, ...]
     evaluated: int
     relaxations: tuple[Relaxation, ...] = ()
+    choices: Choices | None = None
+    certainty: tuple[Certainty, ...] = ()
+    insensible: tuple[Insensible, ...] = ()
 
     @property
     def chosen(self) -> FleetPlan | None:
-        """Return the cheapest plan, None where nothing is feasible."""
-        return self.plans[0] if self.plans else None
+        """Return the recommended plan, None where nothing is feasible."""
+        return self.choices.recommended if self.choices else None

@@ -242,14 +242,27 @@ class ChosenPrice:
 
     usd_per_hour: float
     commitment: str
-    record: PriceRecord | None
-    """None for a price of the scenario."""
+    records: tuple[PriceRecord, ...]
+    """The middle offer, or the two whose mean is taken; none for a price of the scenario."""
+    offers: int
+    """Of different providers, that it was chosen from."""
     low_usd_per_hour: float
     high_usd_per_hour: float
     assumption: Assumption
     warning: str | None = None
     energy_usd_per_hour: float | None = None
     """Electricity of the device, on top; None: the price has it."""
+
+    @property
+    def basis(self) -> str:
+        """Return what the price rests on, for people: one offer or an estimate may be far off."""
+        if not self.records:
+            return "the scenario"
+        if self.records[0].quality == "estimate":
+            return "an estimate" if self.offers == 1 else f"{self.offers} estimates"
+        if self.offers == 1:
+            return "one offer"
+        return "mean of two offers" if self.offers == 2 else f"middle of {self.offers} offers"
 
     @property
     def total_usd_per_hour(self) -> float:
@@ -294,7 +307,8 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     An override wins. Otherwise, of the offers with the wanted commitment, provider and region: of
     every provider the newest one (the cheapest of several), offers a year older than the newest left
     out, and of these the median, the lower of the middle two, so that the price is one that
-    somebody asks for. Estimates are used only where no provider lists a price.
+    somebody asks for; of two their mean, for the lower one would be the least there is. Estimates are
+    used only where no provider lists a price.
 
     Parameters
     ----------
@@ -311,7 +325,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
         stated = Assumption(
             f"{device} costs {usd:g} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
-        return ChosenPrice(usd, choice.commitment, None, usd, usd, stated)
+        return ChosenPrice(usd, choice.commitment, (), 0, usd, usd, stated)
     wanted = _simple(choice.provider)
     matching = [
         record
@@ -329,26 +343,35 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])
-    taken = next(offer for offer in offers if offer.usd_per_hour == usd)
-    low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
-    span = f"; the middle of {len(offers)} providers, {low:.4g} to {high:.4g}" if len(offers) > 1 else ""
-    when = f", {taken.date}" if taken.date else ", date unknown"
-    estimate = " (an estimate)" if taken.quality == "estimate" else ""
-    text = f"{device} costs {usd:.4g} $/h {choice.commitment}{estimate}: {taken.provider}{when}{span}"
-    warning = (
-        f"no listed {choice.commitment} price of {device}; an estimate is used"
-        if taken.quality == "estimate"
-        else None
-    )
+    taken = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
+    usd = sum(offer.usd_per_hour for offer in taken) / len(taken)
+    estimate = taken[0].quality == "estimate"
+    what = f"{device} costs {usd:.4g} $/h {choice.commitment}{' (an estimate)' if estimate else ''}"
     return ChosenPrice(
         usd_per_hour=usd,
         commitment=choice.commitment,
-        record=taken,
-        low_usd_per_hour=low,
-        high_usd_per_hour=high,
-        assumption=Assumption(text, f"prices.provider, or prices.per_gpu_hour.{device}"),
-        warning=warning,
+        records=taken,
+        offers=len(offers),
+        low_usd_per_hour=offers[0].usd_per_hour,
+        high_usd_per_hour=offers[-1].usd_per_hour,
+        assumption=Assumption(
+            f"{what}: {_origin(offers, taken, named=wanted != 'any')}",
+            f"prices.provider, or prices.per_gpu_hour.{device}",
+        ),
+        warning=f"no listed {choice.commitment} price of {device}; an estimate is used" if estimate else None,
     )
+
+
+def _origin(offers: Sequence[PriceRecord], taken: Sequence[PriceRecord], *, named: bool) -> str:
+    """Return where a price comes from: who asks for it and since when, and how many others there are."""
+    if len(taken) > 1:
+        each = " and ".join(f"{o.provider} {o.usd_per_hour:.4g} ({o.date or 'date unknown'})" for o in taken)
+        return f"the mean of the two offers known, {each}"
+    only = f"{taken[0].provider}, {taken[0].date or 'date unknown'}"
+    if len(offers) > 1:
+        low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
+        return f"{only}; the middle of {len(offers)} providers, {low:.4g} to {high:.4g}"
+    return only if named else f"{only}; the only offer known"
 
 
 def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> ChosenPrice:

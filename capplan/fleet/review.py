@@ -10,12 +10,12 @@ from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.probability import within_probability
 from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.slo import Target
 
@@ -40,8 +40,10 @@ class Sizing:
 
     peak_requests_per_s: float
     limit_requests_per_s: float
-    """One replica at the edge of its targets."""
+    """One replica at the edge of its targets, as predicted."""
     headroom_fraction: float
+    sure_limit_requests_per_s: float
+    """One replica at the edge of its targets, as slow as it may be with the confidence asked for."""
     busy_replicas: int
     spare_replicas: int
     devices_per_replica: int
@@ -53,9 +55,14 @@ class Sizing:
         return self.limit_requests_per_s * (1.0 - self.headroom_fraction)
 
     @property
-    def wanted_replicas(self) -> float:
-        """Before rounding up."""
+    def predicted_replicas(self) -> float:
+        """Before rounding up, by the prediction with headroom."""
         return self.peak_requests_per_s / self.planned_requests_per_s
+
+    @property
+    def sure_replicas(self) -> float:
+        """The same with the confidence asked for, at the peak itself."""
+        return self.peak_requests_per_s / self.sure_limit_requests_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin
         predicted * interval.low_ratio,
         predicted * interval.high_ratio,
         1.0 - predicted / target.limit_s,
-        within_probability(predicted, target.limit_s, interval),
+        plan.target_probabilities[target.key],
     )
 
 
@@ -105,6 +112,7 @@ def sizing_of(plan: FleetPlan, headroom_fraction: float) -> Sizing:
         peak_requests_per_s=plan.request_rate_per_replica * busy,
         limit_requests_per_s=plan.request_rate_limit_per_replica,
         headroom_fraction=headroom_fraction,
+        sure_limit_requests_per_s=plan.sure_rate_limit_per_replica,
         busy_replicas=busy,
         spare_replicas=plan.spare_replicas,
         devices_per_replica=plan.layout.devices,
@@ -132,9 +140,11 @@ def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, flo
     """Return the time of one prompt's chunks and of one decode step on the step table of a replica [s]."""
     past = load.input_tokens * load.prefix_hit_fraction
     new = max(1.0, load.input_tokens - past)
-    chunk = min(new, float(replica.scheduling.max_num_batched_tokens))
+    stages = float(replica.table.stages)
+    chunk = min(new, replica.scheduling.max_num_batched_tokens / stages)
     middle = past + (new - chunk) / 2.0
-    prefill = new / chunk * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
+    turns = float(turn_ratio(new / chunk, 0.0, replica.table.stage_fraction))
+    prefill = turns * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
     context = load.input_tokens + load.output_tokens / 2.0
     decode = float(decode_step_s(replica.table, max(1.0, sequences), context))
     return {"prefill": prefill, "decode": decode}

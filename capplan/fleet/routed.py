@@ -113,8 +113,10 @@ def routed_fleet(
         names what cannot be combined
     """
     stream = stream_with_block_ids(stream, replica, use)
-    engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    routing: Routing = operation.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
+    engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
+    routing: Routing = (
+        operation.routing or stream.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
+    )
     if _apart(operation):
         run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
     else:
@@ -130,6 +132,7 @@ def routed_fleet(
             autoscaling=scaling,
             hedging=operation.hedging,
             concurrency=stream.concurrency,
+            crowd=stream.crowd,
             until_s=until_s,
             admission=admission or Admission(),
         )
@@ -151,7 +154,9 @@ def run_fleet(
     admission: Admission | None = None,
     use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
-    """Return what a fleet does: dealt out beforehand where nothing is said about its operation, else routed."""
+    """Return what a fleet does: dealt out beforehand where nothing asks for a router, else routed."""
+    if operation is None and stream.routing == "least_loaded" and replicas > 1:
+        operation = Operation()
     if operation is None:
         return simulated_fleet(
             replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
@@ -220,7 +225,7 @@ def _disaggregated(
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
-    link = kv_link_of(engines.replica, str(operation.kv_link), float(np.mean(stream.requests.input_tokens)))
+    link = kv_link_of(engines.replica, str(operation.kv_link), stream.mean_input_tokens)
     engine = replace(engines.setup, table=engines.setup.clock)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(
@@ -229,6 +234,7 @@ def _disaggregated(
         EnginePlan(engine, operation.decode_replicas or 0, later),
         link,
         concurrency=stream.concurrency,
+        crowd=stream.crowd,
         until_s=until_s,
         admission=admission,
     )

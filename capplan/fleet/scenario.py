@@ -7,6 +7,7 @@ from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
+from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
 
@@ -24,6 +25,8 @@ class FleetLimits:
     """From the decision to start a replica to the first request that it serves."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
+    routing: Routing | None = None
+    """How requests are dealt out to replicas; None: prefix_aware where prompts have block ids, else round_robin."""
     tensor_parallel: tuple[int, ...] | None = None
     """None: every legal one."""
     pipeline_parallel: tuple[int, ...] | None = None
@@ -78,3 +81,5 @@ class Scenario:
     """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """Every default that stands in for a key that the file does not have."""
+    warnings: tuple[str, ...] = ()
+    """What the file says and cannot mean."""

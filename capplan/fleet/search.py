@@ -1,4 +1,4 @@
-"""Evaluate every legal plan at every load, as arrays; keep for each plan the largest load that holds the targets."""
+"""Every legal layout at every load in closed form, as arrays: what it can carry at most, before anything is simulated."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.accuracy.intervals import Interval, Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.serving import network_class
+from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.plan import Relaxation
-from capplan.fleet.probability import needed_ratio
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
@@ -24,13 +24,23 @@ from capplan.numbers import Array
 from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
+from capplan.serving.fleet_terms import Routing
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.steady_steps import Limits
+from capplan.serving.step_table import StepTable
 from capplan.workload.slo import Slo, Target
 
 LOADS = 96
 """Loads per plan: mean decoding sequences from one to as many as the cache holds, evenly in the logarithm."""
+
+TARGET_SLACK = 1.3
+"""By which the closed form may overstate a latency: a layout is dropped where a target is missed by more at every load."""
+RATE_SLACK = 1.1
+"""By which it may understate a rate; both are held by a test over random scenarios."""
+
+CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
+"""What certainty costs is worked out for these."""
 
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
 
@@ -52,10 +62,19 @@ class Question:
     demand: Demand
     slo: Slo
     intervals: Intervals
+    slowness_table: SlownessTable
     max_model_len: int
+    routing: Routing = "round_robin"
+    requests: int = 15_000
+    """Of each run that confirms a load."""
+    seed: int = 7
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
+
+    def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
+        """Return how much slower than predicted a replica may be, as far as it decides whether it holds targets."""
+        return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
@@ -78,25 +97,30 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
 
 
 @dataclass(frozen=True, slots=True)
-class SizedLayout:
-    """A layout, the largest rate at which one replica of it holds the targets, and what it does there."""
+class ScreenedLayout:
+    """A layout that may hold the targets, and bounds of what one replica of it carries."""
 
     layout: Layout
     weight_dtype: str
-    request_rate_limit: float
-    """Requests per second and replica."""
-    response_s: float
+    share_bound: float
+    """Of the whole traffic: no replica holds its targets with more, as predicted."""
+    sure_share_bounds: Mapping[float, float]
+    """The same with a confidence that its steps are fast enough; 0 where that is out of reach."""
     kv_cache_tokens: float
     label: str
+    usual_step_s: float
+    """Time per output token where it serves half of what it can."""
+    slowness: Slowness
+    """How much slower than predicted its steps may be."""
     demand: Demand
     """As the replica sees it: what its cache finds is not worked on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """All layouts that can hold the targets at some load, and the rest counted."""
+    """All layouts that may hold the targets at some load, and the rest counted."""
 
-    found: tuple[SizedLayout, ...]
+    found: tuple[ScreenedLayout, ...]
     rejected: Rejections
     evaluated: int
     relaxations: tuple[Relaxation, ...]
@@ -104,7 +128,7 @@ class SearchResult:
 
 def search(question: Question) -> SearchResult:
     """Return every layout with the largest load at which it holds the targets."""
-    sized: list[SizedLayout] = []
+    sized: list[ScreenedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
     evaluated = 0
@@ -121,6 +145,29 @@ def search(question: Question) -> SearchResult:
                 sized += more
                 relaxations += near
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
+
+
+def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand) -> SteadyState:
+    """Return what one replica of each plan does at LOADS loads, from one sequence to as many as its cache holds."""
+    per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
+    most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
+    profile = plans.specs[0].profile
+    return screened(
+        plans_step_function(table, demand.lengths, plans.max_num_batched_tokens[:, None]),
+        demand.lengths,
+        Limits(
+            most,
+            plans.max_num_batched_tokens[:, None],
+            prefill_first=profile.policy == "prefill_first",
+            request_s=profile.host.request_s + demand.load_s,
+        ),
+        np.geomspace(1e-3, 1.0, LOADS)[None, :] * most,
+    )
+
+
+def carried_shares(state: SteadyState, demand: Demand) -> Array:
+    """Return which share of the whole traffic one replica of each plan carries at each load; more than 1 where it could do more."""
+    return np.asarray(state.requests_per_s / demand.request_rate_per_s(state.e2e_s.mean))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +200,12 @@ class _Part:
 
     def evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[SizedLayout], list[Relaxation]]:
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         """Return the layouts that hold the targets at some load, and how far the others are from it."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
         seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
-        sized: list[SizedLayout] = []
+        sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
         for kind in sorted(set(kinds)):
@@ -187,25 +234,11 @@ class _Part:
 
     def _evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
-    ) -> tuple[list[SizedLayout], list[Relaxation]]:
-        q = self.question
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         plans = self.plans(kept)
         tables = plans_tables(plans)
         labels = [rates.label for rates in tables.rates]
-        per_sequence = float(q.demand.lengths.input_tokens) + float(q.demand.lengths.output_tokens)
-        most = np.minimum(plans.max_num_seqs, cache_tokens / per_sequence)
-        grid = np.geomspace(1e-3, 1.0, LOADS)[None, :] * np.maximum(most, 1.0)[:, None]
-        state = screened(
-            plans_step_function(tables.table, q.demand.lengths),
-            q.demand.lengths,
-            Limits(
-                np.maximum(most, 1.0)[:, None],
-                plans.max_num_batched_tokens[:, None],
-                prefill_first=q.profile.policy == "prefill_first",
-                request_s=q.profile.host.request_s + q.demand.load_s,
-            ),
-            grid,
-        )
+        state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
         return self._chosen(kept, labels, state, cache_tokens, rejected)
 
     def _chosen(
@@ -215,42 +248,59 @@ class _Part:
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
-    ) -> tuple[list[SizedLayout], list[Relaxation]]:
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
-        sized, near = [], []
-        needed = {}
-        holds: Flags = ~state.saturated
-        for target in q.slo.targets:
-            ratios = [needed_ratio(self.bounds(target, label), q.slo.confidence) for label in labels]
-            needed[target] = target_values(state, target) * np.array(ratios)[:, None]
-            holds = holds & (needed[target] <= target.limit_s)
+        usual_s = _usual_step_s(state)
+        slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
+        needed = {target: target_values(state, target) for target in q.slo.targets}
+        holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
+        shares = carried_shares(state, q.demand)
+        sure = {}
+        for confidence in {q.slo.confidence, *CONFIDENCES}:
+            slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
+            within = ~state.saturated & self._within(needed, slower)
+            sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
+        found, near = [], []
         for row, layout in enumerate(kept):
             good = np.flatnonzero(holds[row])
-            if not good.size:
-                worst, relaxation = _nearest(q.slo, needed, row, layout, state)
+            bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
+            if not good.size or not bounds[q.slo.confidence]:
+                slower_s = slownesses[row].quantile(q.slo.confidence)
+                worst, relaxation = _nearest(q.slo, needed, max(slower_s, 1.0), row, layout, state)
                 rejected[layout.device.name, worst] += LOADS
                 near += [relaxation] if relaxation else []
+            else:
+                rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
+            if not good.size:
                 continue
-            rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
-            at = int(good[np.argmax(state.requests_per_s[row, good])])
-            sized.append(
-                SizedLayout(
+            found.append(
+                ScreenedLayout(
                     layout,
                     self.weight_dtype,
-                    float(state.requests_per_s[row, at]),
-                    float(state.e2e_s.mean[row, at]),
-                    float(cache_tokens[row]),
-                    labels[row],
-                    q.demand,
+                    share_bound=RATE_SLACK * float(shares[row, good].max()),
+                    sure_share_bounds=bounds,
+                    kv_cache_tokens=float(cache_tokens[row]),
+                    label=labels[row],
+                    usual_step_s=usual_s[row],
+                    slowness=slownesses[row],
+                    demand=q.demand,
                 )
             )
-        return sized, near
+        return found, near
 
-    def bounds(self, target: Target, label: str) -> Interval:
-        """Return the interval of the metric that a target limits, under open load."""
-        q = self.question
-        keys = regime_keys(target.metric, "open", network_class(self.network), label)
-        return interval_of(q.intervals, keys) or widest(q.intervals)
+    def _within(self, needed: Mapping[Target, Array], slowness: Array) -> Flags:
+        """Return where all targets may hold when steps take so many times as long."""
+        within: Flags = np.array(True)
+        for target, values in needed.items():
+            within = within & (values * slowness <= TARGET_SLACK * target.limit_s)
+        return within
+
+
+def _usual_step_s(state: SteadyState) -> list[float]:
+    """Return the time per output token of each plan at about half of the requests that it can serve [s]."""
+    rates = np.where(state.saturated, 0.0, state.requests_per_s)
+    half = np.argmax(rates >= rates.max(axis=1, keepdims=True) / 2.0, axis=1)
+    return [float(value) for value in state.tpot_s.mean[np.arange(half.size), half]]
 
 
 def target_values(state: SteadyState, target: Target) -> Array:
@@ -263,7 +313,7 @@ def target_values(state: SteadyState, target: Target) -> Array:
 
 
 def _nearest(
-    slo: Slo, needed: Mapping[Target, Array], row: int, layout: Layout, state: SteadyState
+    slo: Slo, needed: Mapping[Target, Array], slowness: float, row: int, layout: Layout, state: SteadyState
 ) -> tuple[Reason, Relaxation | None]:
     """Return the target that a layout misses by most at its lightest load, and what it would need."""
     served = np.flatnonzero(~state.saturated[row])
@@ -271,6 +321,6 @@ def _nearest(
         return Reason(Refusal.OVERLOAD, "one request is more than the replica can serve"), None
     at = int(served[0])
     worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
-    least = float(needed[worst][row, served].min())
+    least = float(needed[worst][row, served].min()) * slowness
     words = f"{worst.key} over {worst.limit_s:g} s even at the lightest load"
     return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.limit_s, least, layout)

@@ -1,18 +1,19 @@
 """A fleet under a stream of requests: replicas side by side, and what they delivered together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from math import exp, inf
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError
+from capplan.fleet.dealing import split_at_random, split_by_prefix, split_crowd, split_round_robin
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
+from capplan.serving.fleet_terms import Routing
 from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
@@ -24,7 +25,7 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
-from capplan.serving.requests import NAMED_BLOCKS, Admission, Requests
+from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
@@ -32,9 +33,6 @@ from capplan.workload.slo import Slo, Target
 
 ENGINE_DEFAULTS = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
-FORGET_S = 60.0
-LARGEST_IMBALANCE_RATIO = 1.25
-"""A replica with more than this times the mean is passed over, though it has the prefix (an assumption)."""
 CAPACITY_REQUESTS = 2000
 """Requests from which it is told how many a replica can serve at most."""
 
@@ -43,12 +41,33 @@ CAPACITY_REQUESTS = 2000
 class Stream:
     """Requests that reach the fleet, in order of arrival."""
 
-    requests: Requests
+    requests: Requests | None
+    """That come by the clock, or in a closed loop; None: only users ask."""
     class_names: tuple[str, ...]
     block_tokens: int = 0
     """Tokens of one block id; 0 where prompts have none."""
     concurrency: int | None = None
     """Closed loop: requests at any time in the whole fleet."""
+    crowd: Crowd | None = None
+    """Users of the whole fleet, who ask beside the requests."""
+    routing: Routing | None = None
+    """How the requests are dealt out; None: by prefix where the prompts have block ids, else in turn."""
+    seed: int = 0
+    """Of what is random about that."""
+
+    @property
+    def mean_input_tokens(self) -> float:
+        """Return the prompt of a usual request."""
+        return float(np.mean(self.usual.input_tokens))
+
+    @property
+    def usual(self) -> Requests:
+        """Return requests that stand for all: those that come by the clock, or else the users'."""
+        if self.requests is not None:
+            return self.requests
+        assert self.crowd is not None
+        assert isinstance(self.crowd.requests, Requests)
+        return self.crowd.requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,23 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
+def dealt(stream: Stream, replicas: int, *, by_prefix: bool) -> list[tuple[Requests | None, Crowd | None]]:
+    """Return what each replica gets of a stream; users stay with theirs, and a replica without any of both is left out."""
+    requests: Sequence[Requests | None] = [None] * replicas
+    crowds: list[Crowd | None] = [None] * replicas
+    if stream.requests is not None:
+        if stream.routing == "random":
+            requests = split_at_random(stream.requests, replicas, stream.seed)
+        elif by_prefix:
+            requests = split_by_prefix(stream.requests, replicas)
+        else:
+            requests = split_round_robin(stream.requests, replicas)
+    if stream.crowd is not None:
+        parts = split_crowd(stream.crowd, replicas)
+        crowds[: len(parts)] = parts
+    return [pair for pair in zip(requests, crowds, strict=True) if pair[0] or pair[1]]
+
+
 def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
     """Return the requests per second of one engine that is never idle: a closed loop, the middle half of its run.
 
@@ -135,64 +171,6 @@ def limits_of(slo: Slo) -> dict[str, float]:
         f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
         for metric in LIMITED
     }
-
-
-def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
-    if replicas == 1:
-        return [requests]
-    if len(requests) < replicas:
-        raise InputError(f"{len(requests)} requests for {replicas} replicas; simulate more requests")
-    chosen = [np.arange(own, len(requests), replicas) for own in range(replicas)]
-    return [selected_requests(requests, rows) for rows in chosen]
-
-
-def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
-
-    What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
-    replica would get nothing, requests are dealt out in turn.
-    """
-    if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
-        return split_round_robin(requests, replicas)
-    arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
-    pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
-    given = np.zeros(replicas)
-    home: dict[int, int] = {}
-    rows_of: list[list[int]] = [[] for _ in range(replicas)]
-    now = 0.0
-    for index, (at, ids, tokens) in enumerate(
-        zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
-    ):
-        given *= exp(-(at - now) / FORGET_S)
-        now = at
-        blocks = ids.tolist()
-        chosen = int(given.argmin())
-        for block in blocks:
-            if block not in home:
-                break
-            if given[home[block]] <= LARGEST_IMBALANCE_RATIO * float(given.mean()) + tokens:
-                chosen = home[block]
-        home.update(dict.fromkeys(blocks, chosen))
-        given[chosen] += tokens
-        rows_of[chosen].append(index)
-    if not all(rows_of):
-        return split_round_robin(requests, replicas)
-    return [selected_requests(requests, np.array(rows)) for rows in rows_of]
-
-
-def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
-    """Return some of the requests, by their places."""
-    columns: dict[str, Any] = {}
-    for item in fields(requests):
-        column = getattr(requests, item.name)
-        if column is not None and item.name not in NAMED_BLOCKS:
-            columns[item.name] = column[rows]
-    for name in NAMED_BLOCKS:
-        pieces = requests.pieces(name)
-        if pieces is not None:
-            columns[name] = np.concatenate([pieces[row] for row in rows.tolist()])
-    return replace(requests, **columns)
 
 
 def simulated_fleet(
@@ -228,19 +206,21 @@ def simulated_fleet(
     latencies [s], rates [1/s], by class and together
     """
     stream = stream_with_block_ids(stream, replica, use)
-    engines = engines_of(replica, use, stream.block_tokens, float(np.mean(stream.requests.input_tokens)))
-    dealt = split_by_prefix if engines.setup.caching and not use.reuse_preempted else split_round_robin
+    engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
     setup = replace(engines.setup, table=clock or engines.setup.clock)
     concurrency = stream.concurrency
     parts = [
         simulate(
-            own,
+            requests,
             setup,
             until_s=until_s,
             concurrency=None if concurrency is None else max(round(concurrency / replicas), 1),
+            crowd=crowd,
             admission=admission or Admission(),
         )
-        for own in dealt(stream.requests, replicas)
+        for requests, crowd in dealt(
+            stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted
+        )
     ]
     outcome = fleet_outcome(parts, stream.class_names, slo, warm_share)
     return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
@@ -303,7 +283,9 @@ def fleet_outcome(
 def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
     """Return the stream, its blocks named where preempted requests are to find their own again."""
     block = replica.scheduling.block_tokens
-    if not use.reuse_preempted or stream.block_tokens or replica.scheduling.policy == "static":
+    if stream.requests is None or not use.reuse_preempted or stream.block_tokens:
+        return stream
+    if replica.scheduling.policy == "static":
         return stream
     return replace(stream, requests=with_named_blocks(stream.requests, block), block_tokens=block)
 

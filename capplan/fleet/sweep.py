@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from capplan import __version__
-from capplan.fleet.demand import Demand, sampled_requests
+from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.finalists import with_load_time
+from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.fleet.trial import with_load_time
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.serving.fleet_terms import Routing
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Slo
 
@@ -57,6 +59,8 @@ class Point:
     """Open loop, requests per second of one replica."""
     concurrency: int | None = None
     """Closed loop, requests in the replica at any time."""
+    routing: Routing = "round_robin"
+    """How requests are dealt out to replicas of as many as the whole traffic is for."""
 
     @property
     def key(self) -> str:
@@ -125,8 +129,8 @@ def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
     """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
     replica = replica_of(contender.spec)
-    sample = sampled_requests(
-        demand_at_replica(demand, replica), 1.0, 1500, seed, served_context_tokens(contender.spec)
+    sample = drawn_requests(
+        demand_at_replica(demand, replica), 1500, seed, served_context_tokens(contender.spec)
     )
     most = capacity_per_s(replica.engine, sample)
     return [float(f"{share * most:.3g}") for share in SHARES_OF_CAPACITY]
@@ -136,18 +140,11 @@ def point_result(point: Point) -> Row:
     """Return what one replica of a plan does at one load; runs in any process."""
     replica, clock = _replica(point)
     longest = served_context_tokens(point.contender.spec)
-    count = SAMPLED_REQUESTS
-    if point.concurrency is not None:
-        count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
     demand = demand_at_replica(point.demand, replica)
-    rate = point.request_rate or 1.0
-    requests = sampled_requests(
-        demand, rate, count, point.seed, longest, dealt=point.request_rate is not None
-    )
     if demand.load_s:
         replica = with_load_time(replica, demand)
         clock = StepClock(replica.table)
-    stream = Stream(requests, tuple(c.name for c in point.demand.classes), concurrency=point.concurrency)
+    stream = _stream(point, demand, longest)
     outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
     rate = middle_rate(outcome.parts[0])
     mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
@@ -172,6 +169,20 @@ def point_result(point: Point) -> Row:
         ),
         "preemptions": outcome.preemptions,
     }
+
+
+def _stream(point: Point, demand: Demand, longest: int) -> Stream:
+    """Return what one replica is offered at the load of a point."""
+    names = tuple(item.name for item in demand.classes)
+    if point.concurrency is not None:
+        count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
+        requests = drawn_requests(demand, count, point.seed, longest)
+        return Stream(requests, names, concurrency=point.concurrency)
+    total = sum(demand.rates_per_s(0.0))
+    share = (point.request_rate or 1.0) / total
+    path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
+    offered = path.offered(share, replicas=1.0 / share)
+    return Stream(offered.requests, names, crowd=offered.crowd)
 
 
 def _known(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -15,10 +15,10 @@ from capplan.memory.packed_pool import (
     summed_capacity,
 )
 from capplan.memory.pool import block_capacity, grouped_layout, split_capacity
-from capplan.memory.stages import stage_edges
+from capplan.memory.stages import stage_shares
 from capplan.model.network import Mixer, Network
 from capplan.model.weight_format import FORMATS
-from capplan.numbers import Array, Number
+from capplan.numbers import Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +143,9 @@ def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: Engin
     vLLM documentation, "Hybrid KV Cache Manager": https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager.html.
     """
     columns = launch.as_columns()
-    share = _largest_stage_shares(network, np.asarray(columns.pipeline))
+    share, _ = stage_shares(network, np.asarray(columns.pipeline))
     size = cache_capacity(0.0, network, columns, profile, share).bytes_per_sequence
     return np.broadcast_to(size, share.shape).reshape(launch.shape)
-
-
-def _largest_stage_shares(network: Network, stages: Array) -> Array:
-    """Return the layers of the largest stage over all layers, by plan."""
-    layers = len(network.layers)
-    shares = {
-        count: max(end - start for start, end in stage_edges(layers, int(count))) / layers
-        for count in set(stages.tolist())
-    }
-    by_plan: Array = np.array([shares[count] for count in stages.tolist()])
-    return by_plan
 
 
 def token_capacity(

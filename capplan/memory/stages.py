@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.model.network import Network
+from capplan.numbers import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,14 @@ def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
         sizes[(stages - 2 - i) % stages] += 1
     ends = np.cumsum(sizes).tolist()
     return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def stage_shares(network: Network, stages: Array) -> tuple[Array, Array]:
+    """Return the layers of the fullest stage and of the last one over all layers, by plan."""
+    layers = len(network.layers)
+    shares = {}
+    for count in set(np.ravel(stages).tolist()):
+        sizes = [end - start for start, end in stage_edges(layers, int(count))]
+        shares[count] = max(sizes) / layers, sizes[-1] / layers
+    largest, last = np.array([shares[count] for count in np.ravel(stages).tolist()]).T
+    return largest, last

@@ -9,7 +9,8 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
-from capplan.fleet.cheapest import cheapest_fleet
+from capplan.fleet.cheapest import Terms
+from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
@@ -23,6 +24,7 @@ from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
+from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.replica.spec import network_as_served
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -122,7 +124,9 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         demand=demand,
         slo=scenario.slo,
         intervals=shipped_intervals(),
+        slowness_table=shipped_slowness(),
         max_model_len=tokens,
+        routing=limits.routing or "round_robin",
         max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
@@ -134,18 +138,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         question,
         prices,
         (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *paid),
-        (*warnings, *host_warnings, *price_warnings),
+        (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
     )
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its own limits, cheapest first, and what was rejected."""
     limits = asked.scenario.fleet
-    return cheapest_fleet(
-        asked.question,
-        headroom_fraction=limits.headroom_fraction,
-        spare_replicas=limits.spare_replicas,
-        prices=asked.prices,
-        max_devices=limits.max_devices,
-        progress=progress,
-    )
+    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    return fleet_decision(asked.question, terms, progress)

@@ -30,14 +30,20 @@ class LengthFields(Record):
     """Token counts: `fixed`; `mean` with quantiles; two quantiles; `min` with `max`; or `values`."""
 
     fixed: Tokens | None = None
+    """Every request has this length; the same as a number in place of the mapping."""
     mean: Tokens | None = None
+    """With one or more of the percentiles: a lognormal length."""
     p50: Tokens | None = None
+    """With the mean, or with another percentile."""
     p90: Tokens | None = None
     p95: Tokens | None = None
     p99: Tokens | None = None
     min: Tokens | None = None
+    """With max alone all lengths between are equally likely; else shorter ones become this long."""
     max: Tokens | None = None
+    """Longer ones are cut."""
     values: Annotated[list[Tokens], Field(min_length=1)] | None = None
+    """Observed lengths, drawn from at random."""
 
 
 def _number_is_fixed(written: object) -> object:

@@ -1,4 +1,4 @@
-"""Rates over time of a scenario whose traffic is a trace."""
+"""Rates over time of a scenario whose traffic is a trace, or has a daily curve."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ HOUR_S = 3600.0
 
 
 def rate_line(scenario: Scenario) -> RateLine | None:
-    """Return the rates of all classes together; None where no class is a trace with a time of two windows.
+    """Return the rates of all classes together; None where no class is a trace with a time of two windows, or has a curve.
 
-    Classes without a trace are at their peak all the time; hours of a workload YAML are cut into minutes.
+    Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes.
     """
     lines = [found for item in scenario.classes if (found := _of(item)) is not None]
     if not lines:
@@ -32,6 +32,9 @@ def rate_line(scenario: Scenario) -> RateLine | None:
 
 
 def _of(item: RequestClass) -> Array | None:
+    if item.hourly_rate_fractions:
+        hourly = np.array(item.hourly_rate_fractions) * item.request_rate_at()
+        return np.repeat(hourly, int(HOUR_S / WINDOW_S))
     if item.trace is None:
         return None
     if is_workload(item.trace):

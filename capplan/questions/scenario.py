@@ -1,27 +1,34 @@
 """Scenario YAML -> Scenario: every alternative resolved, every default stated."""
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from capplan.engine.lookup import profile
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, together
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import FORMATS, KV_FORMATS
-from capplan.questions.scenario_file import Prices, Promise, Reading, ScenarioFile, Speculation
+from capplan.questions.overrides import overridden
+from capplan.questions.reading import Reading, scenario_record
+from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
-from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
+from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
+
+IN_TURN = "requests are dealt out to the replicas in turn, as the router of the vLLM production stack does by default"
+ROUTED = "requests go to the replica that has their prefix, unless it is far busier than the others"
 
 AS_PUBLISHED = "as-published"
 """Weight dtype: what the model's config says."""
@@ -42,8 +49,19 @@ def _slo(reading: Reading, promise: Promise) -> Slo:
     if not targets:
         reading.assume("no latency is promised: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
     if promise.confidence is None and targets:
-        reading.assume("targets hold by the central prediction, in about half of the cases", "slo.confidence")
-    return Slo(targets, 0.5 if promise.confidence is None else promise.confidence)
+        reading.assume(
+            f"all targets hold with a probability of {Slo().confidence:.0%}, judged by how far predictions were from measured results",
+            "slo.confidence",
+        )
+    return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
+
+
+def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
+    beside = reading.folder / name
+    try:
+        return device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
+    except InputError as error:
+        raise reading.refuse(at, str(error)) from None
 
 
 def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
@@ -52,28 +70,39 @@ def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
         return tuple(device(name) for name in DEFAULT_HARDWARE)
     devices: list[Device] = []
     for index, name in enumerate(names):
-        beside = reading.folder / name
-        try:
-            entry = device(str(beside) if name.lower().endswith((".yaml", ".yml")) else name)
-        except InputError as error:
-            raise reading.refuse(("fleet", "hardware", index), str(error)) from None
-        if all(entry.name != other.name for other in devices):
+        at: KeyPath = ("fleet", "hardware", index)
+        entry = reading.attempt(partial(_device, reading, at, name), None, at)
+        if entry and all(entry.name != other.name for other in devices):
             devices.append(entry)
     return tuple(devices)
 
 
-def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
+def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
+    if given is not None:
+        return given
+    if all(item.job_requests is not None for item in classes):
+        reading.assume(
+            "no spare replica: a batch job that a failure delays is not lost", "fleet.spare_replicas"
+        )
+        return 0
+    spares = FleetLimits(()).spare_replicas
+    reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
+    return spares
+
+
+def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
     defaults, fleet = FleetLimits(()), file.fleet
     if fleet.burst is not None and not any(item.trace for item in file.traffic):
-        raise reading.refuse(
-            ("fleet", "burst"),
+        why = (
             "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], "
-            "or write the peak into request_rate and leave burst out",
+            "or write the peak into request_rate and leave burst out"
         )
+        reading.note(reading.refuse(("fleet", "burst"), why), ("traffic",))
     if fleet.headroom is None:
         reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
-    if fleet.spare_replicas is None:
-        reading.assume(f"{defaults.spare_replicas} spare replica", "fleet.spare_replicas")
+    if fleet.routing is None:
+        by_prefix = any(item.reuse is not None for item in classes)
+        reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
 
     def counts(values: list[int] | None) -> tuple[int, ...] | None:
         return None if values is None else tuple(sorted(set(values)))
@@ -81,9 +110,10 @@ def _limits(reading: Reading, file: ScenarioFile) -> FleetLimits:
     return FleetLimits(
         hardware=_devices(reading, fleet.hardware),
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
-        spare_replicas=defaults.spare_replicas if fleet.spare_replicas is None else fleet.spare_replicas,
+        spare_replicas=_spares(reading, fleet.spare_replicas, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
         burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
+        routing=fleet.routing,
         tensor_parallel=counts(fleet.tensor_parallel),
         pipeline_parallel=counts(fleet.pipeline_parallel),
         expert_parallel=counts(fleet.expert_parallel),
@@ -105,7 +135,7 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
             try:
                 FORMATS[name]
             except InputError as error:
-                raise reading.refuse(path, str(error)) from None
+                reading.note(reading.refuse(path, str(error)), path)
     names = [None if name == AS_PUBLISHED else name for _, name in named]
     return tuple(dict.fromkeys(names))
 
@@ -117,7 +147,7 @@ def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
     for name in named:
         if name not in known:
             path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
-            raise unknown("KV dtype", name, known, place=reading.document.place(path))
+            reading.note(reading.unknown("KV dtype", name, known, path), path)
     return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
@@ -141,13 +171,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
     known = {normalised(offer.provider): offer.provider for offer in offers}
     provider = known.get(normalised(prices.provider))
     if provider is None:
-        place = reading.document.place(("prices", "provider"))
-        raise unknown(
-            "provider",
-            prices.provider,
-            {ANY_PROVIDER, *(name.lower() for name in known.values())},
-            place=place,
-        )
+        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
+        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
     return provider
 
 
@@ -160,14 +185,15 @@ def _prices(reading: Reading, prices: Prices) -> PriceChoice:
         try:
             overrides[device(name).name] = usd
         except InputError as error:
-            raise reading.refuse(("prices", "per_gpu_hour", name), str(error)) from None
+            at: KeyPath = ("prices", "per_gpu_hour", name)
+            reading.note(reading.refuse(at, str(error)), at)
     return PriceChoice(
         commitment=prices.commitment or default.commitment,
-        provider=_provider(reading, prices),
+        provider=reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider")),
         region=prices.region,
         overrides=overrides,
         usd_per_kwh=prices.electricity,
-        facility_ratio=_facility_ratio(reading, prices),
+        facility_ratio=reading.attempt(partial(_facility_ratio, reading, prices), 1.0, ("prices",)),
     )
 
 
@@ -228,17 +254,26 @@ def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPl
 
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
-    file = validated(ScenarioFile, document)
-    reading = Reading(document, folder)
+    file, reading = scenario_record(document, folder)
+    weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
+    engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
+    tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
+    speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
+    classes = request_classes(reading, file.traffic)
+    slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
+    limits = _limits(reading, file, classes)
+    prices = _prices(reading, file.prices)
+    if reading.mistakes:
+        raise together(reading.mistakes)
     return Scenario(
         name=file.name,
         path=document.name,
         description=file.description,
         model=_model(reading, file.model),
         revision=file.revision,
-        weight_dtypes=_weight_dtypes(reading, file),
-        kv_dtypes=_kv_dtypes(reading, file),
-        engine=_engine(reading, file),
+        weight_dtypes=weight_dtypes,
+        kv_dtypes=kv_dtypes,
+        engine=engine,
         engine_version=file.engine_version,
         max_model_len=int(file.max_model_len) if file.max_model_len else None,
         max_num_seqs=file.max_num_seqs,
@@ -246,22 +281,24 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
-        kv_offload=_tiers(reading, file),
-        speculation=_speculation(reading, file.speculation),
-        classes=request_classes(reading, file.traffic),
-        slo=_slo(reading, file.slo),
-        fleet=_limits(reading, file),
-        prices=_prices(reading, file.prices),
+        kv_offload=tiers,
+        speculation=speculation,
+        classes=classes,
+        slo=slo,
+        fleet=limits,
+        prices=prices,
         assumptions=tuple(reading.assumptions),
+        warnings=tuple(reading.warnings),
     )
 
 
-def read_scenario(path: str | os.PathLike[str]) -> Scenario:
+def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
     """Return the scenario in a YAML file.
 
     Parameters
     ----------
     path : path
+    settings : keys that are set anew, each KEY=VALUE
 
     Returns
     -------
@@ -277,4 +314,4 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
         kind="a scenario YAML",
         way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
     )
-    return scenario_from(document, Path(path).resolve().parent)
+    return scenario_from(overridden(document, settings), Path(path).resolve().parent)

@@ -1,20 +1,20 @@
-"""The schema of a scenario YAML: what may be written, before anything is resolved; and one such file while it is resolved."""
+"""The schema of a scenario YAML: what may be written, before anything is resolved."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from capplan.assumption import Assumption
-from capplan.errors import InputError
+from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
 from capplan.readers.record import (
+    COUNT_SCHEMA,
     Bytes,
     BytesPerS,
+    Confidence,
     Fraction,
     Headroom,
+    HoursPerDay,
     Number,
     Record,
     RequestsPerS,
@@ -24,21 +24,22 @@ from capplan.readers.record import (
     Tokens,
     UsdPerHour,
     UsdPerKwh,
+    Whole,
     one_or_more,
 )
-from capplan.readers.yaml_file import Document, KeyPath
+from capplan.serving.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:
     return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1)]
 Counts = Annotated[
     list[Count],
     BeforeValidator(_as_list),
     Field(min_length=1),
-    one_or_more({"type": "integer", "minimum": 1}),
+    one_or_more(COUNT_SCHEMA),
 ]
 Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1), one_or_more({"type": "string"})]
 
@@ -47,6 +48,7 @@ class SharedPrefix(Record):
     """Leading tokens that the prompts of a class have in common, such as a system prompt."""
 
     tokens: Tokens
+    """Less than the mean prompt, which contains them."""
     hit_fraction: Fraction
     """Share of the requests that find it in the cache."""
 
@@ -55,11 +57,12 @@ class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
     name: str = "requests"
+    """Of this kind of request, in the answers."""
     request_rate: RequestsPerS | None = None
     """At peak."""
     users: Number | None = None
     """At work at the same time; each waits for an answer, thinks, and asks again."""
-    think_time: SecondsOrZero | None = None
+    think_time: Seconds | None = None
     """From an answer to the next request."""
     requests: Number | None = None
     """A batch job of so many requests."""
@@ -67,12 +70,21 @@ class Traffic(Record):
     """Time that a batch job may take."""
     trace: str | None = None
     """File with arrivals and lengths, relative to this one."""
+    mean_rate: RequestsPerS | None = None
+    """Mean over all hours that the machines are paid for, at most the peak; for money, not for the size of the fleet."""
+    daily_curve: DailyCurve | None = None
+    """Instead of mean_rate: 24 rates, one for each hour from midnight on, scaled so that the largest is the peak; or a shape."""
+    active_hours: HoursPerDay | None = None
+    """Instead of mean_rate: hours of a day with this traffic at its peak; the machines are paid for all 24."""
     input_tokens: LengthRecord | None = None
+    """Length of a prompt, the shared prefix included."""
     output_tokens: LengthRecord | None = None
+    """Length of an answer."""
     shared_prefix: SharedPrefix | None = None
+    """What prompts have in common."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
-    priority: Annotated[int, Field(ge=0, le=1000)] | None = None
+    priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
     """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
     deadline: Seconds | None = None
     """In a simulation, requests that waited longer than this are shed."""
@@ -101,8 +113,9 @@ class Promise(Record):
     e2e_p90: Seconds | None = None
     e2e_p95: Seconds | None = None
     e2e_p99: Seconds | None = None
-    confidence: Share | None = None
-    """Probability with which all of them must hold; 50 % sizes by the central prediction."""
+    confidence: Confidence | None = None
+    """Probability with which all of them must hold, given how far predictions were from measured results;
+    50 % sizes by the central prediction."""
 
 
 class Fleet(Record):
@@ -112,20 +125,26 @@ class Fleet(Record):
     """Catalogue names, aliases, or paths of hardware YAML relative to this file."""
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
-    spare_replicas: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
+    """Beyond those that carry the peak, so that one may fail."""
     start_up: SecondsOrZero | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """A burst to be ready for, as a multiple of the busiest minute of a trace."""
+    routing: Routing | None = None
+    """How requests are dealt out to replicas: in turn, at random, to the one with the fewest, or to the one with the prefix."""
     tensor_parallel: Counts | None = None
+    """Devices that share every matrix."""
     pipeline_parallel: Counts | None = None
+    """Stages that the layers are dealt out to."""
     expert_parallel: Counts | None = None
     """Groups that whole experts are dealt out to; left out: all ranks of a stage as one group, or each as its own."""
     data_parallel: Counts | None = None
     """Attention groups of tensor_parallel ranks, each with sequences of its own; left out: one, or as many as ranks."""
     max_gpus: Count | None = None
-    """Of the whole fleet."""
+    """Of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
+    """Of one copy of the model."""
     weight_dtypes: Names | None = None
     """Tried besides weight_dtype."""
     kv_dtypes: Names | None = None
@@ -138,6 +157,7 @@ class OffloadMemory(Record):
     name: str
     """host, nvme, remote, ... from the fastest to the slowest."""
     capacity: Bytes
+    """Of the whole replica."""
     bandwidth: BytesPerS | None = None
     """Of the whole replica; left out for host (PCIe of every device) and remote (network of every device)."""
 
@@ -147,20 +167,23 @@ class Speculation(Record):
 
     acceptance: Fraction
     """Chance that a draft token is accepted given that all before it were."""
-    draft_tokens: Annotated[int, Field(ge=1, le=64)]
+    draft_tokens: Annotated[Whole, Field(ge=1, le=64)]
     """Drafted in one round."""
     draft: str | None = None
     """Hugging Face id, shipped alias, or path relative to this file."""
     draft_step_time: Seconds | None = None
+    """Instead of draft: time of one of its steps."""
 
 
 class Prices(Record):
     """Which prices count."""
 
     commitment: Commitment | None = None
+    """How long the machines are paid for; community is hosts that the provider does not vouch for, owned your own."""
     provider: str | None = None
     """A provider, or any: the middle of all."""
     region: str | None = None
+    """Name of the provider; offers without a region count too."""
     per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
     """Your own price by hardware name."""
     file: str | None = None
@@ -176,46 +199,40 @@ class ScenarioFile(Record):
     """One question: what serves this traffic on this model within these limits, and what does it cost."""
 
     name: str
+    """Of the question, in the answers."""
     description: str = ""
+    """For readers of a report."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
     revision: str | None = None
+    """Branch, tag or commit on the hub."""
     weight_dtype: str | None = None
     """as-published, fp8, int4, ..."""
     kv_dtype: str | None = None
+    """auto, bf16, fp8, ..."""
     engine: str | None = None
+    """vllm, sglang or trtllm."""
     engine_version: str | None = None
+    """Its release, as text."""
     max_model_len: Tokens | None = None
+    """Longest sequence, prompt and answer."""
     max_num_seqs: Count | None = None
+    """Most sequences in one step of a replica."""
     max_num_batched_tokens: Tokens | None = None
+    """Most tokens in one step of a replica."""
     gpu_memory_utilization: Share | None = None
+    """Of a device, what weights, activations and cache may fill together."""
     calibration: str | None = None
+    """File of measured efficiencies, relative to this one."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """From the fastest to the slowest; for traffic that says which prefixes come again."""
     speculation: Speculation | None = None
     """Counted by capplan simulate alone."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]
+    """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)
+    """What users are promised."""
     fleet: Fleet = Field(default_factory=Fleet)
+    """What may be bought."""
     prices: Prices = Field(default_factory=Prices)
-
-
-@dataclass(slots=True)
-class Reading:
-    """The document under way, and the defaults that it needed."""
-
-    document: Document
-    folder: Path
-    assumptions: list[Assumption] = field(default_factory=list)
-
-    def refuse(self, path: KeyPath, message: str) -> InputError:
-        """Return the error for a key, with its place in the file."""
-        return InputError(f"{self.document.place(path)}: {message}")
-
-    def assume(self, what: str, replace: str) -> None:
-        """Note a default that stands in for a key."""
-        self.assumptions.append(Assumption(what, replace))
-
-    def resolved(self, path: str) -> str:
-        """Return a path of the file, which is relative to it, as an absolute one."""
-        return str((self.folder / Path(path).expanduser()).resolve())
+    """What it costs."""

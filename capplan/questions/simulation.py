@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
-from capplan.fleet.demand import sampled_requests
+from capplan.fleet.dealing import selected_requests
+from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.offered import SamplePath
+from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
-from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s, selected_requests
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
@@ -30,10 +32,13 @@ from capplan.readers.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.requests import Admission, Requests
+from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass
 
 SAMPLED_SECONDS = 600.0
 MOST_SAMPLED = 1_000_000
+PILOT_REQUESTS = 2000
+"""From which it is told how long users wait, so that as many requests are drawn as they send in the time."""
 Progress = Callable[[int, int], None] | None
 
 
@@ -64,18 +69,32 @@ def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
     answer = fleet_for(asked, progress)
     if not answer.plans:
-        raise TargetError(
-            f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
-            f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
-        )
+        raise _no_plan(asked)
     return answer.plans
 
 
-def chosen_plan(asked: AskedFleet, flags: PlanFlags, progress: Progress = None) -> Chosen:
+def recommended_plan(asked: AskedFleet, progress: Progress = None) -> FleetPlan:
+    """Return the plan that `capplan fleet` recommends; TargetError where there is none."""
+    answer = fleet_for(asked, progress)
+    if answer.chosen is None:
+        raise _no_plan(asked)
+    return answer.chosen
+
+
+def _no_plan(asked: AskedFleet) -> TargetError:
+    return TargetError(
+        f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
+        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
+    )
+
+
+def chosen_plan(
+    asked: AskedFleet, flags: PlanFlags, progress: Progress = None, answer: FleetAnswer | None = None
+) -> Chosen:
     """Return the named plan, or else the one that the fleet search chooses for the scenario."""
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
-        plan = fleet_plans(asked, progress)[0]
+        plan = answer.chosen if answer and answer.chosen else recommended_plan(asked, progress)
         serving = plan.replicas - plan.spare_replicas
         why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
         return Chosen(
@@ -131,20 +150,32 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
 
 
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
-    demand = chosen.asked.question.demand
-    if demand.reuses:
-        demand = demand_at_replica(demand, replica_of(chosen.spec))
-    response = chosen.plan.e2e_s.mean if chosen.plan else 0.0
-    rate = float(demand.request_rate_per_s(np.asarray(response)))
+    question = chosen.asked.question
+    replica = replica_of(chosen.spec)
+    demand = demand_at_replica(question.demand, replica)
+    longest = chosen.spec.max_model_len or demand.longest_tokens
     span = SAMPLED_SECONDS if seconds is None else seconds
+    response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
+    rate = sum(demand.rates_per_s(response))
     count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    drawn = sampled_requests(demand, rate, count, seed, chosen.spec.max_model_len or demand.longest_tokens)
+    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
+    users = f" and {offered.crowd.users:,} users, who wait for each answer" if offered.crowd else ""
     stated = Assumption(
-        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s, seed {seed}",
+        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",
     )
     names = tuple(item.name for item in demand.classes)
-    return AskedStream(Stream(drawn, names), chosen.spec, (stated,), (), rate)
+    stream = Stream(
+        offered.requests, names, crowd=offered.crowd, routing=chosen.asked.scenario.fleet.routing, seed=seed
+    )
+    return AskedStream(stream, chosen.spec, (stated,), (), rate)
+
+
+def response_s(replica: Replica, demand: Demand, replicas: int, seed: int, longest: int) -> float:
+    """Return about how long users of a fleet wait for an answer: the mean of a short run of one replica."""
+    path = SamplePath(demand, count=PILOT_REQUESTS, seed=seed, longest=longest)
+    offered = path.offered(1.0 / replicas, replicas=replicas)
+    return float(np.nanmean(simulate(offered.requests, replica.engine, crowd=offered.crowd).e2e_s))
 
 
 def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStream:
@@ -211,7 +242,6 @@ def utilisation_of(
     replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = ENGINE_DEFAULTS
 ) -> float:
     """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
-    requests = asked.stream.requests
-    engines = engines_of(replica, replace(use, tiers=()), 0, float(np.mean(requests.input_tokens)))
-    most = capacity_per_s(engines.setup, requests) * replicas
+    engines = engines_of(replica, replace(use, tiers=()), 0, asked.stream.mean_input_tokens)
+    most = capacity_per_s(engines.setup, asked.stream.usual) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -1,5 +1,6 @@
 """What `sweep` is asked: plans of a scenario or of a model, and the loads to try."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,7 +22,7 @@ from capplan.questions.simulation import (
 )
 from capplan.questions.simulation_flags import PlanFlags
 from capplan.questions.workload_file import is_workload
-from capplan.readers.quantity import REQUESTS_PER_S, SECONDS, quantity
+from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.replica.load import Load
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.length import fixed
@@ -29,6 +30,10 @@ from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 MOST_LOADS = 200
+_ALONE = r"[\d._]+\s*[kKM]?"
+"""A number without its unit, which the last of a list then says for all."""
+MOST_IN_FLIGHT = 100_000
+REQUESTS = replace(COUNT, example="1,8,64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +61,14 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
         raise InputError("give --request-rate or --concurrency, not both")
     rates = _list(request_rate, "--request-rate")
     counts = _list(concurrency, "--concurrency")
-    unit = "".join(c for c in rates[-1] if c.isalpha() or c == "/") if rates else ""
-    written = [rate if any(c.isalpha() for c in rate) else f"{rate} {unit or 'req/s'}" for rate in rates]
-    for count in counts:
-        if not count.isdecimal() or not 1 <= int(count) <= 100_000:
-            raise InputError(f"--concurrency: {count!r} is not a whole number of requests; e.g. 1,8,64")
+    unit = re.sub(rf"^{_ALONE}\s*", "", rates[-1]) if rates else ""
+    written = [f"{rate} {unit}" if re.fullmatch(_ALONE, rate) else rate for rate in rates]
+    in_flight = [whole_number(count, REQUESTS, "--concurrency", "requests") for count in counts]
+    if not all(1 <= count <= MOST_IN_FLIGHT for count in in_flight):
+        raise InputError(f"--concurrency: {concurrency!r} is out of range; 1 to {MOST_IN_FLIGHT} are allowed")
     loads = Loads(
         tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
-        tuple(sorted({int(count) for count in counts})),
+        tuple(sorted(set(in_flight))),
     )
     if any(rate <= 0 for rate in loads.request_rates):
         raise InputError("--request-rate: 0 is not above zero; e.g. '1, 2, 4 req/s'")
@@ -131,6 +136,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
             hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
             contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
     points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
+    points = tuple(replace(point, routing=asked.question.routing) for point in points)
     return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)
 
 

@@ -1,19 +1,33 @@
 """The traffic of a scenario -> classes of requests: how often each comes, how long, and what of it is cached."""
 
+from dataclasses import dataclass, field
+from functools import partial
+
 from capplan.questions.length_record import lengths
-from capplan.questions.scenario_file import Reading, Traffic
-from capplan.questions.workload_file import is_workload, with_workload, workload_reuse
+from capplan.questions.reading import Reading
+from capplan.questions.scenario_file import SharedPrefix, Traffic
+from capplan.questions.workload_file import (
+    MEANS,
+    is_workload,
+    with_workload,
+    workload_mean_rate,
+    workload_reuse,
+)
 from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import KeyPath
+from capplan.workload.daily_curve import active_for, mean_rate_fraction
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass
 from capplan.workload.summary import PrefixReuse
 
-ROUTED = "requests go to the replica that has their prefix, and half of its cache is free for prefixes"
+RATES = ("request_rate", "users", "requests", "trace")
+SHORT_OF = 0.98
+"""Of what a scenario says in numbers: what is further from it is worth a warning."""
+FREE_FOR_PREFIXES = "half of the cache of a replica is free for prefixes of earlier requests"
 
 
 def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
-    given = [key for key in ("request_rate", "users", "requests", "trace") if getattr(item, key) is not None]
+    given = [key for key in RATES if getattr(item, key) is not None]
     if len(given) != 1:
         named = " and ".join(given) if given else "none of them"
         raise reading.refuse(
@@ -29,10 +43,80 @@ def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
     return given[0]
 
 
-def _of_trace(
-    reading: Reading, name: str, path: str, index: int
-) -> tuple[float, float, dict[str, Lengths], PrefixReuse | None]:
-    """Return the peak rate, the variation of the times between arrivals, and the lengths of a trace."""
+def _refuse_second_mean(reading: Reading, item: Traffic, at: KeyPath) -> None:
+    """Refuse what says the mean rate a second time, or of traffic that has none."""
+    given = [key for key in MEANS if getattr(item, key) is not None]
+    if len(given) > 1:
+        raise reading.refuse(
+            (*at, given[1]), f"says the mean rate a second time, beside {given[0]}; give one of them"
+        )
+    if given and item.requests is not None:
+        raise reading.refuse(
+            (*at, given[0]),
+            "is of traffic without an end; a batch job is paid for while it runs, so leave it out",
+        )
+    if item.mean_rate is not None and item.users is not None:
+        raise reading.refuse(
+            (*at, "mean_rate"),
+            "is not known of users, whose rate depends on how fast they are answered; give daily_curve or active_hours",
+        )
+
+
+def _load_over_time(
+    reading: Reading, item: Traffic, index: int, peak_per_s: float | None, trace_mean_per_s: float | None
+) -> tuple[float, tuple[float, ...]]:
+    """Return the mean rate over the peak, and the hours of a day where they are known."""
+    at: KeyPath = ("traffic", index)
+    if item.mean_rate is not None and peak_per_s is not None:
+        if item.mean_rate > peak_per_s * (1.0 + 1e-9):
+            raise reading.refuse(
+                (*at, "mean_rate"), f"{item.mean_rate:g} req/s is above the peak of {peak_per_s:.4g} req/s"
+            )
+        return float(mean_rate_fraction(item.mean_rate, peak_per_s)), ()
+    hours = tuple(item.daily_curve or ()) or (active_for(item.active_hours) if item.active_hours else ())
+    if hours:
+        return sum(hours) / len(hours), hours
+    if trace_mean_per_s is not None and peak_per_s is not None:
+        fraction = float(mean_rate_fraction(trace_mean_per_s, peak_per_s))
+        reading.assume(
+            f"{item.name}: mean rate {fraction * peak_per_s:.4g} req/s, that of the trace",
+            f"traffic[{index}].mean_rate",
+        )
+        return fraction, ()
+    if item.requests is None:
+        reading.assume(
+            f"{item.name}: the peak is paid and served at all hours",
+            f"traffic[{index}].mean_rate, traffic[{index}].daily_curve",
+        )
+    return 1.0, ()
+
+
+def _warn_of_short_prompts(reading: Reading, found: RequestClass) -> None:
+    """Warn where the lengths of prompts leave no room for what they have in common."""
+    said = found.shared_prefix_tokens * found.prefix_hit_fraction
+    if found.cached_input_tokens < SHORT_OF * said:
+        tokens = found.shared_prefix_tokens
+        reading.warnings.append(
+            f"{found.name}: {found.short_prompt_fraction:.0%} of the prompts are no longer than the shared prefix of {tokens:,.0f} tokens, "
+            f"and hold a part of it at most: {found.cached_input_tokens:,.0f} tokens are found in the mean, not {tokens:,.0f} x "
+            f"{found.prefix_hit_fraction:.0%} = {said:,.0f}; give lengths that contain it, such as input_tokens with min: {tokens + 1:.0f}"
+        )
+
+
+@dataclass(slots=True)
+class _Source:
+    """What a line of traffic or its trace says of rate and lengths."""
+
+    rate: float | None = None
+    mean_rate: float | None = None
+    arrival_cv: float | None = None
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    reuse: PrefixReuse | None = None
+    path: str | None = None
+
+
+def _of_trace(reading: Reading, name: str, path: str, index: int) -> _Source:
+    """Return what a trace says: the rate of its busiest minute and its mean, arrivals, and lengths."""
     trace = read_trace(path)
     for remark in trace.remarks:
         reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
@@ -46,72 +130,128 @@ def _of_trace(
     }
     reuse = trace.reuse
     if reuse is not None:
-        reading.assume(f"{name}: {ROUTED}", f"traffic[{index}].shared_prefix")
-    return trace.peak_request_rate_per_s, trace.arrival_cv, lengths_found, reuse
-
-
-def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass:
-    at: KeyPath = ("traffic", index)
-    how = _frequency(reading, item, at)
-    trace_path = None
-    if item.trace is not None and is_workload(item.trace):
-        trace_path = reading.resolved(item.trace)
-        item = with_workload(item, trace_path)
-    cv, rate = item.arrival_cv, item.request_rate
-    length_records: dict[str, Lengths] = {}
-    reuse = workload_reuse(trace_path) if trace_path else None
-    if item.trace is not None:
-        trace_path = reading.resolved(item.trace)
-        rate, trace_cv, length_records, reuse = _of_trace(reading, item.name, trace_path, index)
-        cv = trace_cv if cv is None else cv
-    for key in ("input_tokens", "output_tokens"):
-        record = getattr(item, key)
-        if record is not None:
-            path = (*at, key)
-            length_records[key] = lengths(record, lambda message, path=path: reading.refuse(path, message))  # type: ignore[misc]
-            if length_records[key].kind == "lognormal":
-                reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
-            if record.mean is not None and length_records[key].kind == "fixed":
-                reading.assume(
-                    f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95"
-                )
-        elif key not in length_records:
-            raise reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}")
-    if cv is None:
-        cv = 1.0
-        reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
-    if item.requests is not None and item.within is not None:
-        rate = item.requests / item.within
-    prefix = item.shared_prefix
-    if prefix and prefix.tokens > length_records["input_tokens"].mean_tokens:
-        mean = length_records["input_tokens"].mean_tokens
-        raise reading.refuse(
-            (*at, "shared_prefix", "tokens"),
-            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean:g}, which contains them",
-        )
-    assert rate is not None or how == "users"
-    return RequestClass(
-        name=item.name,
-        input_tokens=length_records["input_tokens"],
-        output_tokens=length_records["output_tokens"],
-        request_rate_per_s=rate,
-        users=item.users,
-        think_time_s=item.think_time,
-        trace=trace_path,
-        shared_prefix_tokens=prefix.tokens if prefix else 0.0,
-        prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
-        reuse=None if prefix else reuse,
-        arrival_cv=cv,
-        priority=item.priority,
-        deadline_s=item.deadline,
+        reading.assume(f"{name}: {FREE_FOR_PREFIXES}", f"traffic[{index}].shared_prefix")
+    return _Source(
+        trace.peak_request_rate_per_s,
+        trace.mean_request_rate_per_s,
+        trace.arrival_cv,
+        lengths_found,
+        reuse,
+        path,
     )
 
 
+def _length(reading: Reading, item: Traffic, index: int, key: str) -> Lengths | None:
+    """Return the lengths that a line of traffic states; None where it does not."""
+    path: KeyPath = ("traffic", index, key)
+    record = getattr(item, key)
+    if record is None:
+        return None
+    found = lengths(record, partial(reading.refuse, path))
+    if record.mean is not None and abs(found.mean_tokens / record.mean - 1.0) > 1.0 - SHORT_OF:
+        cut = " and ".join(name for name in ("min", "max") if getattr(record, name) is not None)
+        reading.warnings.append(
+            f"{item.name}: {cut} moves the mean of {key} from {record.mean:,.0f} to {found.mean_tokens:,.0f} tokens; "
+            "leave the mean out and give two percentiles"
+        )
+    if found.kind == "lognormal":
+        reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
+    if record.mean is not None and found.kind == "fixed":
+        reading.assume(f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95")
+    return found
+
+
+def _lengths(
+    reading: Reading, item: Traffic, index: int, of_trace: dict[str, Lengths]
+) -> list[Lengths | None]:
+    """Return the lengths of prompts and answers, those of the scenario before those of a trace; None for a mistake."""
+    at: KeyPath = ("traffic", index)
+    found = []
+    for key in ("input_tokens", "output_tokens"):
+        path = (*at, key)
+        stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
+        if stated is None and getattr(item, key) is None and key not in of_trace:
+            reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}"), path)
+        found.append(stated or of_trace.get(key))
+    return found
+
+
+def _prefix(reading: Reading, prefix: SharedPrefix, mean_tokens: float, index: int) -> None:
+    if prefix.tokens > mean_tokens:
+        raise reading.refuse(
+            ("traffic", index, "shared_prefix", "tokens"),
+            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean_tokens:g}, which contains them",
+        )
+
+
+def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Source]:
+    """Return a line of traffic, completed where it names a workload YAML, and what its trace says."""
+    if item.trace is None:
+        rate = item.requests / item.within if item.requests and item.within else item.request_rate
+        return item, _Source(rate)
+    path = reading.resolved(item.trace)
+    if is_workload(item.trace):
+        item = with_workload(item, path)
+        reuse, mean = workload_reuse(path), workload_mean_rate(path)
+        return item, _Source(item.request_rate, mean, reuse=reuse, path=path)
+    return item, _of_trace(reading, item.name, path, index)
+
+
+def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass | None:
+    """Return the class of a line of traffic; None where something in it is wrong, which the reading then knows."""
+    at: KeyPath = ("traffic", index)
+    said = len(reading.mistakes)
+    rate_keys = [(*at, key) for key in (*RATES, "think_time", "within")]
+    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
+    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *((*at, key) for key in MEANS))
+    item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
+    prompts, outputs = _lengths(reading, item, index, source.lengths)
+    prefix = item.shared_prefix
+    if prefix and prompts:
+        reading.attempt(
+            partial(_prefix, reading, prefix, prompts.mean_tokens, index), None, (*at, "shared_prefix")
+        )
+    fraction, hours = reading.attempt(
+        partial(_load_over_time, reading, item, index, source.rate, source.mean_rate),
+        (1.0, ()),
+        *rate_keys,
+        (*at, "mean_rate"),
+    )
+    cv = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
+    if cv is None:
+        cv = 1.0
+        reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
+    if len(reading.mistakes) > said or prompts is None or outputs is None:
+        return None
+    found = RequestClass(
+        name=item.name,
+        input_tokens=prompts,
+        output_tokens=outputs,
+        request_rate_per_s=source.rate,
+        users=item.users,
+        think_time_s=item.think_time,
+        trace=source.path,
+        shared_prefix_tokens=prefix.tokens if prefix else 0.0,
+        prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
+        reuse=None if prefix else source.reuse,
+        arrival_cv=cv,
+        priority=item.priority,
+        deadline_s=item.deadline,
+        mean_rate_fraction=fraction,
+        hourly_rate_fractions=hours,
+        job_requests=item.requests,
+    )
+    _warn_of_short_prompts(reading, found)
+    return found
+
+
 def request_classes(reading: Reading, items: list[Traffic]) -> tuple[RequestClass, ...]:
-    """Return the classes of requests that the lines of traffic describe; InputError names the line that cannot be read."""
+    """Return the classes of requests that the lines of traffic describe, without those that are wrong."""
     names = [item.name for item in items]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
-        raise reading.refuse(at, f"{twice!r} names two kinds of traffic; give each its own name")
-    return tuple(_request_class(reading, item, index) for index, item in enumerate(items))
+        text = f"{twice!r} names two kinds of traffic; give each its own name"
+        reading.note(reading.refuse(at, text), ("traffic",))
+    found = [_request_class(reading, item, index) for index, item in enumerate(items)]
+    return tuple(item for item in found if item is not None)

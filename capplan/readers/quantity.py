@@ -2,14 +2,18 @@
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from types import MappingProxyType
 
 from capplan.errors import InputError
 
 DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
 """Prefix -> power of 1000."""
+COUNTED = MappingProxyType({"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6})
+"""Prefix of what is counted, in which nobody means 1024 by K -> how many."""
 BINARY = MappingProxyType({"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5})
 """Prefix -> power of 1024."""
 SMALL = MappingProxyType({"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3})
@@ -27,7 +31,7 @@ class Unit:
     """A wanted unit: its base, what may be written for it, and an example."""
 
     base: str
-    spellings: MappingProxyType[str, float]
+    spellings: Mapping[str, float | Fraction]
     """Written unit -> how many of the base unit it is."""
     example: str
     bare: bool = False
@@ -51,6 +55,25 @@ def _prefixed(
     return table
 
 
+def _counted(*stems: str) -> dict[str, float]:
+    """Return the spellings of a number of things, without the one that is a number alone."""
+    table = {prefix + stem: value for stem in stems for prefix, value in COUNTED.items()}
+    return {name: value for name, value in table.items() if name}
+
+
+def _rates(*stems: str) -> Mapping[str, float | Fraction]:
+    """Return the spellings of a number of things in a time: 'k', 'req/s', '/min', 'rps'."""
+    per = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+    things = {"": 1.0, **_counted("", *stems)}
+    rates = {
+        f"{name}/{time}": Fraction(value) / seconds
+        for name, value in things.items()
+        for time, seconds in per.items()
+    }
+    per_minute = {f"{prefix}rpm": Fraction(value) / 60 for prefix, value in COUNTED.items()}
+    return MappingProxyType({**_counted("", "rps", "qps"), **per_minute, **rates})
+
+
 def _frozen(table: dict[str, float]) -> MappingProxyType[str, float]:
     return MappingProxyType(table)
 
@@ -61,8 +84,7 @@ def _each(table: dict[str, float], *per: str, seconds: float = 1.0) -> dict[str,
 
 _BYTES = _prefixed("B", binary=True)
 _BITS = {name: value / 8 for name, value in _prefixed("bit").items()}
-_REQUESTS = {"req": 1.0, "requests": 1.0, "request": 1.0}
-_TOKENS = _prefixed("tokens", "tok", "token", prefixes="kM")
+_TOKENS = _counted("", "tokens", "tok", "token")
 _DOLLARS = {"$": 1.0, "USD": 1.0}
 _TIME = {
     **_prefixed("s", prefixes="", small=True),
@@ -80,22 +102,18 @@ SECONDS = Unit("s", _frozen(_TIME), "500 ms")
 FRACTION = Unit(
     "", _frozen({"%": 0.01}), "20 %", bare=True, bare_max=1.0, words="a percentage or a number from 0 to 1"
 )
-REQUESTS_PER_S = Unit(
-    "req/s",
-    _frozen(
-        {
-            **_each(_REQUESTS, "s"),
-            **_each(_REQUESTS, "min", seconds=60.0),
-            **_each(_REQUESTS, "h", seconds=3600.0),
-            **_each(_REQUESTS, "d", seconds=86400.0),
-        }
-    ),
-    "20 req/s",
+CONFIDENCE = replace(FRACTION, example="80 %")
+HOURS_PER_DAY = Unit(
+    "h",
+    _frozen({"h": 1.0, "hours": 1.0, "h/d": 1.0}),
+    "10 h",
+    bare=True,
+    bare_max=24.0,
+    words="a number of hours of a day",
 )
-TOKENS = Unit(
-    "tokens", _frozen({**_TOKENS, "k": 1e3, "M": 1e6}), "1800", bare=True, words="a number of tokens"
-)
-COUNT = Unit("", _frozen({"k": 1e3, "M": 1e6}), "4000", bare=True, words="a number")
+REQUESTS_PER_S = Unit("req/s", _rates("req", "request", "requests"), "20 req/s", bare=True)
+TOKENS = Unit("tokens", _frozen(_TOKENS), "1800", bare=True, words="a number of tokens")
+COUNT = Unit("", _frozen(_counted("")), "4000", bare=True, words="a number")
 USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
 USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
@@ -115,16 +133,30 @@ def _hint(written: str, unit: Unit) -> str:
         return f"write {stem[: -len('FLOPS')]}FLOP/s for a rate"
     if unit is REQUESTS_PER_S and written in _TIME:
         return "a time is given where a rate is due"
+    if unit is SECONDS and written == "m":
+        return "m may be minutes or thousandths: write min or ms"
     if unit is SECONDS and written.endswith("/s"):
         return "a rate is given where a time is due"
     return ""
 
 
 def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
+    """Return the error that says what is wrong, how the unit is written, and an example."""
     prefix = "<prefix>" if {f"k{unit.base}", f"m{unit.base}"} & unit.spellings.keys() else ""
     form = unit.words or f"'<number> {prefix}{unit.base}'"
-    lead = f"{place}: " if place else ""
-    return InputError(f"{lead}{str(text)[:60]!r} {why}; write it as {form}, e.g. '{unit.example}'")
+    return _refusal(text, place, f"{why}; write it as {form}, e.g. '{unit.example}'")
+
+
+def _none(text: object, unit: Unit, place: str, hint: str = "", otherwise: str = "") -> InputError:
+    """Return the error for what is no such quantity at all."""
+    hint = f" ({hint})" if hint else ""
+    if not unit.words:
+        return _error(text, unit, place, f"is not {otherwise}{unit.base}{hint}")
+    return _refusal(text, place, f"is not {unit.words}{hint}; write it as '{unit.example}'")
+
+
+def _refusal(text: object, place: str, why: str) -> InputError:
+    return InputError(f"{f'{place}: ' if place else ''}{str(text)[:60]!r} {why}")
 
 
 def quantity(text: object, unit: Unit, place: str = "") -> float:
@@ -153,11 +185,11 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     50000000000.0
     """
     if isinstance(text, bool) or text is None or not isinstance(text, (str, int, float)):
-        raise _error(text, unit, place, f"is not {unit.words or 'a quantity in ' + unit.base}")
+        raise _none(text, unit, place, otherwise="a quantity in ")
     match = _QUANTITY.match(str(text)) if len(str(text)) <= _LONGEST else None
     number = match["number"] if match else ""
     if match is None or not re.match(r"[-+]?\.?[0-9]", number) or number[-1] in ",_":
-        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}")
+        raise _none(text, unit, place, otherwise="a number in ")
     if ("," in number or "_" in number) and not _GROUPED.match(number):
         raise _error(text, unit, place, "has separators that are not groups of three digits")
     written = " ".join(match["unit"].split())
@@ -166,18 +198,50 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     try:
         digits = Decimal(number.replace(",", "").replace("_", ""))
     except InvalidOperation:
-        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}") from None
+        raise _none(text, unit, place, otherwise="a number in ") from None
     factor = unit.spellings.get(written) or unit.spellings.get(written.replace(" ", ""))
     if not written and unit.bare:
         factor = 1.0
         if digits > unit.bare_max:
             raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
     if factor is None:
-        why = f"is not {unit.words}" if unit.words else f"is not in {unit.base}"
         hint = _hint(written, unit) if written else "the unit is missing"
-        raise _error(text, unit, place, f"{why} ({hint})" if hint else why)
-    # in decimal, so that 66.9 TFLOP/s and 800 ms are right to the last bit
-    result = float(digits * Decimal(factor)) if factor >= 1 else float(digits / Decimal(round(1 / factor)))
+        raise _none(text, unit, place, hint, otherwise="in ")
+    # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are right to the last bit
+    exact = Fraction(factor).limit_denominator(10**9)
+    try:
+        result = float(Fraction(digits) * exact)
+    except OverflowError:
+        result = math.inf
     if not math.isfinite(result) or abs(result) > _LARGEST:
         raise _error(text, unit, place, "is out of range")
     return result
+
+
+def whole_number(text: object, unit: Unit, place: str = "", of: str = "") -> int:
+    """Return a number of things that cannot be divided, such as '32k' tokens.
+
+    Parameters
+    ----------
+    text : str or number
+    unit : Unit
+        A unit of counts, such as `TOKENS`.
+    place : str
+        File and key path, or the flag, for the error.
+    of : str
+        What is counted, for the error.
+
+    Returns
+    -------
+    The number; 2.5 is refused, 2.5k is not.
+
+    Examples
+    --------
+    >>> whole_number("32k", TOKENS), whole_number("2.5 K", COUNT), whole_number("8,192", TOKENS)
+    (32000, 2500, 8192)
+    """
+    unit = replace(unit, words=f"a whole number{f' of {of}' if of else ''}")
+    value = quantity(text, unit, place)
+    if not value.is_integer():
+        raise _none(text, unit, place)
+    return int(value)

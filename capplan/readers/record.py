@@ -1,15 +1,15 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, nearest, together, unknown
 from capplan.readers import quantity as q
-from capplan.readers.quantity import Unit, quantity
+from capplan.readers.quantity import Unit, quantity, whole_number
 from capplan.readers.yaml_file import Document, KeyPath
 
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _reader(
-    unit: Unit, *, low: float | None, above: float | None, high: float | None
+    unit: Unit, *, low: float | None, above: float | None, high: float | None, below: float | None
 ) -> Callable[[object], float]:
     def read(written: object) -> float:
         try:
@@ -43,13 +43,22 @@ def _reader(
             raise PydanticCustomError(
                 "quantity", "{why}", {"why": f"{what!r} is over {high:g}; it must be {high:g} or less"}
             )
+        if below is not None and value >= below:
+            raise PydanticCustomError(
+                "quantity", "{why}", {"why": f"{what!r} is not below {below:g}; e.g. '{unit.example}'"}
+            )
         return value
 
     return read
 
 
 def _quantity_type(
-    unit: Unit, *, low: float | None = None, above: float | None = None, high: float | None = None
+    unit: Unit,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    below: float | None = None,
 ) -> tuple[BeforeValidator, WithJsonSchema]:
     """Return what turns a float field into one that reads a quantity."""
     schema: dict[str, Any] = {
@@ -57,7 +66,19 @@ def _quantity_type(
         "description": f"{unit.words or 'in ' + unit.base}, such as {unit.example}",
         "examples": [unit.example],
     }
-    return BeforeValidator(_reader(unit, low=low, above=above, high=high)), WithJsonSchema(schema)
+    return BeforeValidator(_reader(unit, low=low, above=above, high=high, below=below)), WithJsonSchema(
+        schema
+    )
+
+
+def _whole(written: object) -> object:
+    """Return a count that is written with a prefix, such as 1k, as the number; anything else as it is."""
+    if not isinstance(written, str):
+        return written
+    try:
+        return whole_number(written, q.COUNT)
+    except InputError:
+        return written
 
 
 _bytes = _quantity_type(q.BYTES, above=0)
@@ -67,8 +88,11 @@ _seconds = _quantity_type(q.SECONDS, above=0)
 _waiting = _quantity_type(q.SECONDS, low=0)
 _fraction = _quantity_type(q.FRACTION, low=0, high=1)
 _share = _quantity_type(q.FRACTION, above=0, high=1)
+_confidence = _quantity_type(q.CONFIDENCE, above=0, below=1)
 _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
+_rate_or_none = _quantity_type(q.REQUESTS_PER_S, low=0)
+_hours = _quantity_type(q.HOURS_PER_DAY, above=0, high=24)
 _tokens = _quantity_type(q.TOKENS, above=0)
 _count = _quantity_type(q.COUNT, above=0)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
@@ -83,14 +107,30 @@ Seconds: TypeAlias = Annotated[float, *_seconds]
 SecondsOrZero: TypeAlias = Annotated[float, *_waiting]
 Fraction: TypeAlias = Annotated[float, *_fraction]
 Share: TypeAlias = Annotated[float, *_share]
+Confidence: TypeAlias = Annotated[float, *_confidence]
 Headroom: TypeAlias = Annotated[float, *_headroom]
 RequestsPerS: TypeAlias = Annotated[float, *_rate]
+RequestsPerSOrZero: TypeAlias = Annotated[float, *_rate_or_none]
+HoursPerDay: TypeAlias = Annotated[float, *_hours]
 Tokens: TypeAlias = Annotated[float, *_tokens]
 Number: TypeAlias = Annotated[float, *_count]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
+
+
+COUNT_SCHEMA: dict[str, Any] = {
+    "type": ["integer", "string"],
+    "description": "a whole number, such as 8 or 1k",
+}
+Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), WithJsonSchema(COUNT_SCHEMA)]
+"""A whole number, written as flags are; Field() says which ones."""
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
+    """Return the error of a validator for a name that is not in a list; the line for people names the nearest."""
+    return PydanticCustomError("unknown_name", "{what}", {"what": what, "name": name, "known": list(known)})
 
 
 def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
@@ -166,13 +206,21 @@ def _sentence(message: str) -> str:
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
-    raw: KeyPath = tuple(error["loc"])
+def _mistake(schema: type, document: Document, error: ErrorDetails) -> InputError:
+    path = _real_path(document.value, tuple(error["loc"]))
+    found = _said(schema, document, error, path)
+    found.line = document.line(path)
+    return found
+
+
+def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
     kind = error["type"]
-    path = _real_path(document.value, raw)
     place = document.place(path)
     if kind in _UNKNOWN_KEY:
-        return unknown("key", str(raw[-1]), _known_keys(schema, path[:-1]), place=place)
+        return unknown("key", str(error["loc"][-1]), _known_keys(schema, path[:-1]), place=place)
+    if kind == "unknown_name":
+        named = error["ctx"]
+        return unknown(named["what"], named["name"], named["known"], place=place)
     given = error.get("input")
     shown = "" if isinstance(given, (dict, list)) or kind in ("quantity", "missing") else f"{given!s:.60} "
     if kind == "missing":
@@ -186,8 +234,54 @@ def _line(schema: type, document: Document, error: ErrorDetails) -> InputError:
     return InputError(f"{place}: {shown}{text}")
 
 
+def _without_echoes(schema: type, document: Document, details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the mistakes without those that another one explains: a second of the same key, a missing one that is misspelt."""
+    by_place = {_real_path(document.value, tuple(d["loc"])): d for d in reversed(details)}
+    misspelt = {
+        (*path[:-1], name)
+        for path, detail in by_place.items()
+        if detail["type"] in _UNKNOWN_KEY
+        for name in nearest(str(path[-1]), _known_keys(schema, path[:-1]))
+    }
+    return [
+        detail
+        for path, detail in reversed(by_place.items())
+        if not (detail["type"] == "missing" and path in misspelt)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """What is wrong with a document, one error and one key path for each mistake."""
+
+    errors: tuple[InputError, ...]
+    paths: tuple[KeyPath, ...]
+
+
+def checked(schema: type[T], document: Document) -> T | Mistakes:
+    """Return the record that a document holds, or all that is wrong with it.
+
+    Parameters
+    ----------
+    schema : a subclass of Record, or a dataclass whose pydantic config forbids keys that it does not know
+    document : Document
+
+    Returns
+    -------
+    The record, its quantities in base units; or errors that name file, line and key.
+    """
+    try:
+        return TypeAdapter(schema).validate_python(document.value)
+    except ValidationError as error:
+        details = _without_echoes(schema, document, error.errors(include_url=False))
+        return Mistakes(
+            tuple(_mistake(schema, document, detail) for detail in details),
+            tuple(_real_path(document.value, tuple(detail["loc"])) for detail in details),
+        )
+
+
 def validated(schema: type[T], document: Document) -> T:
-    """Return the record that a document holds, or raise the error that names file, line and key.
+    """Return the record that a document holds, or raise the error that has a line for each mistake: file, line and key.
 
     Parameters
     ----------
@@ -198,15 +292,10 @@ def validated(schema: type[T], document: Document) -> T:
     -------
     The record; its quantities are in base units.
     """
-    try:
-        return TypeAdapter(schema).validate_python(document.value)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        # an unknown key explains the missing one beside it, so it comes first
-        details.sort(key=lambda detail: detail["type"] not in _UNKNOWN_KEY)
-        first = _line(schema, document, details[0])
-        more = f"\n  and {len(details) - 1} more in this file" if len(details) > 1 else ""
-        raise InputError(f"{first}{more}") from None
+    found = checked(schema, document)
+    if isinstance(found, Mistakes):
+        raise together(found.errors)
+    return found
 
 
 def plain(record: Any) -> dict[str, Any]:

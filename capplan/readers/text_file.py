@@ -152,3 +152,46 @@ def numbered_lines(path: str | os.PathLike[str], *, kind: str) -> Iterator[tuple
                     f"{name}: line {number} is longer than {LONGEST_LINE // 1_000_000} MB; {kind} is expected"
                 )
             yield number, _decoded(line, name, kind, number).rstrip("\r\n")
+
+
+def numbered_blocks(
+    path: str | os.PathLike[str], *, kind: str, size: int = 2**21
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes of a file of any length in blocks of whole lines, each with the number of its first line.
+
+    Nothing but reading can go wrong here: whoever looks into the blocks checks them.
+
+    Parameters
+    ----------
+    path : path
+    kind : str
+        What the file should be, for the error.
+    size : [B]
+        Of a block, about.
+
+    Raises
+    ------
+    InputError
+        It cannot be read to its end, or has a line that is longer than LONGEST_LINE.
+    """
+    with _opened(path, kind, "", unpacked=True) as stream:
+        number, rest = 1, b""
+        while more := stream.read(size):
+            whole, end, rest = (rest + more).rpartition(b"\n")
+            if max(len(whole), len(rest)) >= LONGEST_LINE:
+                raise InputError(
+                    f"{os.fspath(path)}: a line from {number} on is too long; {kind} is expected"
+                )
+            if end:
+                yield number, whole + end
+                number += whole.count(b"\n") + 1
+        if rest:
+            yield number, rest
+
+
+def numbered_lines_of_block(
+    block: bytes, first_line: int, path: str | os.PathLike[str], *, kind: str
+) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines of a block, checked as numbered_lines does."""
+    for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
+        yield number, _decoded(line, os.fspath(path), kind, number).rstrip("\r\n")

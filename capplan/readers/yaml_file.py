@@ -42,6 +42,10 @@ class Document:
     lines: dict[KeyPath, int]
     """Key path -> line, from 1."""
 
+    def line(self, path: KeyPath) -> int | None:
+        """Return the line of a key, or of the nearest one around it; None where that is the whole file."""
+        return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
+
     def place(self, path: KeyPath) -> str:
         """Return 'file: line N: key.path' for an error.
 
@@ -50,8 +54,8 @@ class Document:
         >>> Document("a.yaml", {}, {("slo",): 4}).place(("slo", "ttft"))
         'a.yaml: line 4: slo.ttft'
         """
-        known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
-        line = f" line {self.lines[known]}:" if known else ""
+        number = self.line(path)
+        line = f" line {number}:" if number else ""
         return f"{self.name}:{line} {key_path(path)}".rstrip(" :")
 
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.numbers import Array
+from capplan.numbers import Array, Number
+from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tokens
-from capplan.serving.step_table import StepTable, bracket
+from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 
 def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
@@ -14,17 +15,6 @@ def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
     lower, upper, weight = bracket(tables.context_knots, context_tokens)
     values = tables.decode_attention_s
     cut: Array = values[:, :, int(lower)] * (1.0 - weight) + values[:, :, int(upper)] * weight
-    return cut
-
-
-def attention_along_prompt(tables: StepTable, lengths: Lengths) -> Array:
-    """Return the attention of one chunk by its new tokens, halfway through its prompt, shape (plans, new)."""
-    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
-    past = float(lengths.cached_tokens) + np.maximum(prompt - tables.new_knots, 0.0) / 2.0
-    lower, upper, weight = bracket(tables.past_knots, past)
-    columns = np.arange(tables.new_knots.size)
-    values = tables.prefill_attention_s
-    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
     return cut
 
 
@@ -44,24 +34,42 @@ class _Line:
         return values_at
 
 
-def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
+def attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
+    """Return the attention of one chunk per new token, halfway through its prompt."""
+    new, knots, values = prefill_attention_per_token_s(tables)
+    prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
+    past = float(lengths.cached_tokens) + np.maximum(prompt - new, 0.0) / 2.0
+    lower, upper, weight = bracket(knots, past)
+    columns = np.arange(new.size)
+    cut: Array = values[:, columns, lower] * (1.0 - weight) + values[:, columns, upper] * weight
+    return _Line(new, cut)
+
+
+def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Number = np.inf) -> StepFunction:
     """Return a step function for plans along the first axis and loads along the second.
 
     Parameters
     ----------
     tables : step times with a leading axis of plans
     lengths : of the workload; numbers, the same for all plans
+    budget_tokens : [tokens]
+        of a step, a column of plans; pipelines cut prompts to the part of one stage
 
     Returns
     -------
-    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths
+    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths;
+    every step of a pipeline is taken to follow one with as many prompts, so that its stages need not be filled
     """
     attention = attention_at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
     head = _Line(tables.sequence_knots, tables.head_s)
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
-    chunk = _Line(tables.new_knots, attention_along_prompt(tables, lengths))
+    chunk = attention_along_prompt(tables, lengths)
+    stages, stage_fraction = (
+        np.broadcast_to(value, tables.decode_s.shape[:1])[:, None]
+        for value in (tables.stages, tables.stage_fraction)
+    )
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens
@@ -69,12 +77,16 @@ def plans_step_function(tables: StepTable, lengths: Lengths) -> StepFunction:
         if not np.any(prefill_tokens > 0.0):
             return plain
         chunks = np.maximum(prompts, 1e-9)
+        room = np.maximum((budget_tokens - sequences) / stages, 1.0)
+        longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
+        largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
+        micro_batches = np.maximum(prefill_tokens / largest, 1.0)
         busy = (
-            mixed.at(sequences + prefill_tokens)
+            mixed.at(sequences / stages + largest)
             + head.at(sequences + chunks)
             + cache.at(sequences) * (sequences > 0.0)
-            + chunks * chunk.at(np.maximum(prefill_tokens / chunks, 1e-9))
-        )
+            + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)
+        ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)
 
     return step_s

@@ -152,6 +152,6 @@ def plans_tables(plans: Plans) -> PlansTables:
         context_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
-    device = device_tables(first.network, plans.launch, rates, knots, offline=first.offline)
+    device = device_tables(first.network, plans.launch, rates, knots)
     table = with_host(device, first.profile.host, len(first.network.layers), offline=first.offline)
     return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))

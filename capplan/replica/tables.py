@@ -11,6 +11,7 @@ import numpy as np
 
 from capplan.engine.profile import HostOverhead
 from capplan.memory.launch import Launch
+from capplan.memory.stages import stage_shares
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
@@ -18,6 +19,7 @@ from capplan.phases.cost import OperatorCost, floor_s, total_s, unsaved_s
 from capplan.phases.rates import StepRates
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
+from capplan.serving.pipeline import decode_turn_s
 from capplan.serving.step_table import StepTable
 
 CROWD_TOKENS = 2048.0
@@ -60,50 +62,24 @@ def step_knots(
 
     Four to the doubling for batches and tokens, where tiles and waves make steps; two for contexts,
     in which attention is linear but for its bends: a chord across one would lie below the cache that is read.
+    Tokens reach the longest context whatever the budget of a step is: a prompt that is not cut is one step.
+    With the first cached token latents are expanded again, so one of `past` stands for itself.
     """
-    contexts = np.concatenate(
-        [[0.0], _geometric(max_context, 2, 64.0), [bend for bend in bends if bend < max_context]]
-    )
+    turns = np.array([bend for bend in bends if bend < max_context])
+    tokens = _geometric(max_tokens, 4)
+    if max_context > max_tokens:
+        tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     return Knots(
         sequences=_geometric(max_sequences, 4),
-        contexts=np.unique(contexts),
-        tokens=_geometric(max_tokens, 4),
-        new=_geometric(max_tokens, 3),
-        past=np.concatenate([[0.0], _geometric(max_context, 2, 256.0)]),
+        contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), turns])),
+        tokens=tokens,
+        new=np.unique(np.append(tokens, turns)),
+        past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), turns])),
     )
 
 
 def _spread(time: Number, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(time, shape), dtype=np.float64)
-
-
-def bubble_ratio(stages: Number, micro_batches: Number) -> Number:
-    """Return how much longer a round takes that starts and ends with an empty pipeline.
-
-        r = (m + p - 1) / m
-
-    Parameters
-    ----------
-    stages : [-]
-        p
-    micro_batches : [-]
-        m, in one round
-
-    Returns
-    -------
-    [-]
-        r, 1 without a pipeline
-
-    Examples
-    --------
-    >>> bubble_ratio(2.0, 2.0), bubble_ratio(1.0, 1.0)
-    (1.5, 1.0)
-
-    References
-    ----------
-    Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.3.
-    """
-    return (micro_batches + stages - 1.0) / micro_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +94,7 @@ class DeviceTables:
     """What is left of them if all that can overlap in a CUDA graph does."""
 
 
-def device_tables(
-    network: Network, launch: Launch, rates: StepRates, knots: Knots, *, offline: bool = False
-) -> DeviceTables:
+def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Knots) -> DeviceTables:
     """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
 
     Parameters
@@ -129,13 +103,12 @@ def device_tables(
     launch : parallelism and cache dtype, arrays over plans
     rates : fields of shape (plans, 1, 1)
     knots : where times are worked out
-    offline : requests always wait, so that a pipeline never runs empty
 
     Returns
     -------
     tables [s]; a pipeline of p stages carries p micro-batches at once, so a decode step over S sequences
-    takes as long as all stages over S / p; behind a server prompts come and go, so their micro-batches fill
-    and drain it
+    takes as long as all stages over S / p, or longer where the stages differ; prompts are those of one
+    micro-batch, which goes through one stage after the other
     """
     plans = np.asarray(launch.tensor).size
 
@@ -146,12 +119,12 @@ def device_tables(
     kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
-    micro = np.maximum(sequences / stages, 1.0)
-    bubble = 1.0 if offline else bubble_ratio(stages, stages)
+    micro, flying = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
+    largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
     decode = token_costs(network, micro, sharding, rates, decode=True)
     head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
-    mixed = token_costs(network, np.maximum(tokens / stages, 1.0), sharding, rates, decode=False)
+    mixed = token_costs(network, tokens, sharding, rates, decode=False)
     beside = np.clip(CROWD_TOKENS / new, 1.0, CROWD_PROMPTS)
     prefill = prefill_attention_costs(network, beside, new, past, sharding, kv_bytes, rates)
     rows, columns = knots.sequences.size, knots.tokens.size
@@ -159,17 +132,21 @@ def device_tables(
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
         return StepTable(
             sequence_knots=knots.sequences,
-            decode_s=_spread(time_s(decode) + time_s(head), (plans, rows, 1))[..., 0],
+            decode_s=_spread(
+                decode_turn_s(time_s(decode), time_s(head), largest, last, flying), (plans, rows, 1)
+            )[..., 0],
             head_s=_spread(time_s(head), (plans, rows, 1))[..., 0],
             context_knots=knots.contexts,
-            decode_attention_s=_spread(time_s(cache), (plans, rows, knots.contexts.size)),
+            decode_attention_s=_spread(
+                time_s(cache) * np.maximum(flying * largest, 1.0), (plans, rows, knots.contexts.size)
+            ),
             token_knots=knots.tokens,
-            mixed_s=_spread(time_s(mixed) * bubble, (plans, columns, 1))[..., 0],
+            mixed_s=_spread(time_s(mixed), (plans, columns, 1))[..., 0],
             new_knots=knots.new,
             past_knots=knots.past,
-            prefill_attention_s=_spread(
-                time_s(prefill) / beside / stages * bubble, (plans, knots.new.size, knots.past.size)
-            ),
+            prefill_attention_s=_spread(time_s(prefill) / beside, (plans, knots.new.size, knots.past.size)),
+            stages=_spread(np.ravel(launch.pipeline), (plans,)),
+            stage_fraction=_spread(largest.ravel(), (plans,)),
         )
 
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s))
@@ -217,4 +194,18 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
         decode_attention_s=tables.decode_attention_s[plan],
         mixed_s=tables.mixed_s[plan],
         prefill_attention_s=tables.prefill_attention_s[plan],
+        stages=np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan],
+        stage_fraction=np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan],
+    )
+
+
+def table_of_plans(table: StepTable) -> StepTable:
+    """Return the tables of one plan as those of an array of one: the way back from table_of_plan."""
+    return replace(
+        table,
+        decode_s=table.decode_s[None],
+        head_s=table.head_s[None],
+        decode_attention_s=table.decode_attention_s[None],
+        mixed_s=table.mixed_s[None],
+        prefill_attention_s=table.prefill_attention_s[None],
     )

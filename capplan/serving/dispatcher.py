@@ -118,6 +118,8 @@ class Dispatcher:
             heappop(self._timers)[2](self.now_s)
         elif self._feed.next_s <= at_s:
             flight = self._feed.take()
+            if flight is None:
+                return
             self._ledger.arrived(flight)
             if self.entry is None or self.entry(flight):
                 self.dispatch(self.pools[0], flight)
@@ -146,7 +148,7 @@ class Dispatcher:
             self._ledger.shed(flight, at_s)
         else:
             self._ledger.finished(flight, at_s)
-        self._feed.ended(max(at_s, self.now_s))
+        self._feed.ended(flight, max(at_s, self.now_s))
 
     def _end_if_drained(self, life: EngineLife, at_s: float) -> None:
         if life.draining and not life.load:

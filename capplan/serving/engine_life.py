@@ -33,7 +33,7 @@ class Inbox:
         self.next_s = self._flights[0][0] if self._flights else inf
         return flight
 
-    def ended(self, at_s: float) -> None:
+    def ended(self, flight: InFlight, at_s: float) -> None:
         """Do nothing: the ledger of the engine tells."""
 
     def remove(self, flight: InFlight) -> bool:

@@ -27,6 +27,7 @@ class EngineState:
         "_decoding",
         "_ends",
         "_feed",
+        "_filled",
         "_gaps",
         "_gather_from",
         "_held",
@@ -77,6 +78,8 @@ class EngineState:
         """Step from which enough of them wait; -1 before."""
         self._released = False
         """They need not wait again, though none of them has found room yet."""
+        self._filled = 0.0
+        """Micro-batches of a pipeline that held prompts in the step before."""
         self._gaps = TokenGaps()
 
     @property

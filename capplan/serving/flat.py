@@ -13,9 +13,9 @@ from capplan.serving.flat_batch import FlatLimits
 from capplan.serving.flat_core import FlatEngine
 from capplan.serving.gauges import Gauges, WeightedHistogram
 from capplan.serving.outcome import ClassTotals, Ledger, Outcome
-from capplan.serving.requests import Admission, Requests, check_requests
+from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, check_requests
 from capplan.serving.step_clock import StepClock
-from capplan.serving.step_table import StepTable, bilinear, piecewise_linear
+from capplan.serving.step_table import StepTable, bilinear, piecewise_linear, prefill_attention_per_token_s
 from capplan.serving.terms import EngineSetup, engine_terms
 
 FIRST_COME = Admission()
@@ -23,16 +23,22 @@ MOST_TABLE_ENTRIES = 4_000_000
 """Of the step times worked out beforehand for every number of sequences and tokens."""
 
 
-def eligible(requests: Requests | Iterable[Requests], engine: EngineSetup, admission: Admission) -> bool:
-    """Return whether the flat core runs these requests: one mixed-step engine, first come first served, nothing shared."""
+def eligible(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    admission: Admission,
+    crowd: Crowd | None = None,
+) -> bool:
+    """Return whether the flat core runs these requests: one engine, first come first served, no blocks shared by name."""
     rules = engine.scheduling
+    parts = [requests] if crowd is None else [requests, crowd.requests]
     return (
-        isinstance(requests, Requests)
-        and len(requests) > 0
-        and requests.block_ids is None
-        and requests.answer_ids is None
-        and rules.policy == "mixed"
-        and not (rules.hold_steps or rules.poll_steps)
+        all(
+            isinstance(part, Requests) and part.block_ids is None and part.answer_ids is None
+            for part in parts
+        )
+        and any(isinstance(part, Requests) and len(part) for part in parts)
+        and rules.policy != "static"
         and engine.caching is None
         and engine.tokens_per_step == 1.0
         and engine.query_tokens == 1
@@ -45,25 +51,55 @@ def _doubles(values: Array) -> array[float]:
     return array("d", np.ascontiguousarray(values, dtype=np.float64).tobytes())
 
 
+def _integers(requests: Requests, asked: Requests, name: str) -> array[int]:
+    """Return a column of both parts, zeros where a part has none."""
+    result = array("q")
+    for part in (requests, asked):
+        column = getattr(part, name)
+        result.frombytes(
+            bytes(8 * len(part)) if column is None else np.ascontiguousarray(column, dtype=np.int64).tobytes()
+        )
+    return result
+
+
 def flat_outcome(
-    requests: Requests, engine: EngineSetup, *, concurrency: int | None = None, until_s: float = inf
+    requests: Requests, engine: EngineSetup, *, crowd: Crowd | None = None, until_s: float = inf
 ) -> Outcome:
     """Return what Server would do with eligible requests."""
+    return flat_run(requests, engine, crowd, until_s)[0]
+
+
+def flat_run(
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float
+) -> tuple[Outcome, Gauges]:
+    """Return the outcome, and what it holds of the engine alone."""
+    core = flat_engine(requests, engine, crowd)
+    core.advance(until_s)
+    ledger, gauges = _written(core)
+    return ledger.outcome(core.now_s, [gauges]), gauges
+
+
+def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
+    """Return the core at zero, with everything that will be asked of it."""
     terms = engine_terms(engine)
-    check_requests(requests, 0, timed=concurrency is None)
-    count = len(requests)
-    zeros = np.zeros(count, dtype=np.int64)
-    whole = [
-        requests.input_tokens,
-        requests.output_tokens,
-        zeros if requests.cached_tokens is None else requests.cached_tokens,
-        zeros if requests.class_index is None else requests.class_index,
-    ]
-    arrival = np.zeros(count) if requests.arrival_s is None else requests.arrival_s
+    asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+    check_requests(requests, 0, timed=True)
+    check_requests(asked, 0, timed=False)
+    count = len(requests) + len(asked)
+    when = np.zeros(count)
+    if requests.arrival_s is not None:
+        when[: len(requests)] = requests.arrival_s
+    if crowd is not None and crowd.think_s is not None:
+        when[len(requests) :] = crowd.think_s
     prompt, output, cached, class_index = (
-        array("q", np.ascontiguousarray(column, dtype=np.int64).tobytes()) for column in whole
+        _integers(requests, asked, name)
+        for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
-    longest = 0 if terms.chunked else int(np.max(requests.input_tokens + requests.output_tokens))
+    longest = (
+        0
+        if terms.chunked
+        else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in (requests, asked))
+    )
     clock = engine.clock
     limits = FlatLimits(
         clock.request_s,
@@ -73,18 +109,25 @@ def flat_outcome(
         terms.block_tokens,
         terms.kv_blocks,
         terms.reserved_output_fraction,
+        clock.stages,
+        terms.stage_tokens(clock.stages),
+        clock.stage_fraction,
+        terms.mixed,
+        terms.hold_steps,
+        terms.hold_tokens,
+        terms.hold_prompts,
+        terms.gather_steps,
+        terms.poll_steps,
     )
-    core = FlatEngine(
+    return FlatEngine(
         limits,
         flat_tables(
             clock, terms.max_num_seqs, max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs
         ),
-        (_doubles(arrival), prompt, output, cached, class_index),
-        array("d", [0.0]) * (concurrency or 0),
+        (_doubles(when), prompt, output, cached, class_index),
+        len(requests),
+        min(crowd.users, len(asked)) if crowd is not None else 0,
     )
-    core.advance(until_s)
-    ledger, gauges = _written(core)
-    return ledger.outcome(core.now_s, [gauges])
 
 
 def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
@@ -149,8 +192,6 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
             slopes.ravel(),
             piecewise_linear(table.token_knots, table.mixed_s, tokens),
             piecewise_linear(table.sequence_knots, table.head_s, sequences),
-            table.new_knots,
-            table.past_knots,
-            table.prefill_attention_s.ravel(),
+            *(column.ravel() for column in prefill_attention_per_token_s(table)),
         )
     ]

@@ -26,6 +26,16 @@ class FlatLimits(NamedTuple):
     block_tokens: int
     kv_blocks: int
     reserved_output_fraction: float
+    stages: int
+    stage_tokens: float
+    stage_fraction: float
+    shared_steps: bool
+    """Prompts and decoding sequences share a step."""
+    hold_steps: int
+    hold_tokens: int
+    hold_prompts: int
+    gather_steps: int
+    poll_steps: int
 
 
 class FlatBatch:
@@ -35,15 +45,27 @@ class FlatBatch:
         self,
         limits: FlatLimits,
         columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        releases: Doubles,
+        arrivals: int,
+        users: int,
     ) -> None:
-        """Take limits and the requests as arrays; nothing is copied."""
+        """Take limits, and the requests as arrays: first those that arrive by the clock, then those that users ask.
+
+        The first column has arrival times and think times. Without users nothing is copied; with them each request gets
+        its place when it arrives.
+        """
         count = len(columns[0])
         self.count = count
+        self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
+        self.offered_cached, self.offered_class = columns[3:]
         self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
-        self.releases = releases
-        self.closed = len(releases) > 0
-        self.first_release, self.release_count = 0, len(releases)
+        if users:
+            self.arrival = array("d", bytes(8 * count))
+            self.prompt, self.output = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+            self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
+        self.ends, self.first_end, self.ends_count = array("d", bytes(8 * users)), 0, users
+        self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
+        self.of_user, self.thinking_count = array("b", bytes(count if users else 0)), 0
         self.delay_s = limits.delay_s
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
@@ -61,6 +83,9 @@ class FlatBatch:
         self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
         self.held = self.committed = self.step = self.serials = 0
         self.partial, self.last = -1, -1
+        self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
+        self.groups = 0
         self.position = self.waiting = self.next_waiting = 0
         self.preempted_heap, self.preempted_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
@@ -68,54 +93,109 @@ class FlatBatch:
         self.now_s = 0.0
         self.next_s = float("inf")
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
-        classes = max(self.class_index, default=0) + 1
+        classes = max(self.offered_class, default=0) + 1
         self.class_prompt, self.class_cached = array("q", bytes(8 * classes)), array("q", bytes(8 * classes))
         self.class_preempted = array("q", bytes(8 * classes))
         self.class_seen = array("q", bytes(8 * classes))
+        while self.ends_count:
+            self.think()
         self.find_next()
 
     def find_next(self) -> None:
-        """Find when the next request reaches the queue."""
-        if self.position >= self.count:
-            self.next_s = float("inf")
-        elif not self.closed:
-            self.next_s = self.arrival[self.position] + self.delay_s
-        elif self.release_count:
-            self.next_s = self.releases[self.first_release] + self.delay_s
-        else:
-            self.next_s = float("inf")
+        """Find when the next request reaches the queue, or who waits for nothing else takes the next one."""
+        next_s = float("inf")
+        if self.arrived < self.arrivals:
+            next_s = self.offered_s[self.arrived]
+        if self.thinking_count and self.thinking_s[0] < next_s:
+            next_s = self.thinking_s[0]
+        next_s += self.delay_s
+        if self.ends_count and self.ends[self.first_end] < next_s:
+            next_s = self.ends[self.first_end]
+        self.next_s = next_s
 
-    def ended(self, at_s: float) -> None:
-        """Let the client of a request that ended send its next one; releases stay in order of time."""
-        if not self.closed:
+    def ended(self, row: int, at_s: float) -> None:
+        """Learn that a request has ended: its user is free, if there is one and anything left to ask; see Feed."""
+        if self.asked >= self.count or not self.of_user[row]:
             return
-        size = len(self.releases)
-        place = self.release_count
-        self.release_count += 1
-        while place and self.releases[(self.first_release + place - 1) % size] > at_s:
-            self.releases[(self.first_release + place) % size] = self.releases[
-                (self.first_release + place - 1) % size
-            ]
+        size, first, place = self.users, self.first_end, self.ends_count
+        self.ends_count += 1
+        while place and self.ends[(first + place - 1) % size] > at_s:
+            self.ends[(first + place) % size] = self.ends[(first + place - 1) % size]
             place -= 1
-        self.releases[(self.first_release + place) % size] = at_s
-        self.find_next()
+        self.ends[(first + place) % size] = at_s
+        self.next_s = min(self.next_s, at_s)
+
+    def think(self) -> None:
+        """Let the user who has been free for longest take the next request, into a heap by time and row."""
+        row, place = self.asked, self.thinking_count
+        at_s = self.ends[self.first_end] + self.offered_s[row]
+        self.asked += 1
+        self.first_end = (self.first_end + 1) % self.users
+        self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
+        self.thinking_count += 1
+        while place and self.thinking_s[(place - 1) // 2] > at_s:
+            self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
+            self.thinking[place] = self.thinking[(place - 1) // 2]
+            place = (place - 1) // 2
+        self.thinking_s[place] = at_s
+        self.thinking[place] = row
+
+    def thought(self) -> None:
+        """Drop the next one who has thought; of equal times the lower row is first."""
+        self.thinking_count -= 1
+        times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
+        at_s, row = times[size], rows[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and (
+                times[child + 1] < times[child]
+                or (times[child + 1] == times[child] and rows[child + 1] < rows[child])
+            ):
+                child += 1
+            if at_s < times[child] or (at_s == times[child] and row < rows[child]):
+                break
+            times[place] = times[child]
+            rows[place] = rows[child]
+            place = child
+        times[place] = at_s
+        rows[place] = row
+
+    def bring(self, row: int) -> None:
+        """Give the next request its place in order of arrival; of equal times the one by the clock is first."""
+        place = self.arrived
+        if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
+            place = self.thinking[0]
+            self.arrival[row] = self.thinking_s[0]
+            self.of_user[row] = 1
+            self.thought()
+        else:
+            self.arrived += 1
+            self.arrival[row] = self.offered_s[place]
+        self.prompt[row] = self.prompt_now[row] = self.offered_prompt[place]
+        self.output[row] = self.remaining[row] = self.offered_output[place]
+        self.cached[row] = self.offered_cached[place]
+        self.class_index[row] = self.offered_class[place]
 
     def receive(self) -> None:
         """Let requests join the queue up to now, or turn away those that could not run even alone."""
         while self.next_s <= self.now_s:
+            if self.ends_count and self.ends[self.first_end] <= self.next_s:
+                self.think()
+                self.find_next()
+                continue
             row = self.position
             self.enqueued[row] = self.next_s
-            if self.closed:
-                self.arrival[row] = self.releases[self.first_release]
-                self.first_release = (self.first_release + 1) % len(self.releases)
-                self.release_count -= 1
+            if self.users:
+                self.bring(row)
+            else:
+                self.arrived += 1
             self.position += 1
             self.find_next()
             self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
             self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
             if self.too_long(row):
                 self.status[row] = SHED
-                self.ended(self.enqueued[row])
+                self.ended(row, self.enqueued[row])
             else:
                 self.waiting += 1
 
@@ -162,6 +242,16 @@ class FlatBatch:
             heap[place] = heap[(place - 1) // 2]
             place = (place - 1) // 2
         heap[place] = row
+
+    def waiting_tokens(self) -> int:
+        """Return the tokens of all waiting prompts."""
+        tokens = 0
+        for place in range(self.preempted_count):
+            tokens += self.prompt_now[self.preempted_heap[place]]
+        for row in range(self.next_waiting, self.position):
+            if self.status[row] != SHED:
+                tokens += self.prompt_now[row]
+        return tokens
 
     def ends_push(self, key: int, row: int) -> None:
         """Note when a sequence ends; keys are end step and serial in one number."""
@@ -283,6 +373,9 @@ class FlatBatch:
             self.done[row] = 0
         else:
             row = self.last
+            if self.groups:
+                self.group_sequences[self.groups - 1] -= 1
+                self.groups -= self.group_sequences[self.groups - 1] == 0
             self.leave(row)
             joined = self.end_step[row] - self.remaining[row]
             produced = min(self.step - joined, self.remaining[row] - 1)

@@ -1,54 +1,46 @@
 # Types for flat_core.py when Cython compiles it; without a compiler nothing reads this file.
 cimport cython
 
-from capplan.serving.flat_batch cimport FlatBatch
+from capplan.serving.flat_steps cimport FlatSteps
 
 cdef Py_ssize_t HISTOGRAM_ZERO, HISTOGRAM_BINS, TIMELINE_BINS, OCCUPANCY_BINS
 cdef long long FINISHED
 cdef double BINS_PER_E
 
-cdef class FlatEngine(FlatBatch):
-    cdef public Py_ssize_t knots, batch_size, zero_bin
+cdef class FlatEngine(FlatSteps):
+    cdef public Py_ssize_t batch_size, zero_bin
+    cdef public bint shared_steps, released
+    cdef public long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
-    cdef public double[::1] context_knots, decode_base, decode_values, decode_slopes
-    cdef public double[::1] mixed, head, new_knots, past_knots, prefill
     cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
-    cdef public long long[::1] chunk_rows, chunk_tokens
 
     @cython.locals(preempted=cython.bint)
-    cpdef void advance(self, double until_s)
+    cpdef void advance(self, double until_s) noexcept
     @cython.locals(new=cython.longlong)
-    cdef long long piece(self, Py_ssize_t row, long long budget)
+    cdef long long piece(self, Py_ssize_t row, long long budget) noexcept
     @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, private=cython.longlong, blocks=cython.longlong, commit=cython.longlong, reserved=cython.double)
-    cdef void plan(self)
+    cdef void plan(self) noexcept
+    cdef bint waits(self) noexcept
+    cdef bint lacks_company(self) noexcept
+    @cython.locals(steps=cython.longlong)
+    cdef long long steps_until_look(self) noexcept
+    cdef void group(self, long long sequences, double since_s) noexcept
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef void end_groups(self) noexcept
     @cython.locals(index=cython.longlong)
-    cdef void admit(self, Py_ssize_t row, long long blocks, long long commit)
-    @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
-    cdef void work_on(self)
-    cdef void prompt_ends(self, Py_ssize_t row)
+    cdef void admit(self, Py_ssize_t row, long long blocks, long long commit) noexcept
+    @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)
+    cdef void work_on(self) noexcept
+    cdef void prompt_ends(self, Py_ssize_t row) noexcept
     @cython.locals(start=cython.double, sequences=cython.longlong, steps=cython.longlong, limit=cython.double, before=cython.longlong, context=cython.double, first=cython.longlong, seconds=cython.double, after=cython.longlong)
-    cdef void decode(self, double until_s, bint preempted)
-    @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
-    cdef double run(self, long long sequences, double context, long long steps, double limit_s)
-    @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
-    cdef Py_ssize_t knot_below(self, double context)
-    @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t, base=cython.double, step_s=cython.double)
-    cdef double attention_s(self, long long sequences, double context)
-    @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
-    cdef double prefill_s(self, double new_tokens, double past_tokens)
+    cdef void decode(self, double until_s, bint preempted) noexcept
     @cython.locals(row=cython.Py_ssize_t)
-    cdef void complete(self)
-    cdef void finish(self, Py_ssize_t row)
+    cdef void complete(self) noexcept
+    cdef void finish(self, Py_ssize_t row) noexcept
     @cython.locals(key=cython.Py_ssize_t)
-    cdef void gap(self, double value, double weight)
+    cdef void gap(self, double value, double weight) noexcept
     @cython.locals(place=cython.Py_ssize_t, span=cython.double, first=cython.Py_ssize_t, end=cython.double, part=cython.double)
-    cdef void gauge(self, double start_s, double seconds, long long sequences, double blocks)
-    cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks)
+    cdef void gauge(self, double start_s, double seconds, long long sequences, double blocks) noexcept
+    cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks) noexcept
     @cython.locals(place=cython.Py_ssize_t, bins="double[::1]")
-    cdef void double_span(self)
-
-@cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
-cdef Py_ssize_t place_below(double[::1] knots, double value)
-
-@cython.locals(half=cython.double, linear=cython.double, root=cython.double, guess=cython.double, steps=cython.longlong)
-cdef long long steps_to_reach(double first_s, double rise_s, double limit_s, long long most)
+    cdef void double_span(self) noexcept

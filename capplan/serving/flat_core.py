@@ -1,4 +1,4 @@
-"""The plain case of Server on flat arrays: continuous batching with mixed steps, first come first served, one engine.
+"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served.
 
 The same events in the same order with the same floating-point operations as Server, which stays the readable reference and
 runs everything else; `flat.eligible` says what this file may run, and a random differential test holds the two together.
@@ -7,10 +7,10 @@ runs everything else; `flat.eligible` says what this file may run, and a random 
 from __future__ import annotations
 
 from array import array
-from math import ceil, isnan, log, sqrt
 from typing import TYPE_CHECKING, TypeAlias
 
-from capplan.serving.flat_batch import FlatBatch
+from capplan.serving.c_math import ceil, floor, isnan, log, lrint
+from capplan.serving.flat_steps import FlatSteps
 
 if TYPE_CHECKING:
     from capplan.serving.flat_batch import FlatLimits
@@ -26,7 +26,7 @@ OCCUPANCY_BINS = 400
 FINISHED = 0
 
 
-class FlatEngine(FlatBatch):
+class FlatEngine(FlatSteps):
     """One engine with its queue and its results, all of it in arrays; `advance` runs it."""
 
     def __init__(
@@ -34,15 +34,15 @@ class FlatEngine(FlatBatch):
         limits: FlatLimits,
         tables: list[Doubles],
         columns: tuple[Doubles, Integers, Integers, Integers, Integers],
-        releases: Doubles,
+        arrivals: int,
+        users: int,
     ) -> None:
-        """Take limits, step tables, and the requests as arrays; nothing is copied."""
-        super().__init__(limits, columns, releases)
-        self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
-        self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
-        self.knots = len(self.context_knots)
-        self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
-        self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
+        """Take limits, step tables, and the requests as FlatBatch does."""
+        super().__init__(limits, tables, columns, arrivals, users)
+        self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
+        self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
+        self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
+        self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
         self.itl, self.zero_bin = array("d", bytes(8 * HISTOGRAM_BINS)), HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
         self.batch_s, self.batch_size = array("d", bytes(8 * (2 * self.max_num_seqs + 64))), 64
@@ -56,9 +56,9 @@ class FlatEngine(FlatBatch):
         while self.now_s < until_s:
             if self.next_s <= self.now_s:
                 self.receive()
-            preempted = self.make_room()
+            preempted = bool(self.sequences) and self.make_room()
             self.chunks = 0
-            if not preempted:
+            if not preempted and (self.waiting or self.partial >= 0 or self.hold_steps):
                 self.plan()
             if self.chunks:
                 self.work_on()
@@ -68,6 +68,7 @@ class FlatEngine(FlatBatch):
                 continue
             elif self.next_s < until_s:
                 self.now_s = max(self.next_s, self.now_s)
+                self.filled = 0.0
             else:
                 return
         self.receive()
@@ -84,10 +85,16 @@ class FlatEngine(FlatBatch):
     def plan(self) -> None:
         """Choose the prompts of the next step, each with the tokens to work on; admit what fits."""
         row = self.partial
-        if not self.waiting and row < 0:
+        if not self.waiting:
+            self.hold_from, self.gather_from, self.released = -1, -1, False
+            if row < 0:
+                return
+        if (self.hold_steps or self.poll_steps) and row < 0 and self.waits():
             return
         running = self.sequences
-        budget = self.budget - running
+        budget = self.budget
+        if self.shared_steps:
+            budget -= running
         if row >= 0:
             running += 1
             if budget > 0:
@@ -107,7 +114,7 @@ class FlatEngine(FlatBatch):
             blocks, commit = -(-private // self.block_tokens), 0
             if self.reserved_output_fraction:
                 reserved = private + self.reserved_output_fraction * (self.remaining[row] - 1)
-                commit = ceil(reserved / self.block_tokens)
+                commit = lrint(ceil(reserved / self.block_tokens))
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
                 break
             self.queue_pop()
@@ -117,6 +124,49 @@ class FlatEngine(FlatBatch):
             budget -= new
             self.chunk_rows[self.chunks], self.chunk_tokens[self.chunks] = row, new
             self.chunks += 1
+
+    def waits(self) -> bool:
+        """Return whether waiting prompts stay out of this step: not looked for yet, or held back for company."""
+        if not self.sequences:
+            self.looked, self.hold_from, self.gather_from = self.step, -1, -1
+            self.released = False
+            return False
+        if self.sequences >= self.max_num_seqs:
+            return False
+        if self.poll_steps and (self.step - self.looked) % self.poll_steps:
+            return True
+        if self.hold_steps and not self.released:
+            if self.hold_from < 0:
+                self.hold_from = self.step
+            if self.lacks_company():
+                return True
+            self.hold_from = self.gather_from = -1
+            self.released = True
+        return False
+
+    def lacks_company(self) -> bool:
+        """Return whether the prompts that are held back go on waiting; note the step from which enough of them do."""
+        if self.gather_from < 0 and 0 < self.hold_prompts <= self.waiting:
+            self.gather_from = self.step
+        if self.gather_from >= 0:
+            return self.step - self.gather_from < self.gather_steps
+        if self.step - self.hold_from >= self.hold_steps:
+            return False
+        if self.hold_prompts > 0:
+            return True
+        return self.sequences + self.waiting_tokens() < self.hold_tokens
+
+    def steps_until_look(self) -> int:
+        """Return the steps after which waiting prompts may join at the latest."""
+        steps = 1 << 60
+        if self.poll_steps:
+            steps = self.poll_steps - (self.step - self.looked) % self.poll_steps
+        if self.hold_steps and self.hold_from >= 0:
+            if self.gather_from >= 0:
+                steps = min(steps, self.gather_steps - (self.step - self.gather_from))
+            else:
+                steps = min(steps, self.hold_steps - (self.step - self.hold_from))
+        return max(steps, 1)
 
     def admit(self, row: int, blocks: int, commit: int) -> None:
         """Give a request its blocks."""
@@ -135,26 +185,28 @@ class FlatEngine(FlatBatch):
 
     def work_on(self) -> None:
         """Run one step with prompts in it."""
-        start, decoding, chunks = self.now_s, self.sequences, self.chunks
+        start, chunks = self.now_s, self.chunks
+        decoding = self.sequences if self.shared_steps else 0
         held = self.blocks_at(self.step) + self.held
         context = 0.0
         if decoding:
             context = (self.tokens + self.shared_sum) / decoding + self.step
-        tokens, seconds = decoding, 0.0
-        for place in range(chunks):
-            tokens += self.chunk_tokens[place]
-            seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
-        if decoding:
-            seconds += self.attention_s(decoding, context)
-        seconds = seconds + self.mixed[tokens] + self.head[decoding + chunks]
-        self.gauge(start, seconds, decoding + chunks, held)
+        seconds = self.step_s(decoding, context) if self.stages == 1 else self.turn_s(decoding, context)
+        self.gauge(start, seconds, self.sequences + chunks, held)
         self.now_s = start + seconds
         self.steps += 1
         if decoding:
-            self.gap(seconds, decoding)
+            if self.groups:
+                self.end_groups()
+            else:
+                self.gap(seconds, decoding)
             self.step += 1
             self.complete()
+        elif not self.groups:
+            self.group(self.sequences, start)
         self.partial = -1
+        self.looked, self.released = self.step, False
+        joined = self.sequences
         for place in range(chunks):
             row = self.chunk_rows[place]
             self.done[row] += self.chunk_tokens[place]
@@ -163,6 +215,21 @@ class FlatEngine(FlatBatch):
                 self.partial = row
             else:
                 self.prompt_ends(row)
+        if self.groups:
+            self.group(self.sequences - joined, self.now_s)
+
+    def group(self, sequences: int, since_s: float) -> None:
+        """Let the sequences that joined last wait for their next token."""
+        if sequences:
+            self.group_sequences[self.groups] = sequences
+            self.group_since[self.groups] = since_s
+            self.groups += 1
+
+    def end_groups(self) -> None:
+        """Count the gaps of all that waited, for everybody has a token now."""
+        for place in range(self.groups):
+            self.gap(self.now_s - self.group_since[place], self.group_sequences[place])
+        self.groups = 0
 
     def prompt_ends(self, row: int) -> None:
         """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
@@ -182,94 +249,33 @@ class FlatEngine(FlatBatch):
     def decode(self, until_s: float, preempted: bool) -> None:
         """Run decode steps up to the next event."""
         start, sequences = self.now_s, self.sequences
+        self.filled = 0.0
         steps = (self.end_keys[0] >> 32) - self.step
         if preempted:
             steps = 1
         elif steps > 1:
             steps = max(self.within(self.capacity - self.held, steps), 1)
+        if self.waiting and (self.hold_steps or self.poll_steps):
+            steps = min(steps, self.steps_until_look())
         limit = until_s
-        if sequences + (self.partial >= 0) < self.max_num_seqs and not self.waiting:
+        if sequences + (self.partial >= 0) < self.max_num_seqs and (not self.waiting or self.hold_steps):
             limit = min(limit, self.next_s)
         before = self.blocks_at(self.step) + self.held
         context = (self.tokens + self.shared_sum) / sequences + self.step
         first = self.step
+        if self.groups:
+            steps = 1
         seconds = self.run(sequences, context, steps, limit - start)
         steps = self.step - first
         self.now_s = start + seconds
         after = self.blocks_at(self.step) + self.held
         self.gauge(start, seconds, sequences, 0.5 * (before + after))
         self.steps += steps
-        self.gap(seconds / steps, sequences * steps)
+        if self.groups:
+            self.end_groups()
+        else:
+            self.gap(seconds / steps, sequences * steps)
         self.complete()
-
-    def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
-        """Take decode steps, all of them or the first few that reach the limit, and return their time; see DecodeRow."""
-        offset = sequences * self.knots
-        last = self.knots - 1
-        base = self.decode_base[sequences]
-        i = self.knot_below(context)
-        done, total = 0, 0.0
-        while True:
-            rise = self.decode_slopes[offset + i]
-            first = base + self.decode_values[offset + i] + rise * (context - self.context_knots[i])
-            count = steps - done
-            if i < last:
-                count = min(count, int(self.context_knots[i + 1] - context) + 1)
-            seconds = count * (first + rise * (count - 1) * 0.5)
-            if total + seconds >= limit_s:
-                count = steps_to_reach(first, rise, limit_s - total, count)
-                half = rise * 0.5
-                self.step += done + count
-                return total + count * (first - half + half * count)
-            done += count
-            total += seconds
-            if done >= steps:
-                self.step += done
-                return total
-            context += count
-            while i < last and context >= self.context_knots[i + 1]:
-                i += 1
-
-    def knot_below(self, context: float) -> int:
-        """Return the place of the last knot at or below a context."""
-        low, high = 0, self.knots
-        while low < high:
-            middle = (low + high) // 2
-            if context < self.context_knots[middle]:
-                high = middle
-            else:
-                low = middle + 1
-        return low - 1
-
-    def attention_s(self, sequences: int, context: float) -> float:
-        """Return the attention over the cache of one step."""
-        offset = sequences * self.knots
-        i = self.knot_below(context)
-        base = self.decode_base[sequences]
-        step_s = (
-            base
-            + self.decode_values[offset + i]
-            + self.decode_slopes[offset + i] * (context - self.context_knots[i])
-        )
-        return step_s - base
-
-    def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
-        """Return the attention of one chunk, as StepClock.prefill_attention_s."""
-        new, past = self.new_knots, self.past_knots
-        width = len(past)
-        i, j = place_below(new, new_tokens), place_below(past, past_tokens)
-        u = v = 0.0
-        if new_tokens > new[i] and len(new) > 1:
-            u = (new_tokens - new[i]) / (new[i + 1] - new[i])
-        if past_tokens > past[j] and width > 1:
-            v = (past_tokens - past[j]) / (past[j + 1] - past[j])
-        low = i * width + j
-        high = low + width if u else low
-        if not v:
-            return self.prefill[low] + u * (self.prefill[high] - self.prefill[low])
-        at_low = self.prefill[low] + v * (self.prefill[low + 1] - self.prefill[low])
-        at_high = self.prefill[high] + v * (self.prefill[high + 1] - self.prefill[high])
-        return at_low + u * (at_high - at_low)
 
     def complete(self) -> None:
         """Let go of every sequence whose last token has come."""
@@ -278,19 +284,21 @@ class FlatEngine(FlatBatch):
             self.ends_pop()
             self.leave(row)
             self.finish(row)
-            self.drop_stale()
+            if self.preemptions:
+                self.drop_stale()
 
     def finish(self, row: int) -> None:
         """Close a request that got all its tokens."""
         self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
         self.status[row] = FINISHED
-        self.ended(self.now_s)
+        if self.asked < self.count:
+            self.ended(row, self.now_s)
 
     def gap(self, value: float, weight: float) -> None:
         """Count a gap between tokens, as WeightedHistogram does."""
         if value > 0.0:
-            self.itl[HISTOGRAM_ZERO + round(log(value) * BINS_PER_E)] += weight
+            self.itl[HISTOGRAM_ZERO + lrint(log(value) * BINS_PER_E)] += weight
         else:
             self.itl_none += weight
         self.itl_weight += weight
@@ -301,19 +309,21 @@ class FlatEngine(FlatBatch):
         if sequences >= self.batch_size:
             self.batch_size = 2 * sequences
         self.batch_s[sequences] += seconds
-        place = min(int(blocks * OCCUPANCY_BINS / self.capacity), OCCUPANCY_BINS)
+        place = min(lrint(floor(blocks * OCCUPANCY_BINS / self.capacity)), OCCUPANCY_BINS)
         self.occupancy_s[place] += seconds
         self.block_seconds += blocks * seconds
         self.busy_s += seconds
-        while start_s + seconds >= self.span_s * TIMELINE_BINS:
+        end = start_s + seconds
+        while end >= self.span_s * TIMELINE_BINS:
             self.double_span()
         span = self.span_s
-        first = int(start_s / span)
-        end = start_s + seconds
+        first = lrint(floor(start_s / span))
         if end < (first + 1) * span:
-            self.count_span(first, seconds, sequences, blocks)
+            self.by_batch[first] += sequences * seconds
+            self.by_blocks[first] += blocks * seconds
+            self.by_busy[first] += seconds
             return
-        for place in range(first, int(end / span) + 1):
+        for place in range(first, lrint(floor(end / span)) + 1):
             part = min(end, (place + 1) * span) - max(start_s, place * span)
             if part > 0.0:
                 self.count_span(place, part, sequences, blocks)
@@ -332,29 +342,3 @@ class FlatEngine(FlatBatch):
             for place in range(TIMELINE_BINS // 2, TIMELINE_BINS):
                 bins[place] = 0.0
         self.span_s *= 2.0
-
-
-def place_below(knots: Doubles, value: float) -> int:
-    """Return the place of the knot at or below a value, such that another one follows where there are two."""
-    low, high = 0, len(knots)
-    while low < high:
-        middle = (low + high) // 2
-        if value < knots[middle]:
-            high = middle
-        else:
-            low = middle + 1
-    return min(max(low - 1, 0), max(len(knots) - 2, 0))
-
-
-def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
-    """Return the fewest steps whose sum reaches a limit; see step_clock.steps_to_reach."""
-    half = rise_s * 0.5
-    linear = first_s - half
-    root = linear * linear + 4.0 * half * limit_s
-    guess = 2.0 * limit_s / (linear + sqrt(root)) if root > 0.0 else float(most)
-    steps = min(max(int(guess), 1), most)
-    while steps < most and steps * (linear + half * steps) < limit_s:
-        steps += 1
-    while steps > 1 and (steps - 1) * (linear + half * (steps - 1)) >= limit_s:
-        steps -= 1
-    return steps

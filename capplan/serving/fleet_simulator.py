@@ -9,6 +9,8 @@ from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher
 from capplan.serving.engine_life import EngineLife
 from capplan.serving.engine_pool import EnginePool
+from capplan.serving.feed import Feed
+from capplan.serving.flat import eligible, flat_run
 from capplan.serving.fleet_terms import (
     Autoscaling,
     Failure,
@@ -24,11 +26,10 @@ from capplan.serving.hand_over import HandOver
 from capplan.serving.hedges import Hedges
 from capplan.serving.operations import Operations
 from capplan.serving.outcome import Ledger, Outcome
-from capplan.serving.requests import Admission, Feed, Requests, check_admission
+from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.routing import Router
 from capplan.serving.server import Server
 from capplan.serving.simulator import EVERYBODY
-from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
 from capplan.serving.waiting_line import WaitingLine
 
@@ -73,7 +74,7 @@ class EnginePlan:
 
 
 def simulate_fleet(
-    requests: Requests | Iterable[Requests],
+    requests: Requests | Iterable[Requests] | None,
     engine: EngineSetup,
     replicas: int,
     *,
@@ -82,6 +83,7 @@ def simulate_fleet(
     autoscaling: Autoscaling | None = None,
     hedging: Hedging | None = None,
     concurrency: int | None = None,
+    crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
 ) -> FleetRun:
@@ -101,6 +103,7 @@ def simulate_fleet(
     hedging : when a request gets a copy; rows are those of the copy that answers, totals count both.
     concurrency : [-]
         closed loop in the whole fleet.
+    crowd : users of the whole fleet; whoever asks goes through the router again.
     until_s : [s]
         stop there; a step under way in any engine is finished, nothing arrives any more.
 
@@ -137,12 +140,12 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     clock, terms = engine.clock, _terms(engine)
-    feed, ledger = _feed(requests, clock, concurrency, until_s, admission)
+    requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
-        return _alone(
-            Server(clock, terms, WaitingLine(feed, terms, ledger, admission), ledger), ledger, until_s
-        )
-    dispatcher = Dispatcher(feed, ledger, closed_loop=concurrency is not None)
+        return _alone(requests, replace(engine, table=clock), crowd, until_s, admission)
+    feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
+    ledger = Ledger()
+    dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
     pool = EnginePool(clock, terms, admission, Router(routing, terms.id_tokens), dispatcher)
     dispatcher.pools.append(pool)
     dispatcher.entry = lambda flight: not terms.too_long(flight)
@@ -163,12 +166,13 @@ def simulate_fleet(
 
 
 def simulate_disaggregated(
-    requests: Requests | Iterable[Requests],
+    requests: Requests | Iterable[Requests] | None,
     prefill: EnginePlan,
     decode: EnginePlan,
     link: KvLink,
     *,
     concurrency: int | None = None,
+    crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
 ) -> FleetRun:
@@ -183,7 +187,7 @@ def simulate_disaggregated(
     prefill, decode : engines of either kind; static batches are refused. Prefill engines neither reserve blocks for
         output nor speculate, decode engines look for no prefixes.
     link : between them
-    concurrency, until_s : as for a fleet
+    concurrency, crowd, until_s : as for a fleet
     admission : to the prefill engines; priorities hold in both
 
     Returns
@@ -217,8 +221,10 @@ def simulate_disaggregated(
     for plan, engine in ((prefill, before), (decode, after)):
         check_fleet(plan.replicas, plan.routing, caching=engine.caching is not None)
     check_link(link)
-    feed, ledger = _feed(requests, before.clock, concurrency, until_s, admission)
-    dispatcher = Dispatcher(feed, ledger, closed_loop=concurrency is not None)
+    requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
+    feed = Feed(requests, delay_s=before.clock.request_s, crowd=crowd, priority=admission.priority)
+    ledger = Ledger()
+    dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
     inside = Admission(priority=admission.priority)
     for plan, engine, rules in ((prefill, before, admission), (decode, after, inside)):
         terms = _terms(engine)
@@ -240,30 +246,39 @@ def _terms(engine: EngineSetup) -> EngineTerms:
     return engine_terms(engine)
 
 
-def _feed(
-    requests: Requests | Iterable[Requests],
-    clock: StepClock,
+def _offered(
+    requests: Requests | Iterable[Requests] | None,
     concurrency: int | None,
+    crowd: Crowd | None,
     until_s: float,
     admission: Admission,
-) -> tuple[Feed, Ledger]:
-    if concurrency is not None and concurrency < 1:
-        raise InputError(f"concurrency is {concurrency}; it must be at least 1")
+) -> tuple[Requests | Iterable[Requests], Crowd | None]:
+    requests, crowd = offered(requests, concurrency, crowd)
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
-    check_admission(admission, closed_loop=concurrency is not None)
-    feed = Feed(requests, delay_s=clock.request_s, concurrency=concurrency, priority=admission.priority)
-    return feed, Ledger()
+    check_admission(admission, crowd)
+    return requests, crowd
 
 
-def _alone(server: Server, ledger: Ledger, until_s: float) -> FleetRun:
+def _alone(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    crowd: Crowd | None,
+    until_s: float,
+    admission: Admission,
+) -> FleetRun:
     """Run one engine that nothing befalls, without a router: it is not interrupted at every arrival."""
-    server.advance(until_s)
-    outcome = replace(
-        ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(server.found_by_place)
-    )
-    use = ReplicaUse(0, 0.0, server.now_s, outcome.status.size, ledger.preemptions, server.gauges)
-    return FleetRun(outcome, (use,), server.now_s)
+    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
+        outcome, gauges = flat_run(requests, engine, crowd, until_s)
+    else:
+        feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
+        terms, ledger = engine_terms(engine), Ledger()
+        server = Server(engine.clock, terms, WaitingLine(feed, terms, ledger, admission), ledger)
+        server.advance(until_s)
+        outcome, gauges = ledger.outcome(server.now_s, [server.gauges]), server.gauges
+        outcome = replace(outcome, found_blocks=tuple(server.found_by_place))
+    use = ReplicaUse(0, 0.0, outcome.seconds, outcome.status.size, outcome.preemptions, gauges)
+    return FleetRun(outcome, (use,), outcome.seconds)
 
 
 def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> FleetRun:

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 from capplan.errors import InputError
 
-Routing = Literal["round_robin", "least_loaded", "prefix_aware"]
-ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded", "prefix_aware")
+Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware")
 
 
 class Failure(NamedTuple):

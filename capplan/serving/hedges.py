@@ -100,4 +100,5 @@ def copy_of(flight: InFlight) -> InFlight:
     copy.class_index = flight.class_index
     copy.block_ids = flight.block_ids
     copy.answer_ids = flight.answer_ids
+    copy.asked = flight.asked
     return copy

@@ -178,12 +178,12 @@ class Ledger:
 
     @classmethod
     def of_columns(cls, *, status: NDArray[np.int64], **columns: NDArray[Any]) -> "Ledger":
-        """Return a ledger whose rows are there already, named as in an outcome."""
+        """Return a ledger whose rows are there already, named as in an outcome, which takes the columns as they are."""
         ledger = cls()
         for name, column in columns.items():
-            kind = "d" if name.endswith("_s") else "l"
-            attribute = "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index")
-            setattr(ledger, attribute, array(kind, np.ascontiguousarray(column).tobytes()))
+            setattr(
+                ledger, "_" + name.removesuffix("_s").removesuffix("_tokens").removesuffix("_index"), column
+            )
         ledger._status = bytearray(status.astype(np.uint8).tobytes())
         ledger.in_flight = int(np.count_nonzero(status == UNFINISHED))
         return ledger
@@ -248,8 +248,7 @@ class Ledger:
     ) -> Outcome:
         """Return everything, with the gauges of one or several engines and how long each of them was there."""
         lives = [seconds] * len(gauges) if lifetimes_s is None else list(lifetimes_s)
-        ttft, e2e = np.array(self._ttft), np.array(self._e2e)
-        output = np.array(self._output, dtype=np.int64)
+        ttft, e2e, output = _column(self._ttft), _column(self._e2e), _column(self._output)
         with np.errstate(invalid="ignore"):
             tpot = np.where(output > 1, (e2e - ttft) / np.maximum(output - 1, 1), nan)
         batch = _summed([gauge.batch_s for gauge in gauges])
@@ -259,14 +258,14 @@ class Ledger:
         capacity_seconds = sum(life * gauge.capacity for life, gauge in zip(lives, gauges, strict=True))
         return Outcome(
             status=np.frombuffer(bytes(self._status), dtype=np.uint8),
-            arrival_s=np.array(self._arrival),
-            queue_s=np.array(self._queue),
+            arrival_s=_column(self._arrival),
+            queue_s=_column(self._queue),
             ttft_s=ttft,
             tpot_s=tpot,
             e2e_s=e2e,
-            input_tokens=np.array(self._input, dtype=np.int64),
+            input_tokens=_column(self._input),
             output_tokens=output,
-            class_index=np.array(self._class, dtype=np.int64),
+            class_index=_column(self._class),
             seconds=seconds,
             steps=self.steps,
             preemptions=self.preemptions,
@@ -282,6 +281,12 @@ class Ledger:
             timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges]),
             class_totals=self.class_totals,
         )
+
+
+def _column(values: Any) -> NDArray[Any]:
+    """Return a column by itself: a copy of what still grows, anything else as it is."""
+    kind = np.float64 if isinstance(values, array) and values.typecode == "d" else np.int64
+    return np.array(values, dtype=kind) if isinstance(values, array) else values
 
 
 def _summed(rows: Sequence[list[float]]) -> Array:

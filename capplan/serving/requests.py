@@ -1,10 +1,8 @@
-"""What is asked of a server: requests as columns, rules of admission, and the feeds that hand requests out in time."""
+"""What is asked of a server: requests as columns, users who ask them, and rules of admission."""
 
-from bisect import insort
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from math import inf, isfinite, nan
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -71,6 +69,28 @@ class Requests:
         return [ids[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
+NO_REQUESTS = Requests(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+"""Nothing arrives by the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Users in a closed loop: each thinks, asks, waits for the whole answer, and thinks again."""
+
+    requests: Requests | Iterable[Requests]
+    """Taken one after the other by whoever asks next; arrival times are not used."""
+    users: int
+    """At most as many of them ask as there are requests."""
+    think_s: Array | None = None
+    """By request: how long its user thinks before sending it, from zero or from the end of the user's last one, finished
+    or shed; none: nobody thinks."""
+
+    @property
+    def thinks(self) -> bool:
+        """Return whether anybody thinks before sending a request."""
+        return self.think_s is not None and bool(np.any(self.think_s > 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Who may wait, how long, and who goes first."""
@@ -89,6 +109,7 @@ class InFlight:
     __slots__ = (
         "answer_ids",
         "arrival_s",
+        "asked",
         "base",
         "block_ids",
         "blocks",
@@ -130,6 +151,7 @@ class InFlight:
         self.block_ids: list[int] = []
         self.answer_ids: list[int] = []
         self.received = False
+        self.asked = False
         self.done_tokens = 0
         self.blocks = 0
         self.commit_blocks = 0
@@ -195,131 +217,53 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
             )
 
 
-class Feed:
-    """Hands requests out in order of the time at which they reach the queue.
+def offered(
+    requests: Requests | Iterable[Requests] | None, concurrency: int | None, crowd: Crowd | None
+) -> tuple[Requests | Iterable[Requests], Crowd | None]:
+    """Return what arrives by the clock and what users ask; a concurrency is so many users who do not think.
 
-    In an open loop that is the arrival plus the time of the front end; in a closed loop of C clients the first C
-    requests arrive at zero and each further one as soon as an earlier one has ended.
+    Raises
+    ------
+    InputError
+        names what cannot be
     """
-
-    __slots__ = (
-        "_answers",
-        "_columns",
-        "_delay_s",
-        "_lists",
-        "_parts",
-        "_position",
-        "_priority",
-        "_releases",
-        "index",
-        "next_s",
-    )
-
-    PART_REQUESTS = 32768
-
-    def __init__(
-        self,
-        requests: Requests | Iterable[Requests],
-        *,
-        delay_s: float = 0.0,
-        concurrency: int | None = None,
-        priority: tuple[int, ...] = (),
-    ) -> None:
-        """Open the first part; nothing is read ahead of what is needed."""
-        source = (requests,) if isinstance(requests, Requests) else requests
-        self._parts = _parts(source, self.PART_REQUESTS, timed=concurrency is None)
-        self._lists: list[tuple[float, int, int, int, int, list[int]]] = []
-        self._answers: list[list[int]] = []
-        self._position = 0
-        self._delay_s = delay_s
-        self._priority = priority
-        self._releases: deque[float] | None = None if concurrency is None else deque([0.0] * concurrency)
-        self.index = 0
-        self.next_s = inf
-        self._find_next()
-
-    def take(self) -> InFlight:
-        """Return the next request and move on."""
-        arrival, prompt, output, cached, class_index, block_ids = self._lists[self._position]
-        enqueued = self.next_s
-        if self._releases is not None:
-            arrival = self._releases.popleft()
-        flight = InFlight(self.index, arrival, enqueued, prompt, output)
-        if cached:
-            flight.cached_tokens = cached
-        flight.block_ids = block_ids
-        if self._answers:
-            flight.answer_ids = self._answers[self._position]
-        if class_index:
-            flight.class_index = class_index
-        if self._priority:
-            flight.key = (self._priority[class_index] << 48) + self.index
-        self.index += 1
-        self._position += 1
-        self._find_next()
-        return flight
-
-    def ended(self, at_s: float) -> None:
-        """Let the client of a request that ended send its next one."""
-        if self._releases is not None:
-            if self._releases and self._releases[-1] > at_s:
-                insort(self._releases, at_s)
-            else:
-                self._releases.append(at_s)
-            self._find_next()
-
-    def _find_next(self) -> None:
-        if self._position >= len(self._lists) and not self._load():
-            self.next_s = inf
-        elif self._releases is None:
-            self.next_s = self._lists[self._position][0] + self._delay_s
-        else:
-            self.next_s = self._releases[0] + self._delay_s if self._releases else inf
-
-    def _load(self) -> bool:
-        part = next(self._parts, None)
-        self._position = 0
-        if part is None:
-            self._lists = []
-            return False
-        zeros = [0] * len(part)
-        ids: list[list[int]] = [[]] * len(part)
-        prompts = part.pieces("block_ids")
-        if prompts is not None:
-            ids = [piece.tolist() for piece in prompts]
-        self._answers = [piece.tolist() for piece in part.pieces("answer_ids") or ()]
-        self._lists = list(
-            zip(
-                zeros if part.arrival_s is None else part.arrival_s.tolist(),
-                part.input_tokens.tolist(),
-                part.output_tokens.tolist(),
-                zeros if part.cached_tokens is None else part.cached_tokens.tolist(),
-                zeros if part.class_index is None else part.class_index.tolist(),
-                ids,
-                strict=True,
+    if concurrency is not None:
+        if concurrency < 1:
+            raise InputError(f"concurrency is {concurrency}; it must be at least 1")
+        if crowd is not None:
+            raise InputError(
+                "a concurrency and a crowd were given\n  a concurrency makes users of all requests"
             )
+        return NO_REQUESTS, Crowd(NO_REQUESTS if requests is None else requests, concurrency)
+    if crowd is not None:
+        check_crowd(crowd)
+    return NO_REQUESTS if requests is None else requests, crowd
+
+
+def check_crowd(crowd: Crowd) -> None:
+    """Refuse users that could not be.
+
+    Raises
+    ------
+    InputError
+        names the first culprit
+    """
+    if crowd.users < 1:
+        raise InputError(f"users is {crowd.users}; it must be at least 1")
+    if crowd.think_s is None:
+        return
+    bad = np.flatnonzero(~(np.isfinite(crowd.think_s) & (crowd.think_s >= 0.0)))
+    if bad.size:
+        raise InputError(
+            f"request {int(bad[0])}: think_s is {crowd.think_s[bad[0]]}; it must be finite and at least 0 s"
         )
-        return True
+    if isinstance(crowd.requests, Requests) and crowd.think_s.shape != crowd.requests.input_tokens.shape:
+        raise InputError(
+            f"crowd: think_s has {crowd.think_s.size} entries for {len(crowd.requests)} requests"
+        )
 
 
-def _parts(source: Iterable[Requests], most: int, *, timed: bool) -> Iterator[Requests]:
-    """Yield checked requests in parts small enough to be turned into Python numbers."""
-    first = 0
-    latest_s = 0.0
-    for chunk in source:
-        check_requests(chunk, first, timed=timed)
-        if timed and chunk.arrival_s is not None and len(chunk):
-            if chunk.arrival_s[0] < latest_s:
-                raise InputError(
-                    f"request {first} arrives before the one ahead of it\n  sort the requests by arrival"
-                )
-            latest_s = float(chunk.arrival_s[-1])
-        for start in range(0, len(chunk), most):
-            yield chunk.part(start, start + most)
-        first += len(chunk)
-
-
-def check_admission(admission: Admission, *, closed_loop: bool) -> None:
+def check_admission(admission: Admission, crowd: Crowd | None) -> None:
     """Refuse rules of admission that cannot hold.
 
     Raises
@@ -329,10 +273,10 @@ def check_admission(admission: Admission, *, closed_loop: bool) -> None:
     """
     if admission.queue_limit is not None and admission.queue_limit < 0:
         raise InputError(f"queue_limit is {admission.queue_limit}; it must be at least 0")
-    if admission.queue_limit is not None and closed_loop:
+    if admission.queue_limit is not None and crowd is not None and not crowd.thinks:
         raise InputError(
-            "queue_limit has no meaning in a closed loop: a client whose request is shed would send the next one in "
-            "the same instant\n  give arrival times instead of a concurrency"
+            "queue_limit has no meaning for users who do not think: one whose request is shed would send the next one "
+            "in the same instant\n  give think times, or arrival times instead of a concurrency"
         )
     if any(not deadline > 0.0 for deadline in admission.deadline_s):
         raise InputError(f"deadline_s must be positive, but is {admission.deadline_s}")

@@ -1,6 +1,7 @@
 """Which replica a request is sent to."""
 
 from collections.abc import Sequence
+from random import Random
 
 from capplan.serving.engine_life import EngineLife
 from capplan.serving.fleet_terms import Routing
@@ -15,15 +16,16 @@ PREFIX_SLACK_RATIO = 1.5
 class Router:
     """Chooses among replicas that serve, by a rule that is the same for all requests."""
 
-    __slots__ = ("_id_tokens", "_last", "needs_loads", "routing")
+    __slots__ = ("_id_tokens", "_last", "_random", "needs_loads", "routing")
 
     def __init__(self, routing: Routing, id_tokens: int) -> None:
         """Begin with replica 0."""
         self.routing = routing
-        self.needs_loads = routing != "round_robin"
+        self.needs_loads = routing not in {"round_robin", "random"}
         """The engines must have run up to the time of the choice."""
         self._id_tokens = id_tokens
         self._last = -1
+        self._random = Random(0)  # noqa: S311 - a simulation, which is the same every time
 
     def choice(self, engines: Sequence[EngineLife], flight: InFlight) -> EngineLife:
         """Return one of these, which stand in order of their numbers; there must be at least one."""
@@ -31,6 +33,8 @@ class Router:
             chosen = next((engine for engine in engines if engine.number > self._last), engines[0])
             self._last = chosen.number
             return chosen
+        if self.routing == "random":
+            return self._random.choice(engines)
         least = min(engine.load for engine in engines)
         if self.routing == "prefix_aware" and flight.block_ids:
             allowed = max(least + PREFIX_SLACK_REQUESTS, PREFIX_SLACK_RATIO * least)

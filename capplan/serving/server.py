@@ -41,6 +41,7 @@ class Server(EngineState):
                 continue
             elif min(feed.next_s, self.loaded_s) < until_s:
                 self.now_s = max(min(feed.next_s, self.loaded_s), self.now_s)
+                self._filled = 0.0
             else:
                 return
         line.receive(self.now_s)
@@ -217,12 +218,12 @@ class Server(EngineState):
         context = 0.0
         if decoding:
             context = (self._kv.tokens + self._shared) / decoding + self._step * self._terms.growth
-        seconds = self._clock.mixed_step_s(
-            decoding,
-            context,
-            [(new, flight.done_tokens) for flight, new in chunks],
-            self._terms.query_tokens,
-        )
+        pieces = [(new, flight.done_tokens) for flight, new in chunks]
+        if self._clock.stages > 1:
+            room = self._terms.stage_tokens(self._clock.stages)
+            seconds, self._filled = self._clock.turn_s(decoding, context, pieces, room, self._filled)
+        else:
+            seconds = self._clock.mixed_step_s(decoding, context, pieces, self._terms.query_tokens)
         self.gauges.add(start, seconds, len(self._decoding) + len(chunks), held)
         self.now_s = start + seconds
         ledger.steps += 1
@@ -270,6 +271,7 @@ class Server(EngineState):
         """Run decode steps up to the next event."""
         terms, kv, start = self._terms, self._kv, self.now_s
         sequences = len(self._decoding)
+        self._filled = 0.0
         steps = self._ends[0][0] - self._step
         if most:
             steps = most
@@ -319,4 +321,4 @@ class Server(EngineState):
             self._cache.keep(flight.answer_ids)
         self._release(flight)
         self._ledger.finished(flight, self.now_s)
-        self._feed.ended(self.now_s)
+        self._feed.ended(flight, self.now_s)

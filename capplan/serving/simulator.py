@@ -5,9 +5,10 @@ from dataclasses import replace
 from math import inf
 
 from capplan.errors import InputError
+from capplan.serving.feed import Feed
 from capplan.serving.flat import eligible, flat_outcome
 from capplan.serving.outcome import Ledger, Outcome
-from capplan.serving.requests import Admission, Feed, Requests, check_admission
+from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import Server
 from capplan.serving.static_batch import StaticServer
 from capplan.serving.terms import EngineSetup, engine_terms
@@ -17,10 +18,11 @@ EVERYBODY = Admission()
 
 
 def simulate(
-    requests: Requests | Iterable[Requests],
+    requests: Requests | Iterable[Requests] | None,
     engine: EngineSetup,
     *,
     concurrency: int | None = None,
+    crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
 ) -> Outcome:
@@ -29,11 +31,12 @@ def simulate(
     Parameters
     ----------
     requests : columns, or parts of a long trace one after the other, of which only one is held at a time
-        in order of arrival; without arrival times all come at once (offline).
+        in order of arrival; without arrival times all come at once (offline). None: only the crowd asks.
     engine : its step times, how it forms its steps, its cache
     concurrency : [-]
-        closed loop: so many requests at once from the start, the next one as soon as one ends. Arrival times are
-        not used then. None: open loop.
+        closed loop: so many requests at once from the start, the next one as soon as one ends, which is a crowd of
+        users who do not think. Arrival times are not used then. None: open loop.
+    crowd : users who ask beside what arrives by the clock
     until_s : [s]
         stop at the first end of a step from then on; what has arrived and is not done is unfinished, what has not
         arrived is not in the outcome.
@@ -62,8 +65,7 @@ def simulate(
     >>> outcome.ttft_s, outcome.e2e_s, outcome.tpot_s
     (array([1.]), array([2.]), array([0.5]))
     """
-    if concurrency is not None and concurrency < 1:
-        raise InputError(f"concurrency is {concurrency}; it must be at least 1")
+    requests, crowd = offered(requests, concurrency, crowd)
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
     if not engine.batch_timeout_s >= 0.0:
@@ -72,23 +74,23 @@ def simulate(
         raise InputError(
             "a prefix cache by block ids is not modelled for static batches; give cached_tokens instead"
         )
-    check_admission(admission, closed_loop=concurrency is not None)
-    if isinstance(requests, Requests) and eligible(requests, engine, admission):
-        return flat_outcome(requests, engine, concurrency=concurrency, until_s=until_s)
-    return served(requests, engine, concurrency=concurrency, until_s=until_s, admission=admission)
+    check_admission(admission, crowd)
+    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
+        return flat_outcome(requests, engine, crowd=crowd, until_s=until_s)
+    return served(requests, engine, crowd=crowd, until_s=until_s, admission=admission)
 
 
 def served(
     requests: Requests | Iterable[Requests],
     engine: EngineSetup,
     *,
-    concurrency: int | None = None,
+    crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
 ) -> Outcome:
     """Return the same from Server or StaticServer, which run everything; see simulate, which checks what is asked."""
     clock, ledger = engine.clock, Ledger()
-    feed = Feed(requests, delay_s=clock.request_s, concurrency=concurrency, priority=admission.priority)
+    feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
     server = new_server(replace(engine, table=clock), feed, ledger, admission)
     server.advance(until_s)
     found = server.found_by_place if isinstance(server, Server) else []

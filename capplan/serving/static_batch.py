@@ -105,12 +105,12 @@ class StaticServer:
         self._gauges.add(start, self.now_s - start, len(batch), sum(flight.blocks for flight in batch))
         for flight in batch:
             ledger.finished(flight, self.now_s)
-            self._line.feed.ended(self.now_s)
+            self._line.feed.ended(flight, self.now_s)
 
     def _prefill(self, batch: list[InFlight]) -> None:
         """Run the prompts in order, in steps of at most the token budget."""
         terms, ledger = self._terms, self._ledger
-        waiting = list(reversed(batch))
+        waiting, filled = list(reversed(batch)), 0.0
         for flight in batch:
             flight.done_tokens = flight.cached_tokens
             ledger.admitted(flight)
@@ -129,7 +129,12 @@ class StaticServer:
                 budget -= new
                 if flight.done_tokens == flight.prompt_tokens:
                     done.append(waiting.pop())
-            self.now_s += self._clock.mixed_step_s(0, 0.0, chunks)
+            if self._clock.stages > 1:
+                room = terms.stage_tokens(self._clock.stages)
+                seconds, filled = self._clock.turn_s(0, 0.0, chunks, room, filled)
+                self.now_s += seconds
+            else:
+                self.now_s += self._clock.mixed_step_s(0, 0.0, chunks)
             ledger.steps += 1
             ledger.prefill_tokens += terms.max_num_batched_tokens - budget
             for flight in done:

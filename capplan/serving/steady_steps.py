@@ -103,16 +103,19 @@ def phase_steps(
 ) -> Steps:
     """Return the steps of an engine that holds so many decoding sequences while so many prompts come per step.
 
-    Prompts come at the ends of decode steps; those that do not fit into one step share the next ones.
+    Prompts come at the ends of decode steps; those that do not fit into one step share the next ones. Where prompts have
+    steps of their own, all steps of a prompt follow one another between two decode steps, so a prompt counts once, with
+    its whole length, and the next one waits as for the server of an M/G/1 queue.
     """
     context = np.asarray(mean_context_tokens(lengths), dtype=np.float64)
     prompt = prefill_tokens_per_prompt(lengths)
     beside = np.zeros_like(sequences) if limits.prefill_first else sequences
     room = np.maximum(limits.max_num_batched_tokens - beside, 1.0)
     cv = np.broadcast_to(np.asarray(lengths.input_cv, dtype=np.float64), prompt.shape)
+    steps_each = np.minimum(prompt / room, 1.0) if limits.prefill_first else prompt / room
     share = np.maximum(
-        -np.expm1(-prompts_per_step * np.maximum(prompt / room, 1.0)),
-        np.minimum(prompts_per_step * prompt / room, 1.0),
+        -np.expm1(-prompts_per_step * np.maximum(steps_each, 1.0)),
+        np.minimum(prompts_per_step * steps_each, 1.0),
     )
     together = np.maximum(prompts_per_step / np.maximum(share, 1e-12), 1.0)
 
@@ -134,6 +137,8 @@ def phase_steps(
     grain = np.maximum(first - (0.0 if limits.prefill_first else plain), 0.0) / together
     company = prompts_per_step * np.square(grain) * (1.0 + np.square(cv))
     filled = np.clip(prompts_per_step * prompt / room, 0.0, 0.98)
+    if limits.prefill_first:
+        filled = np.where(prompt > room, np.clip(burden, 0.0, 0.98), filled)
     behind = filled * prefill_s(prompt, one) * (1.0 + np.square(cv)) / (2.0 * (1.0 - filled))
     return Steps(
         mean_s=mean,

@@ -14,7 +14,13 @@ from math import inf, sqrt
 import numpy as np
 
 from capplan.numbers import Array
-from capplan.serving.step_table import StepTable, bilinear, check_step_table, piecewise_linear
+from capplan.serving.step_table import (
+    StepTable,
+    bilinear,
+    check_step_table,
+    piecewise_linear,
+    prefill_attention_per_token_s,
+)
 
 
 class DecodeRow:
@@ -111,7 +117,19 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
 class StepClock:
     """Times of single steps and runs of steps; see StepTable for the formulas."""
 
-    __slots__ = ("_head", "_mixed", "_new", "_past", "_prefill", "_rows", "flat_tables", "request_s", "table")
+    __slots__ = (
+        "_head",
+        "_mixed",
+        "_new",
+        "_past",
+        "_prefill",
+        "_rows",
+        "flat_tables",
+        "request_s",
+        "stage_fraction",
+        "stages",
+        "table",
+    )
 
     def __init__(self, table: StepTable) -> None:
         """Check the table and turn what the simulator needs into lists."""
@@ -120,10 +138,12 @@ class StepClock:
         self._rows: list[DecodeRow | None] = [None] * 64
         self._mixed = _dense(table.token_knots, table.mixed_s, 1024)
         self._head = _dense(table.sequence_knots, table.head_s, 64)
-        self._new: list[float] = table.new_knots.tolist()
-        self._past: list[float] = table.past_knots.tolist()
-        self._prefill: list[list[float]] = table.prefill_attention_s.tolist()
+        new, past, each = prefill_attention_per_token_s(table)
+        self._new: list[float] = new.tolist()
+        self._past: list[float] = past.tolist()
+        self._prefill: list[list[float]] = each.tolist()
         self.request_s = float(table.request_s)
+        self.stages, self.stage_fraction = int(table.stages), float(table.stage_fraction)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
         """What the flat core reads, by sequences and tokens, once it was asked for."""
 
@@ -147,7 +167,7 @@ class StepClock:
         return row
 
     def prefill_attention_s(self, new_tokens: int, past_tokens: int) -> float:
-        """Return P(n, p)."""
+        """Return P(n, p): n times the time per token between the knots."""
         new, past = self._new, self._past
         i, j = bisect_right(new, new_tokens) - 1, bisect_right(past, past_tokens) - 1
         i, j = min(max(i, 0), max(len(new) - 2, 0)), min(max(j, 0), max(len(past) - 2, 0))
@@ -159,9 +179,9 @@ class StepClock:
         low = self._prefill[i]
         high = self._prefill[i + 1] if u else low
         if not v:
-            return low[j] + u * (high[j] - low[j])
+            return new_tokens * (low[j] + u * (high[j] - low[j]))
         at_low = low[j] + v * (low[j + 1] - low[j])
-        return at_low + u * (high[j] + v * (high[j + 1] - high[j]) - at_low)
+        return new_tokens * (at_low + u * (high[j] + v * (high[j + 1] - high[j]) - at_low))
 
     def mixed_step_s(
         self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1
@@ -175,12 +195,48 @@ class StepClock:
         if sequences:
             row = self.row(sequences)
             seconds += row.step_s(context) - row.base_s
-        logits = sequences + len(chunks)
+        return seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks))
+
+    def turn_s(
+        self,
+        sequences: int,
+        context: float,
+        chunks: Sequence[tuple[int, int]],
+        room_tokens: float,
+        before: float,
+    ) -> tuple[float, float]:
+        """Return the time of a step of a pipeline with prompts, and how many of its micro-batches hold them.
+
+        See pipeline.py for the formulas. A turn never takes less than that of the decoding sequences.
+        """
+        stages, beside = self.stages, -(-sequences // self.stages)
+        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
+        for new_tokens, past_tokens in chunks:
+            tokens += new_tokens
+            longest = max(longest, new_tokens)
+            chunks_s += self.prefill_attention_s(new_tokens, past_tokens)
+        if sequences:
+            row = self.row(sequences)
+            decode_s = row.step_s(context)
+            attention_s = decode_s - row.base_s
+        room = max(room_tokens - beside, 1.0)
+        largest = max(-(-tokens // stages), int(room) if longest > room else longest)
+        filled = tokens / largest
+        seconds = chunks_s / filled + attention_s
+        seconds = seconds + self._mixed_s(beside + largest) + self._head_s(sequences + len(chunks))
+        part = self.stage_fraction
+        ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
+        return max(seconds * ratio, decode_s), filled
+
+    def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):
             self._mixed = _dense(self.table.token_knots, self.table.mixed_s, 2 * tokens)
+        return self._mixed[tokens]
+
+    def _head_s(self, logits: int) -> float:
         if logits >= len(self._head):
             self._head = _dense(self.table.sequence_knots, self.table.head_s, 2 * logits)
-        return seconds + self._mixed[tokens] + self._head[logits]
+        return self._head[logits]
 
 
 def _dense(knots: Array, values: Array, size: int) -> list[float]:

@@ -3,10 +3,13 @@
 A step holds S decoding sequences at mean context c, and prefill chunks of n_i new tokens after p_i cached ones:
 
     decode only   t = D(S) + A(S, c)
-    mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S + sum_i n_i
+    mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S / stages + sum_i n_i
 
-with D, M, H linear between knots in one variable, A and P bilinear in two. Below the first knot a table keeps its
-first value, above the last one it goes on with its last slope; A is zero without decoding sequences.
+with D, M, H linear between knots in one variable, A bilinear in two, and P = n times a time per token that is bilinear:
+attention over a prompt grows with its square, its time per token in a line, so P meets the square between knots and goes
+on with it beyond the last one. Below the first knot a table keeps its first value, above the last one it goes on with its
+last slope; A is zero without decoding sequences. Of a pipeline these are the times of one micro-batch in all stages, S and
+D those of all that are in flight; `pipeline.py` says which overlap.
 """
 
 from dataclasses import dataclass, fields
@@ -44,6 +47,10 @@ class StepTable:
     """P, shape (n, p)."""
     request_s: float = 0.0
     """Added once to every request before its first token (HTTP, tokenisation)."""
+    stages: Number = 1.0
+    """Of the pipeline."""
+    stage_fraction: Number = 1.0
+    """Part of the slowest stage in a step with prompts."""
 
 
 def check_step_table(table: StepTable) -> None:
@@ -67,6 +74,10 @@ def check_step_table(table: StepTable) -> None:
             raise InputError(f"step table: {field.name} must hold finite numbers of at least 0")
         if field.name.endswith("_knots") and np.any(np.diff(values) <= 0.0):
             raise InputError(f"step table: {field.name} must ascend")
+        if field.name == "new_knots" and values[0] <= 0.0:
+            raise InputError(
+                "step table: new_knots must be positive, for a chunk without tokens takes no time"
+            )
         if field.name in shapes and values.shape != shapes[field.name]:
             raise InputError(
                 f"step table: {field.name} has shape {values.shape}, but its knots ask for {shapes[field.name]}"
@@ -181,6 +192,39 @@ def bilinear(x_knots: Array, y_knots: Array, values: Array, x: Number, y: Number
     return result
 
 
+def prefill_attention_per_token_s(table: StepTable) -> tuple[Array, Array, Array]:
+    """Return the knots of new and past tokens, and P' there: the attention of prefill chunks per new token.
+
+        P'(n, p) = P(n, p) / n
+
+    Parameters
+    ----------
+    table : step times of the replica, or of several along leading axes
+
+    Returns
+    -------
+    new tokens, past tokens [tokens], and P' [s] with the leading axes of the table; one knot of new tokens more than the
+    table has, so that beyond its last one a token never gets cheaper
+
+    Examples
+    --------
+    >>> one, two = np.array([1.0]), np.array([10.0, 20.0])
+    >>> table = StepTable(one, one, one, one, one[None], one, one, two, one, np.array([[1.0], [4.0]]))
+    >>> [values.ravel().tolist() for values in prefill_attention_per_token_s(table)]
+    [[10.0, 20.0, 30.0], [1.0], [0.1, 0.2, 0.30000000000000004]]
+
+    References
+    ----------
+    Dao 2023, "FlashAttention-2", section 3 (queries times keys), https://arxiv.org/abs/2307.08691.
+    """
+    new, each = table.new_knots, table.prefill_attention_s / table.new_knots[:, None]
+    if new.size > 1:
+        last = each[..., -1:, :]
+        each = np.concatenate([each, last + np.maximum(last - each[..., -2:-1, :], 0.0)], axis=-2)
+        new = np.append(new, 2.0 * new[-1] - new[-2])
+    return new, table.past_knots, np.asarray(each)
+
+
 def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -> Array:
     """Return the time of a step that only decodes.
 
@@ -228,7 +272,7 @@ def mixed_step_s(
 ) -> Array:
     """Return the time of a step with decoding sequences and equal prefill chunks.
 
-        t = M(S + m n) + H(S + m) + A(S, c) + m P(n, p)
+        t = M(S / stages + m n) + H(S + m) + A(S, c) + m P(n, p),   P = n P'(n, p)
 
     Parameters
     ----------
@@ -247,13 +291,14 @@ def mixed_step_s(
     Returns
     -------
     [s]
-        t; without chunks it is the mixed form of the step still, not decode_step_s.
+        t, of a pipeline that of one micro-batch in all stages; without chunks it is the mixed form of the step still, not
+        decode_step_s.
 
     Examples
     --------
     >>> one = np.array([1.0])
     >>> table = StepTable(one, one, np.array([0.5]), one, np.array([[0.25]]), np.array([0.0, 100.0]),
-    ...     np.array([1.0, 2.0]), one, one, np.array([[2.0]]))
+    ...     np.array([1.0, 2.0]), one, one, np.array([[0.1]]))
     >>> float(mixed_step_s(table, 10.0, 5.0, 2.0, 20.0, 0.0))
     6.25
 
@@ -268,8 +313,10 @@ def mixed_step_s(
         ),
         0.0,
     )
-    prefill = bilinear(table.new_knots, table.past_knots, table.prefill_attention_s, new_tokens, past_tokens)
-    tokens = piecewise_linear(table.token_knots, table.mixed_s, sequences + chunks * new_tokens)
+    prefill = new_tokens * bilinear(*prefill_attention_per_token_s(table), new_tokens, past_tokens)
+    tokens = piecewise_linear(
+        table.token_knots, table.mixed_s, sequences / table.stages + chunks * new_tokens
+    )
     head = piecewise_linear(table.sequence_knots, table.head_s, sequences + chunks)
     result: Array = np.asarray(tokens + head + attention + chunks * prefill)
     return result

@@ -78,6 +78,10 @@ class EngineTerms:
         """Return the blocks of the engine that a block id stands for."""
         return self.id_tokens // self.block_tokens
 
+    def stage_tokens(self, stages: int) -> float:
+        """Return the tokens of a micro-batch into which prompts are cut; infinite where they are not."""
+        return self.max_num_batched_tokens / stages if self.chunked else inf
+
     def decode_steps(self, tokens: int) -> int:
         """Return the steps that produce this many tokens."""
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)

@@ -16,10 +16,10 @@ class Source(Protocol):
     next_s: float
     """When the next one reaches the queue; infinite if none is known to come."""
 
-    def take(self) -> InFlight:
-        """Return the next request and move on."""
+    def take(self) -> InFlight | None:
+        """Return the next request and move on; None where something else came to pass."""
 
-    def ended(self, at_s: float) -> None:
+    def ended(self, flight: InFlight, at_s: float) -> None:
         """Learn that a request has ended, well or badly."""
 
 
@@ -60,7 +60,9 @@ class WaitingLine:
             if expiry_s <= now_s and expiry_s <= feed.next_s:
                 self._expire(expiry_s)
             elif feed.next_s <= now_s:
-                self._enqueue(feed.take())
+                flight = feed.take()
+                if flight is not None:
+                    self._enqueue(flight)
             else:
                 return
 
@@ -109,7 +111,7 @@ class WaitingLine:
             flight.block_ids = flight.block_ids[:whole]
         if self._terms.too_long(flight) or self.count >= self._limit:
             self._ledger.shed(flight, flight.enqueued_s)
-            self.feed.ended(flight.enqueued_s)
+            self.feed.ended(flight, flight.enqueued_s)
             return
         flight.shared_tokens = self._terms.shared_tokens(flight)
         self.count += 1
@@ -128,5 +130,5 @@ class WaitingLine:
                 flight.end_step = -2
                 self.count -= 1
                 self._ledger.shed(flight, at_s)
-                self.feed.ended(at_s)
+                self.feed.ended(flight, at_s)
                 return

@@ -69,6 +69,12 @@ class RequestClass:
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None
     """In a simulation, requests that waited longer than this are shed."""
+    mean_rate_fraction: float = 1.0
+    """Mean over the peak, for money; 1 where nothing is known, and for a batch job while it runs."""
+    hourly_rate_fractions: tuple[float, ...] = ()
+    """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
+    job_requests: float | None = None
+    """Of a batch job; None for traffic without an end."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
         """Return the requests per second, given how long an answer takes."""
@@ -80,6 +86,11 @@ class RequestClass:
 
     @property
     def cached_input_tokens(self) -> float:
-        """Prompt tokens per request that need no prefill, in the mean; a prompt shorter than the prefix holds part of it."""
-        held = np.minimum(self.shared_prefix_tokens, self.input_tokens.midpoints(SLICES))
+        """Prompt tokens per request that need no prefill, in the mean: of the prefix what a prompt holds, but for its last token."""
+        held = np.minimum(np.floor(self.shared_prefix_tokens), self.input_tokens.whole_tokens(SLICES) - 1.0)
         return float(held.mean()) * self.prefix_hit_fraction
+
+    @property
+    def short_prompt_fraction(self) -> float:
+        """Share of the prompts that are too short to hold the whole shared prefix and a token of their own."""
+        return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))

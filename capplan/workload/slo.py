@@ -29,5 +29,5 @@ class Slo:
     """All limits of a scenario."""
 
     targets: tuple[Target, ...] = ()
-    confidence: float = 0.5
+    confidence: float = 0.8
     """Probability with which the targets must hold; 0.5 sizes by the central prediction."""

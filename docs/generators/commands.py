@@ -1,6 +1,6 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands` (`make docs`).
 
-docs/commands.md is written from the commands themselves; in the other pages the marked console blocks
+docs/commands.md is written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
 are run anew. Tests check that both are current. It can be run any number of times.
 """
 
@@ -17,6 +17,7 @@ import typer
 
 from capplan.cli.commands import COMMANDS
 from capplan.cli.main import app, main
+from docs.generators import scenario_keys
 from docs.generators.console_blocks import with_output
 
 EXAMPLES = {
@@ -64,6 +65,8 @@ Written by `python -m docs.generators.commands` (`make docs`) from the commands 
 Every command takes `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
+
+What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as there: `--request-rate '600 rpm'`, `--max-model-len 32k`.
 """
 
 
@@ -113,20 +116,21 @@ def _example(name: str) -> str:
 
 
 def pages(root: Path) -> list[Path]:
-    """Return the pages whose marked blocks are run: all but the one that is written whole."""
+    """Return the pages whose marked blocks are run: all but those that are written whole."""
     return [
         root / "README.md",
-        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name != "commands.md"),
+        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name not in ("commands.md", "scenario.md")),
     ]
 
 
 def write(root: Path) -> None:
-    """Write docs/commands.md and the marked blocks of all other pages anew."""
+    """Write docs/commands.md, docs/scenario.md and the marked blocks of all other pages anew."""
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
+    texts[root / "docs" / "scenario.md"] = scenario_keys.page()
     texts |= {page: with_output(page.read_text(encoding="utf-8"), main) for page in pages(root)}
     for page, text in texts.items():
-        if text != page.read_text(encoding="utf-8"):
+        if not page.exists() or text != page.read_text(encoding="utf-8"):
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 

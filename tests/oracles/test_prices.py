@@ -55,11 +55,71 @@ def test_instance_price_is_shared_by_its_devices(sku, region, instance_usd, gpus
 def test_prices_of_one_provider_and_of_any():
     aws = choose_price(RECORDS, "h100-sxm", PriceChoice(provider="aws"))
     assert aws.usd_per_hour == pytest.approx(6.88)
-    assert aws.record.date == "2026-11-09"
+    assert [offer.date for offer in aws.records] == ["2026-11-09"]
     anyone = choose_price(RECORDS, "h100-sxm", PriceChoice())
     assert re.search(r"the middle of [1-9]\d providers", anyone.assumption.what)
     assert anyone.low_usd_per_hour < anyone.usd_per_hour < anyone.high_usd_per_hour
-    assert anyone.record.provider in anyone.assumption.what
+    assert anyone.records[0].provider in anyone.assumption.what
+
+
+def test_a_superchip_is_paid_for_two_devices_and_two_offers_for_their_mean():
+    """GB200: Spheron asks 9.08 $ for a superchip of two (17 March 2026), CoreWeave 42 $ for four."""
+    chosen = choose_price(RECORDS, "gb200", PriceChoice())
+    assert {offer.provider: offer.usd_per_hour for offer in chosen.records} == pytest.approx(
+        {"Spheron": 9.08 / 2, "CoreWeave": 42.0 / 4}
+    )
+    assert chosen.usd_per_hour == pytest.approx((4.54 + 10.5) / 2)
+    assert chosen.basis == "mean of two offers"
+    assert (
+        "the mean of the two offers known, Spheron 4.54 (2026-03-17) and CoreWeave 10.5 (2026-09-20)"
+        in chosen.assumption.what
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "basis", "said"),
+    [
+        ("mi300x", "one offer", "Crusoe, 2026-08-19; the only offer known"),
+        ("l4", "an estimate", "(an estimate): llm-d-planner default, date unknown; the only offer known"),
+        ("l40s", "mean of two offers", "the mean of the two offers known, Crusoe 1 (2026-08-19) and CoreWeave 2.25"),
+        ("b300", "middle of 3 offers", "the middle of 3 providers, 7.4 to 8.5"),
+    ],
+)  # fmt: skip
+def test_what_a_price_rests_on_is_said(name, basis, said):
+    chosen = choose_price(RECORDS, name, PriceChoice())
+    assert chosen.basis == basis
+    assert said in chosen.assumption.what
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "vcpus"),
+    [
+        ("NC24ads_A100_v4", "NC48ads_A100_v4", 48), ("NC24ads_A100_v4", "NC96ads_A100_v4", 96),
+        ("NC40ads_H100_v5", "NC80adis_H100_v5", 80),
+    ],
+)  # fmt: skip
+def test_larger_azure_instances_are_listed_with_windows_and_do_not_count(one, many, vcpus):
+    """They cost what their GPUs cost one by one, and 0.046 $ an hour for each vCPU, Azure's price of Windows."""
+    single, larger = (
+        next(r for r in RECORDS if (r.sku, r.commitment) == (sku, "on-demand")) for sku in (one, many)
+    )
+    windows = larger.devices * (larger.usd_per_hour - single.usd_per_hour)
+    assert windows == pytest.approx(0.046 * vcpus, abs=1e-9)
+    assert larger.quality == "doubtful"
+
+
+def test_instances_of_one_provider_cost_the_same_for_each_device_whatever_their_size():
+    """A price that was not divided by the devices of its instance would be far off the same provider's others."""
+    for larger in RECORDS:
+        alone = [
+            r.usd_per_hour
+            for r in RECORDS
+            if r.devices == 1
+            and (r.device, r.provider, r.commitment, r.region, r.date)
+            == (larger.device, larger.provider, larger.commitment, larger.region, larger.date)
+        ]
+        if larger.devices > 1 and larger.quality == "list" and alone:
+            assert 0.6 < larger.usd_per_hour / min(alone) < 1.5, (larger, alone)
 
 
 def test_spot_is_below_on_demand():

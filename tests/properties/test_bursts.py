@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.demand import demand_of, replica_arrival_cv, sampled_requests
+from capplan.fleet.demand import demand_of
+from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.questions.scenario import read_scenario
 from capplan.readers.traces.trace import read_trace
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
@@ -29,7 +30,7 @@ def test_what_is_dealt_out_in_turn_varies_as_the_formula_says(seed: int, replica
     gaps = rng.gamma(1.0 / 16.0, 16.0, 60_000)
     own = np.diff(np.cumsum(gaps)[::replicas])
     assert own.std() / own.mean() == pytest.approx(4.0 / np.sqrt(replicas), rel=0.08)
-    assert float(replica_arrival_cv(4.0, float(replicas))) == pytest.approx(max(4.0 / np.sqrt(replicas), 1.0))
+    assert float(replica_arrival_cv(4.0, float(replicas))) == pytest.approx(4.0 / np.sqrt(replicas))
 
 
 def test_a_drifting_rate_is_no_burst_and_a_crowd_is() -> None:
@@ -62,7 +63,8 @@ def test_a_fleet_for_crowds_holds_its_targets_when_they_come(tmp_path, capsys):
     demand = demand_of(read_scenario(path))
     assert demand.classes[0].arrival_cv > 3.0
     whole, part = (
-        sampled_requests(demand, 1.0, 4000, 1, 9000, dealt=dealt).arrival_s for dealt in (False, True)
+        SamplePath(demand, count=4000, seed=1, longest=9000).offered(1.0, replicas=n).requests.arrival_s
+        for n in (1, 4)
     )
     assert np.diff(part).std() < 0.8 * np.diff(whole).std()
 

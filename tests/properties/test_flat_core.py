@@ -1,11 +1,13 @@
-"""The flat core gives what Server gives, to the bit: compiled or not, with preemptions, in open and closed loops."""
+"""The flat core gives what Server gives, to the bit: compiled or not, with preemptions, by the clock, from users, or both."""
 
 import importlib.util
 import sys
 from dataclasses import fields, replace
 from importlib import import_module
+from itertools import product
 from math import inf
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving import flat, flat_core
+from capplan.serving import flat, flat_core, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.requests import Admission, Requests
+from capplan.serving.fleet_simulator import simulate_fleet
+from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
 from capplan.serving.terms import EngineSetup
 
@@ -26,7 +29,7 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the core as Python, whether a compiled one is beside it or not."""
-    names = ("capplan.serving.flat_batch", "capplan.serving.flat_core")
+    names = tuple(f"capplan.serving.{name}" for name in ("flat_batch", "flat_steps", "flat_core"))
     installed = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     try:
         for name in names:
@@ -34,7 +37,7 @@ def as_python():
             spec = importlib.util.spec_from_file_location(name, path)
             sys.modules[name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[name])
-        return sys.modules[names[1]]
+        return sys.modules[names[-1]]
     finally:
         sys.modules.update(installed)
 
@@ -56,17 +59,34 @@ def assert_equal(fast, slow) -> None:
             assert left == right, field.name
 
 
+def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Crowd | None]:
+    """Everything by the clock, everything from users without think time, or both kinds with think times."""
+    rng = np.random.default_rng(seed)
+    if rng.random() < 0.5:
+        return offered(requests, options["concurrency"], None)
+    count = len(requests)
+    clocked = int(rng.choice([0, count // 3, count]))
+    asked = requests.part(clocked // 2, count)
+    think_s = rng.exponential(float(rng.choice([1e-3, 0.1, 2.0])), len(asked))
+    think_s[rng.random(len(asked)) < 0.3] = 0.0
+    if rng.random() < 0.3:
+        think_s = np.round(think_s, 1)
+    return requests.part(0, clocked), Crowd(asked, int(rng.integers(1, 40)), think_s)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_flat_arrays_give_what_the_server_gives(core: str, seed: int) -> None:
-    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
+    table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
     engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
-    plain = replace(engine.scheduling, hold_steps=0, poll_steps=0)
-    engine = replace(engine, scheduling=plain)
-    assert eligible(requests, engine, Admission())
-    load = {"concurrency": options["concurrency"], "until_s": options["until_s"]}
+    requests, crowd = who_asks(requests, options, seed)
+    assert eligible(requests, engine, Admission(), crowd)
+    load = {"crowd": crowd, "until_s": options["until_s"]}
     slow = served(requests, engine, **load)
     own, flat.FlatEngine = flat.FlatEngine, CORES[core].FlatEngine
     try:
@@ -76,7 +96,7 @@ def test_flat_arrays_give_what_the_server_gives(core: str, seed: int) -> None:
 
 
 def test_a_crowded_engine_preempts_alike() -> None:
-    """Three thousand requests in a cache that holds twenty of them, in an open and in a closed loop."""
+    """Three thousand requests in a cache that holds twenty of them, by the clock and from users."""
     rng = np.random.default_rng(5)
     count = 3000
     requests = Requests(
@@ -87,10 +107,18 @@ def test_a_crowded_engine_preempts_alike() -> None:
         rng.integers(0, 3, count),
     )
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
-    for concurrency in (None, 48):
-        slow = served(requests, engine, concurrency=concurrency)
+    think_s = rng.exponential(0.5, count)
+    cases = (
+        (requests, None),
+        (NO_REQUESTS, Crowd(requests, 48)),
+        (NO_REQUESTS, Crowd(requests, 100, think_s)),
+        (requests, Crowd(requests, 20, think_s)),
+    )
+    for (clocked, crowd), policy in product(cases, ("mixed", "prefill_first")):
+        engine = replace(engine, scheduling=replace(engine.scheduling, policy=policy))
+        slow = served(clocked, engine, crowd=crowd)
         assert slow.preemptions > 100
-        assert_equal(flat_outcome(requests, engine, concurrency=concurrency), slow)
+        assert_equal(flat_outcome(clocked, engine, crowd=crowd), slow)
 
 
 def test_what_the_core_does_not_know_goes_to_the_server() -> None:
@@ -103,12 +131,42 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
     assert not eligible(requests, engine, Admission(priority=(1,)))
     named = replace(requests, block_ids=np.array([1, 2]), block_counts=np.array([1, 1]))
     assert not eligible(named, engine, Admission())
+    assert eligible(NO_REQUESTS, engine, Admission(), Crowd(requests, 1))
+    assert not eligible(requests, engine, Admission(), Crowd(named, 1))
+    assert not eligible(requests, engine, Admission(), Crowd(iter([requests]), 1))
+    assert not eligible(NO_REQUESTS, engine, Admission(), Crowd(NO_REQUESTS, 1))
     for change in (
         {"caching": PrefixCaching(16)},
         {"tokens_per_step": 2.0, "query_tokens": 3},
         {"batch_timeout_s": inf, "scheduling": Scheduling("static", 8, 64)},
-        {"scheduling": Scheduling("prefill_first", 8, 64)},
-        {"scheduling": Scheduling("mixed", 8, 64, poll_steps=5)},
-        {"scheduling": Scheduling("mixed", 8, 64, hold_steps=5)},
     ):
         assert not eligible(requests, replace(engine, **change), Admission())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
+    """With what its one replica did, to the bit; a queue limit that nobody meets leaves it to the server."""
+    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
+    requests = replace(requests, block_ids=None, block_counts=None)
+    engine = EngineSetup(table, scheduling, blocks)
+    requests, crowd = who_asks(requests, options, seed)
+    if crowd is not None and not crowd.thinks:
+        crowd = None
+    load = {"crowd": crowd, "until_s": options["until_s"]}
+    runs = []
+    for admission in (Admission(), Admission(queue_limit=10**6)):
+        with mock.patch.object(fleet_simulator, "flat_run", wraps=fleet_simulator.flat_run) as core:
+            runs.append(simulate_fleet(requests, engine, 1, admission=admission, **load))
+            assert core.called == eligible(requests, engine, admission, crowd)
+    fast, slow = runs
+    assert_equal(fast.outcome, slow.outcome)
+    assert (fast.replica_seconds, len(fast.replicas)) == (slow.replica_seconds, 1)
+    for name in ("replica", "from_s", "until_s", "requests", "preemptions"):
+        assert getattr(fast.replicas[0], name) == getattr(slow.replicas[0], name)
+    left, right = fast.replicas[0].gauges, slow.replicas[0].gauges
+    for name in ("batch_s", "occupancy_s", "block_seconds", "busy_s", "capacity"):
+        assert list(np.trim_zeros(np.ravel(getattr(left, name)), "b")) == list(
+            np.trim_zeros(np.ravel(getattr(right, name)), "b")
+        )
+    assert left.timeline(1.0).busy_fraction.tobytes() == right.timeline(1.0).busy_fraction.tobytes()

@@ -8,18 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.accuracy.intervals import LEVEL, Interval
 from capplan.fleet.demand import (
     CACHED_SHARE,
     FREE_SHARE,
     Demand,
     demand_of,
-    replica_arrival_cv,
-    sampled_requests,
+    drawn_requests,
 )
 from capplan.fleet.engine_use import TierTokens
+from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.fleet.price import PriceChoice
-from capplan.fleet.probability import needed_ratio, within_probability
 from capplan.fleet.scenario import FleetLimits, Scenario
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
@@ -116,17 +114,74 @@ def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_lo
     assert (mix.reuses, demand(CHAT).reuses) == (True, False)
 
 
+LENGTHS = st.one_of(
+    st.builds(lognormal, st.floats(20, 5000), st.floats(0.05, 2.5)),
+    st.builds(lambda low, more: uniform(low, low + more), st.floats(2, 900), st.floats(0, 4000)),
+    st.builds(lambda mean, sigma: lognormal(mean, sigma, low=50, high=9000), st.floats(60, 5000), st.floats(0.05, 2.5)),
+    st.builds(fixed, st.integers(2, 4000).map(float)),
+    st.lists(st.integers(1, 9000), min_size=1, max_size=30).map(lambda values: empirical(np.array(values, dtype=float))),
+)  # fmt: skip
+DRAWS = 20_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, prefix=st.floats(1, 6000), hit=st.floats(0, 1), seed=st.integers(0, 9))
+def test_what_is_drawn_is_cached_as_much_as_the_mean_says(lengths, prefix, hit, seed):
+    item = RequestClass("a", lengths, fixed(9), 1.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit)
+    mix = demand(item, CODE)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    error = (
+        5.0 * drawn.cached_tokens.std() / math.sqrt(DRAWS)
+    )  # five standard errors, and the slices of the mean
+    assert mix.lengths.cached_tokens == pytest.approx(
+        drawn.cached_tokens.mean(), abs=error + 1e-3 * prefix + 0.01
+    )
+    assert (drawn.cached_tokens < drawn.input_tokens).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=LENGTHS.filter(lambda found: found.mean_tokens > 40),
+    hit=st.floats(0.0, 0.99),
+    seed=st.integers(0, 9),
+)
+def test_what_a_cache_finds_again_is_drawn_as_much_as_the_mean_says(lengths, hit, seed):
+    reuse = PrefixReuse(16, 1.0, 1.0, ((100, hit), (1000, hit)))
+    mix = demand(RequestClass("a", lengths, fixed(9), 1.0, reuse=reuse)).with_cache(1e6)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    mean = float(mix.hit_fractions[0] * drawn.input_tokens.mean())
+    error = 5.0 * (drawn.cached_tokens - mix.hit_fractions[0] * drawn.input_tokens).std() / math.sqrt(DRAWS)
+    assert drawn.cached_tokens.mean() == pytest.approx(mean, abs=error + 1.0)
+    assert mix.lengths.cached_tokens == near(mix.hit_fractions[0] * lengths.mean_tokens)
+
+
 @pytest.mark.parametrize(("cv", "replicas"), [(1.0, 3), (3.0, 4), (4.0, 25), (0.5, 4)])
-def test_requests_dealt_out_vary_less_but_not_less_than_by_chance(cv, replicas):
-    expected = max(cv / replicas**0.5, min(cv, 1.0))
-    assert float(replica_arrival_cv(cv, replicas)) == near(expected)
-    assert float(replica_arrival_cv(cv, 0.5)) == near(max(cv, min(cv, 1.0)))  # no fewer than one replica
+def test_requests_dealt_out_in_turn_come_more_regularly_and_at_random_more_like_chance(cv, replicas):
+    assert float(replica_arrival_cv(cv, replicas)) == near(cv / replicas**0.5)
+    assert float(replica_arrival_cv(cv, 0.5)) == near(cv)  # no fewer than one replica
+    alone = float(replica_arrival_cv(cv, replicas, "random"))
+    assert min(cv, 1.0) <= alone <= max(cv, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("routing", "cv", "replicas"), [("round_robin", 3.0, 4), ("random", 3.0, 4), ("random", 0.3, 5)]
+)
+def test_the_variation_at_a_replica_is_that_of_a_stream_that_is_dealt_out(routing, cv, replicas):
+    """Gamma intervals dealt out one by one, within about five standard errors of 60,000 of them."""
+    rng = np.random.default_rng(5)
+    arrivals = np.cumsum(rng.gamma(1 / cv**2, cv**2, 60_000 * replicas))
+    to = (
+        np.arange(arrivals.size) % replicas
+        if routing == "round_robin"
+        else rng.integers(0, replicas, arrivals.size)
+    )
+    gaps = np.diff(arrivals[to == 0])
+    assert float(replica_arrival_cv(cv, replicas, routing)) == pytest.approx(stats.variation(gaps), rel=0.05)
 
 
 def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
     """Each within about five standard errors of 40,000 draws."""
-    mix = demand(CHAT, CODE)
-    drawn = sampled_requests(mix, 5.0, 40_000, 1, 10**6)
+    drawn = SamplePath(demand(CHAT, CODE), count=40_000, seed=1, longest=10**6).offered(1.25).requests
     gaps = np.diff(drawn.arrival_s)
     assert gaps.mean() == pytest.approx(0.2, rel=0.025)
     assert stats.variation(gaps) == pytest.approx(1.0, rel=0.03)
@@ -139,18 +194,40 @@ def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
     assert np.all(drawn.cached_tokens[code] == 0)
     assert set(np.unique(drawn.cached_tokens[~code])) == {0, 100}
     assert (drawn.cached_tokens[~code] == 100).mean() == pytest.approx(0.6, abs=0.015)
-    # The busiest class gives the variation; at one of four replicas half of it is left.
-    bursty = demand(CODE)
-    whole, dealt = (
-        np.diff(sampled_requests(bursty, 0.25, 40_000, 1, 10**6, dealt=d).arrival_s) for d in (False, True)
+
+
+@FEW
+@given(st.floats(0.01, 3.0), st.sampled_from([1, 2, 16]), st.floats(0.5, 4.0))
+def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
+    """Whatever the load, the same requests; steps that are slower make them come sooner, and thoughts shorter."""
+    mix = demand(CHAT, CODE, USERS)
+    drawn = {"count": 400, "seed": 3, "longest": 5000, "response_s": 5.0}
+    path = SamplePath(mix, **drawn)
+    usual = path.offered(1.0, replicas=replicas)
+    other = path.offered(share, replicas=replicas, slowness=slowness)
+    assert len(usual) == len(other) == 400
+    for ours, theirs in ((usual.requests, other.requests), (usual.crowd.requests, other.crowd.requests)):
+        for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+    np.testing.assert_allclose(
+        other.requests.arrival_s * share * slowness, usual.requests.arrival_s, rtol=1e-9
     )
-    assert stats.variation(whole) == pytest.approx(3.0, rel=0.1)
-    assert stats.variation(dealt) == pytest.approx(1.5, rel=0.06)
-    assert whole.mean() == pytest.approx(4.0, rel=0.08)
+    np.testing.assert_allclose(other.crowd.think_s * slowness, usual.crowd.think_s, rtol=1e-9)
+    assert (usual.crowd.users, other.crowd.users) == (60, max(round(60 * share), 1))
+    # As many rows of users as they send while the others arrive: 60 / 25 of 6.4 requests per second.
+    assert usual.crowd.think_s.size == round(400 * 2.4 / 6.4)
+    assert usual.crowd.think_s.mean() == pytest.approx(20.0, rel=0.3)
+
+
+def test_only_users_or_only_arrivals_leave_the_other_part_out():
+    people = SamplePath(demand(USERS), count=50, seed=1, longest=5000).offered(0.5)
+    assert people.requests is None
+    assert people.crowd.users == 30
+    assert SamplePath(demand(CHAT), count=50, seed=1, longest=5000).offered(0.5).crowd is None
 
 
 def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():
-    drawn = sampled_requests(demand(CHAT, CODE), 5.0, 5000, 1, 600)
+    drawn = drawn_requests(demand(CHAT, CODE), 5000, 1, 600)
     assert drawn.input_tokens.max() == 598
     assert np.max(drawn.input_tokens + drawn.output_tokens) == 599
     assert drawn.output_tokens.min() >= 1
@@ -159,42 +236,8 @@ def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():
 
 def test_draws_find_in_the_cache_what_the_plan_finds_in_the_mean():
     mix = demand(AGENTS)
-    assert not sampled_requests(mix, 1.0, 1000, 1, 10**6).cached_tokens.any()
+    assert not drawn_requests(mix, 1000, 1, 10**6).cached_tokens.any()
     planned = Demand(mix.classes, mix.lengths, mix.longest_tokens, hit_fractions=(0.45,))
-    drawn = sampled_requests(planned, 1.0, 20_000, 1, 10**6)
+    drawn = drawn_requests(planned, 20_000, 1, 10**6)
     assert set(np.unique(drawn.cached_tokens)) == {0, int(CACHED_SHARE * 1000)}
     assert drawn.cached_tokens.mean() / 1000 == pytest.approx(0.45, abs=0.02)
-
-
-ratios = st.tuples(st.floats(0.3, 0.98), st.floats(1.02, 3.0))
-
-
-@FEW
-@given(st.floats(0.01, 10.0), st.floats(0.01, 10.0), ratios)
-def test_a_limit_at_an_end_of_the_interval_holds_as_often_as_the_interval_says(predicted, limit, ratio):
-    """Half of a normal distribution of logarithms on each side, with its own spread."""
-    interval = Interval(*ratio, 10, 2)
-    outside = (1 - LEVEL) / 2
-    assert within_probability(predicted, predicted, interval) == near(0.5)
-    assert within_probability(predicted, ratio[0] * predicted, interval) == pytest.approx(outside, abs=1e-6)
-    assert within_probability(predicted, ratio[1] * predicted, interval) == pytest.approx(
-        1 - outside, abs=1e-6
-    )
-    z = stats.norm.ppf(1 - outside)
-    spread = math.log(ratio[1]) / z if limit > predicted else -math.log(ratio[0]) / z
-    assert within_probability(predicted, limit, interval) == pytest.approx(
-        stats.norm.cdf(math.log(limit / predicted) / spread), abs=1e-6
-    )
-    assert within_probability(math.inf, limit, interval) == within_probability(0.0, limit, interval) == 0.0
-
-
-@FEW
-@given(st.floats(0.02, 0.98), ratios)
-def test_a_needed_ratio_is_the_quantile_of_what_is_measured(confidence, ratio):
-    interval = Interval(*ratio, 10, 2)
-    needed = needed_ratio(interval, confidence)
-    assert within_probability(1.0, needed, interval) == pytest.approx(confidence, abs=1e-6)
-    # An interval without width is sure of itself.
-    sure = Interval(1.0, 1.0, 10, 2)
-    assert needed_ratio(sure, confidence) == pytest.approx(1.0, abs=1e-5)
-    assert within_probability(1.0, 1.001, sure) == pytest.approx(1.0)

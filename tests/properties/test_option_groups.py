@@ -51,7 +51,7 @@ def run(annotation, *words):
 
 def test_a_command_is_handed_one_record_per_group():
     assert run(TRIP, "-r", "2") == ("sea", Trip(2), False)
-    words = ("--time", "2 min", "--stop", "a", "--stop", "b", "--full", "90 %", "--riders", "1_0", "--loud")
+    words = ("--time", "2 min", "--stop", "a", "--stop", "b", "--full", "90 %", "--riders", "10", "--loud")
     assert run(TRIP, *words) == ("sea", Trip(10, 120.0, ["a", "b"], 0.9), True)
 
 

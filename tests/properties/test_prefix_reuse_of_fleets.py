@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.demand import demand_of, sampled_requests
+from capplan.fleet.dealing import split_by_prefix, split_round_robin
+from capplan.fleet.demand import demand_of, drawn_requests
 from capplan.fleet.engine_use import TierTokens
-from capplan.fleet.simulation import Stream, simulated_fleet, split_by_prefix, split_round_robin
+from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
@@ -55,7 +56,7 @@ def test_a_larger_cache_leaves_less_to_work_on(scenario):
 
 def test_drawn_requests_find_what_the_curve_says(scenario):
     demand = demand_of(read_scenario(scenario)).with_cache(1e9)
-    drawn = sampled_requests(demand, 5.0, 20_000, 1, 20_000)
+    drawn = drawn_requests(demand, 20_000, 1, 20_000)
     share = float(drawn.cached_tokens.sum()) / float(drawn.input_tokens.sum())
     assert share == pytest.approx(demand.hit_fractions[0], abs=0.01)
 

@@ -32,7 +32,7 @@ OFFERS = st.lists(
 
 
 @given(offers=OFFERS)
-def test_chosen_price_is_one_that_somebody_asks_for_and_never_a_doubtful_one(offers):
+def test_chosen_price_lies_between_the_offers_and_never_rests_on_a_doubtful_one(offers):
     chosen = choose_price(offers, "h100-sxm", PriceChoice())
     usable = [
         o
@@ -42,13 +42,30 @@ def test_chosen_price_is_one_that_somebody_asks_for_and_never_a_doubtful_one(off
     if not usable:
         assert chosen is None
         return
-    assert chosen.record in usable
+    assert set(chosen.records) <= set(usable)
     assert chosen.usd_per_hour > 0
     assert chosen.low_usd_per_hour <= chosen.usd_per_hour <= chosen.high_usd_per_hour
     if any(o.quality == "list" for o in usable):
-        assert chosen.record.quality == "list"
+        assert {o.quality for o in chosen.records} == {"list"}
+        assert "estimate" not in chosen.basis
     else:
         assert chosen.warning
+        assert "estimate" in chosen.basis
+
+
+@given(prices=st.lists(st.floats(0.1, 20), min_size=1, max_size=7))
+def test_of_two_providers_the_mean_counts_and_of_more_a_price_that_somebody_asks_for(prices):
+    offers = [PriceRecord("b200", f"P{index}", "on-demand", usd, "page") for index, usd in enumerate(prices)]
+    chosen = choose_price(offers, "b200", PriceChoice())
+    assert chosen.offers == len(prices)
+    assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (min(prices), max(prices))
+    if len(prices) == 2:
+        assert chosen.usd_per_hour == pytest.approx(sum(prices) / 2)
+        assert set(chosen.records) == set(offers)
+    else:
+        assert chosen.usd_per_hour == sorted(prices)[(len(prices) - 1) // 2]
+        assert len(chosen.records) == 1
+        assert chosen.records[0].usd_per_hour == chosen.usd_per_hour
 
 
 @given(offers=OFFERS, order=st.randoms(use_true_random=False))
@@ -57,13 +74,14 @@ def test_order_of_the_list_does_not_change_the_price(offers, order):
     order.shuffle(shuffled)
     first, second = (choose_price(o, "h100-sxm", PriceChoice()) for o in (offers, shuffled))
     assert (first and first.usd_per_hour) == (second and second.usd_per_hour)
+    assert (first and first.basis) == (second and second.basis)
 
 
 @given(offers=OFFERS)
 def test_override_wins(offers):
     chosen = choose_price(offers, "b200", PriceChoice(overrides={"b200": 3.0}))
     assert chosen.usd_per_hour == 3.0
-    assert chosen.record is None
+    assert (chosen.records, chosen.offers, chosen.basis) == ((), 0, "the scenario")
 
 
 def test_old_offers_are_left_out_of_any_but_not_of_their_provider():

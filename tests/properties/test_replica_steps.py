@@ -32,7 +32,7 @@ from capplan.replica.plan_steps import plans_step_function
 from capplan.replica.plans import engine_scheduling, plans_of, replica_scheduling
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, bubble_ratio, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import Knots, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.steady_steps import Lengths
 from capplan.serving.step_table import (
     StepTable,
@@ -40,6 +40,7 @@ from capplan.serving.step_table import (
     decode_step_s,
     mixed_step_s,
     piecewise_linear,
+    prefill_attention_per_token_s,
 )
 from tests.properties.ideal_device import ideal_rates
 
@@ -64,10 +65,10 @@ def near(value):
     return pytest.approx(value, rel=1e-9, abs=1e-15)
 
 
-def tables(network=NETWORK, *, offline=False, rates=RATES, **sharding):
+def tables(network=NETWORK, *, rates=RATES, **sharding):
     parallel = {"tensor": 1.0, "expert": 1.0, "data": 1.0, "pipeline": 1.0} | sharding
     launch = Launch(*parallel.values(), 80e9, 2.0, 4096.0, 64.0, 2048.0, 0.9, 16.0).as_columns()
-    return device_tables(network, launch, rates, KNOTS, offline=offline)
+    return device_tables(network, launch, rates, KNOTS)
 
 
 def kernels(*args, **named):
@@ -105,26 +106,34 @@ def test_floors_and_what_a_graph_cannot_hide_are_tabled_alike():
 
 @pytest.mark.parametrize("stages", [2.0, 4.0])
 def test_a_pipeline_carries_a_micro_batch_in_each_stage(stages):
-    """A step over S sequences takes as long as all layers over S / p of them and the hops between the stages."""
+    """A step over S sequences takes as long as all layers over S / p of them and the hops between the stages, at the pace of
+    the last stage, which has the head besides its part of the layers; fewer sequences than stages leave some idle."""
     own = kernels(pipeline=stages)
     for i, sequences in enumerate(KNOTS.sequences):
-        each = max(sequences / stages, 1.0)
+        each, flying = max(sequences / stages, 1.0), min(sequences, stages)
         hops = (stages - 1) * 2 * 256 * each / 1e8
-        costs = decode_step_costs(NETWORK, each, 500.0, Sharding(), 2.0, RATES)
-        assert own.decode_s[i] + own.decode_attention_s[i, 2] == near(total_s(costs) + hops)
-    # Prompts come and go: a round of p micro-batches fills and drains the pipeline, 2 p - 1 turns instead of p.
-    bubble = (2 * stages - 1) / stages
-    assert bubble_ratio(stages, stages) == bubble
-    for i, tokens in enumerate(KNOTS.tokens):
-        each = max(tokens / stages, 1.0)
-        hops = (stages - 1) * 2 * 256 * each / 1e8
-        alone = total_s(token_costs(NETWORK, each, Sharding(), RATES, decode=False)) + hops
-        assert own.mixed_s[i] == near(bubble * alone)
-        assert kernels(pipeline=stages, offline=True).mixed_s[i] == near(alone)
-    assert own.prefill_attention_s == near(kernels().prefill_attention_s / stages * bubble)
-    offline = kernels(pipeline=stages, offline=True)
-    assert offline.prefill_attention_s == near(kernels().prefill_attention_s / stages)
-    assert offline.decode_s == near(own.decode_s)
+        layers = total_s(decode_step_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES)) + hops
+        layers -= total_s(decode_attention_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES))
+        head = total_s(head_costs(NETWORK, each, Sharding(), RATES))
+        layers -= head
+        assert own.decode_s[i] == near(max(layers + head, flying * (layers / stages + head)))
+        cache = total_s(decode_attention_costs(NETWORK, each, 500.0, Sharding(), 2.0, RATES))
+        assert own.decode_attention_s[i, 2] == near(cache)
+    for i, tokens in enumerate(KNOTS.tokens):  # of one micro-batch, one stage after the other
+        hops = (stages - 1) * 2 * 256 * tokens / 1e8
+        alone = total_s(token_costs(NETWORK, tokens, Sharding(), RATES, decode=False)) + hops
+        assert own.mixed_s[i] == near(alone)
+    assert own.prefill_attention_s == near(kernels().prefill_attention_s)
+    assert (own.stages, own.stage_fraction) == (stages, 1.0 / stages)
+
+
+def test_stages_that_differ_go_at_the_pace_of_the_fullest():
+    """Four layers on three stages lie 1, 2, 1: the fullest takes half of the time of all."""
+    own, even = kernels(pipeline=3.0), kernels()
+    assert own.stage_fraction == 0.5
+    cache = total_s(decode_attention_costs(NETWORK, 64.0 / 3.0, 500.0, Sharding(), 2.0, RATES))
+    assert own.decode_attention_s[2, 2] == near(1.5 * cache)
+    assert own.decode_attention_s[0] == near(even.decode_attention_s[0])
 
 
 def test_groups_hold_sequences_of_their_own():
@@ -200,11 +209,12 @@ def test_a_step_too_large_for_graphs_waits_for_its_launches():
 @given(st.integers(1, 4096), st.integers(1, 16384), st.integers(65, 200_000))
 def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
     knots = step_knots(float(sequences), float(tokens), float(context), (100.0, 5000.0))
+    longest = tokens if context <= tokens else max(context, 2 * tokens)
     for own, last, per_octave in (
         (knots.sequences, sequences, 4),
-        (knots.tokens, tokens, 4),
-        (knots.new, tokens, 3),
-    ):
+        (knots.tokens, longest, 4),
+        (knots.new, longest, 4),
+    ):  # a prompt that is not cut is one step, whatever the budget
         assert own[0] == 1.0
         assert own[-1] == max(last, 2)
         assert np.all(own == np.round(own))
@@ -213,10 +223,12 @@ def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
     assert knots.contexts[0] == knots.past[0] == 0.0
     assert knots.contexts[-1] == context
     assert knots.contexts[1] == 64.0
-    assert knots.past[1] == 256.0
+    assert knots.past[1] == 1.0
+    assert 256.0 in knots.past
     assert knots.past[-1] == max(context, 257)
     for bend in (100.0, 5000.0):
         assert (bend in knots.contexts) == (bend < context or bend == context)
+        assert min(bend in knots.past, bend in knots.new) >= (bend < context)
     far = knots.contexts[knots.contexts >= 64]
     assert np.all(far[1:] / far[:-1] <= 2**0.5 * 1.02)
 
@@ -268,7 +280,10 @@ def random_table(seed):
         "mixed_s": (t,),
         "prefill_attention_s": (n, p),
     }
-    return StepTable(**shape, **{name: 0.1 + rng.random(size) for name, size in times.items()})
+    table = StepTable(**shape, **{name: 0.1 + rng.random(size) for name, size in times.items()})
+    # Attention over a longer prompt takes longer for each of its tokens.
+    each = np.cumsum(table.prefill_attention_s, axis=0)
+    return replace(table, prefill_attention_s=table.new_knots[:, None] * each)
 
 
 @FEW
@@ -291,7 +306,8 @@ def test_a_step_is_the_sum_of_its_parts(seed, sequences, context, chunks, new):
     assert decode_step_s(table, sequences, context) == near(
         along(table.sequence_knots, table.decode_s, sequences) + cache
     )
-    prefill = float(bilinear(table.new_knots, table.past_knots, table.prefill_attention_s, new, 7.0))
+    each = table.prefill_attention_s / table.new_knots[:, None]
+    prefill = new * float(bilinear(table.new_knots, table.past_knots, each, new, 7.0))
     tokens = along(table.token_knots, table.mixed_s, sequences + chunks * new)
     head = along(table.sequence_knots, table.head_s, sequences + chunks)
     assert mixed_step_s(table, sequences, context, chunks, new, 7.0) == near(
@@ -326,15 +342,15 @@ def test_plans_at_many_loads_take_the_steps_of_their_tables(seed, inputs, output
         for s, m, tokens in zip(sequences[row], prompts[row], new[row], strict=True):
             chunk, worked = tokens / m, max(inputs - cached * inputs, 1.0)
             # Attention of a chunk is tabled halfway through the prompt, at the knots of its new tokens.
-            past = cached * inputs + np.maximum(worked - own[row].new_knots, 0.0) / 2
+            knots, pasts, each = prefill_attention_per_token_s(own[row])
+            halfway = cached * inputs + np.maximum(worked - knots, 0.0) / 2
             at_knots = [
-                float(bilinear(own[row].new_knots, own[row].past_knots, own[row].prefill_attention_s, n, p))
-                for n, p in zip(own[row].new_knots, past, strict=True)
+                float(bilinear(knots, pasts, each, n, p)) for n, p in zip(knots, halfway, strict=True)
             ]
-            prefill = float(piecewise_linear(own[row].new_knots, np.array(at_knots), chunk))
-            busy.append(float(mixed_step_s(own[row], s, context, m, chunk, 0.0)) - m * float(
-                bilinear(own[row].new_knots, own[row].past_knots, own[row].prefill_attention_s, chunk, 0.0)
-            ) + m * prefill)  # fmt: skip
+            prefill = float(piecewise_linear(knots, np.array(at_knots), chunk))
+            start = float(bilinear(knots, pasts, each, chunk, 0.0))
+            step_s = float(mixed_step_s(own[row], s, context, m, chunk, 0.0))
+            busy.append(step_s + m * chunk * (prefill - start))
         assert step(sequences, none, new, prompts)[row] == near(busy)
 
 

@@ -58,14 +58,16 @@ def test_every_form_decides_alike(pages):
         )
 
 
-def test_a_margin_is_what_is_left_of_the_limit_and_the_least_likely_target_counts(pages):
+def test_a_margin_is_what_is_left_of_the_limit_and_the_targets_together_are_no_likelier_than_the_least_likely(
+    pages,
+):
     result = json.loads(pages["json"].read_text(encoding="utf-8"))["result"]
     for plan, margins in zip(result["plans"], result["margins"], strict=True):
         for margin in margins:
             metric, _, statistic = margin["target"].partition("_")
             assert margin["predicted_s"] == plan[f"{metric}_s"][statistic]
             assert margin["margin_fraction"] == pytest.approx(1.0 - margin["predicted_s"] / margin["limit_s"])
-        assert plan["slo_met_probability"] == pytest.approx(min(m["met_probability"] for m in margins))
+        assert plan["slo_met_probability"] <= min(m["met_probability"] for m in margins) + 1e-9
 
 
 def test_the_page_names_its_sources_and_the_command_that_wrote_it(pages):

@@ -33,8 +33,8 @@ def test_a_replica_that_fails_leaves_its_requests_to_the_other() -> None:
     found = answer("--fail", "1@10 s", "--routing", "least_loaded")
     operation = found["operation"]
     assert operation["rerouted_requests"] > 0
-    # the step under way is finished
-    assert operation["replicas"][1]["until_s"] == pytest.approx(10.0, abs=0.3)
+    # the step under way is finished: 8,192 tokens of prompts take a third of a second
+    assert operation["replicas"][1]["until_s"] == pytest.approx(10.0, abs=0.4)
     assert found["ttft_s"]["mean"] > answer("--routing", "least_loaded")["ttft_s"]["mean"]
 
 

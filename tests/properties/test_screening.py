@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.replica.plan_steps import plans_step_function
+from capplan.replica.tables import step_knots
 from capplan.serving.requests import Requests
 from capplan.serving.screening import screened
 from capplan.serving.simulator import simulate
@@ -31,7 +32,7 @@ def engine(floor_s: float = 0.013, token_s: float = 4e-5, cached_s: float = 2.6e
     sequences = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 512.0])
     contexts = np.array([0.0, 2048.0, 32768.0])
     tokens = np.array([1.0, 64.0, 256.0, 512.0, 1024.0, 2048.0, 8192.0, 16384.0])
-    past = np.array([0.0, 65536.0])
+    new, past = step_knots(2.0, 16384.0, 2.0).new, np.array([0.0, 65536.0])
     return StepTable(
         sequence_knots=sequences,
         decode_s=floor_s + 2e-5 * sequences,
@@ -40,9 +41,9 @@ def engine(floor_s: float = 0.013, token_s: float = 4e-5, cached_s: float = 2.6e
         decode_attention_s=1e-4 + np.outer(sequences, contexts) * cached_s,
         token_knots=tokens,
         mixed_s=np.maximum(floor_s, token_s * tokens),
-        new_knots=tokens,
+        new_knots=new,
         past_knots=past,
-        prefill_attention_s=1e-4 + 3e-9 * tokens[:, None] * (tokens[:, None] / 2 + past[None, :]),
+        prefill_attention_s=1e-4 + 3e-9 * new[:, None] * (new[:, None] / 2 + past[None, :]),
         request_s=REQUEST_S,
     )
 
@@ -308,6 +309,22 @@ def test_any_load_with_room_is_near_the_simulator(seed: int, share: float) -> No
     rng = np.random.default_rng(seed)
     case = a_case(rng)
     load = a_load(case, rng, share)
+    assume(load)
+    batch, prompts = load
+    bounds = {name: both[int(prompts > 0.1)] for name, both in NEAR.items()}
+    found = ratios(case, batch, rng)
+    assert {name: x for name, x in found.items() if not bounds[name][0] <= x <= bounds[name][1]} == {}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_prompts_of_several_steps_of_their_own_are_near_the_simulator(seed: int) -> None:
+    """A prompt longer than a step is worked on in several of them, in which nobody decodes."""
+    rng = np.random.default_rng(seed)
+    case = replace(a_case(rng), policy="prefill_first", budget=512)
+    new = 512.0 * rng.uniform(1.5, 8.0)
+    case = replace(case, lengths=replace(case.lengths, input_tokens=new, cached_tokens=0.0))
+    load = a_load(case, rng, 0.2)
     assume(load)
     batch, prompts = load
     bounds = {name: both[int(prompts > 0.1)] for name, both in NEAR.items()}

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.serving.feed import Feed
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger, Outcome
-from capplan.serving.requests import Admission, Feed, Requests
+from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.server import Server
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_clock import StepClock
@@ -171,7 +172,14 @@ class Reference:
             )
         for request, new in chunks:
             seconds += float(
-                bilinear(t.new_knots, t.past_knots, t.prefill_attention_s, new, request.computed)
+                new
+                * bilinear(
+                    t.new_knots,
+                    t.past_knots,
+                    t.prefill_attention_s / t.new_knots[:, None],
+                    new,
+                    request.computed,
+                )
             )
         return seconds
 
@@ -361,7 +369,7 @@ def random_table(rng) -> StepTable:
         mixed_s=0.01 + np.cumsum(rng.random(3)) * 0.02,
         new_knots=tokens,
         past_knots=past,
-        prefill_attention_s=np.cumsum(rng.random((3, 2)), axis=1) * 0.003,
+        prefill_attention_s=tokens[:, None] * np.cumsum(np.cumsum(rng.random((3, 2)), axis=1), axis=0) * 3e-4,
         request_s=float(rng.random() * 0.01),
     )
 
@@ -460,7 +468,8 @@ def test_nothing_is_lost(policy: str, seed: int) -> None:
     clock = StepClock(table)
     reserving = replace(scheduling, reserved_output_fraction=options["fraction"])
     ledger = Ledger()
-    feed = Feed(requests, delay_s=clock.request_s, concurrency=options["concurrency"])
+    clocked, crowd = offered(requests, options["concurrency"], None)
+    feed = Feed(clocked, delay_s=clock.request_s, crowd=crowd)
     engine = EngineSetup(clock, reserving, blocks, batch_timeout_s=options["timeout_s"])
     server = new_server(engine, feed, ledger, NOBODY_SHED)
     server.advance()
@@ -586,6 +595,9 @@ def test_cached_tokens_cost_no_prefill() -> None:
     assert warm.ttft_s[0] < cold.ttft_s[0]
 
 
+ONE_REQUEST = Requests(np.array([3]), np.array([1]))
+
+
 @pytest.mark.parametrize(
     ("requests", "scheduling", "options", "words"),
     [
@@ -615,6 +627,54 @@ def test_cached_tokens_cost_no_prefill() -> None:
             Scheduling("mixed", 4, 64),
             {"concurrency": 2, "admission": Admission(queue_limit=3)},
             "queue_limit has no meaning",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 2, np.zeros(1)), "admission": Admission(queue_limit=3)},
+            "queue_limit has no meaning for users who do not think",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 0)},
+            "users is 0; it must be at least 1",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 1, np.array([-1.0]))},
+            "request 0: think_s is -1.0; it must be finite and at least 0 s",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 1, np.array([nan]))},
+            "request 0: think_s is nan",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 1, np.zeros(2))},
+            "crowd: think_s has 2 entries for 1 requests",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(iter([ONE_REQUEST, ONE_REQUEST]), 1, np.ones(1))},
+            "crowd: think_s has 1 entries for more requests",
+        ),
+        (
+            ONE_REQUEST,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(ONE_REQUEST, 1), "concurrency": 3},
+            "a concurrency and a crowd were given",
+        ),
+        (
+            None,
+            Scheduling("mixed", 4, 64),
+            {"crowd": Crowd(Requests(np.array([0]), np.array([1])), 1)},
+            "request 0: input_tokens is 0",
         ),
         (
             Requests(np.array([3]), np.array([1])),

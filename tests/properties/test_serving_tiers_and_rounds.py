@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
+from capplan.serving.feed import Feed
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.fleet_terms import Failure, Hedging
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Ledger
-from capplan.serving.requests import Admission, Feed, Requests
+from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
@@ -396,7 +397,8 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
     requests, table, scheduling, blocks, options = random_chat(seed, policy)
     engine = engine_of(table, scheduling, blocks, options)
     ledger = Ledger()
-    feed = Feed(requests, delay_s=engine.clock.request_s, concurrency=options["concurrency"])
+    clocked, crowd = offered(requests, options["concurrency"], None)
+    feed = Feed(clocked, delay_s=engine.clock.request_s, crowd=crowd)
     server = new_server(engine, feed, ledger, Admission())
     server.advance()
     outcome = ledger.outcome(server.now_s, [server.gauges])

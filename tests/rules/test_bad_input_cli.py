@@ -239,7 +239,7 @@ def test_the_list_of_models_leaves_out_what_is_not_modelled(capplan):
             ("--max-model-len", "whole number"),
         ),
         (("kv-size", "llama-3.1-8b", "--context", "-5"), ("--context", "out of range")),
-        (("kv-size", "llama-3.1-8b", "--context", "8 k"), ("--context", "whole number")),
+        (("kv-size", "llama-3.1-8b", "--context", "8 m"), ("--context", "whole number")),
         (("kv-size", "llama-3.1-8b", "--contxt", "8"), ("unknown option '--contxt'", "'--context'")),
         (("kv-size", "llama-3.1-8b", "--format", "yaml"), ("--format", "known: csv, json, markdown, table")),
         (("kv-size", "llama-3.1-8b", "--context"), ("--context",)),

@@ -108,6 +108,9 @@ CASES = {
     "traffic.requests": Case(1_000_000, JOB),
     "traffic.within": Case("1 min", JOB),
     "traffic.trace": Case("night.csv", TRACE),
+    "traffic.mean_rate": Case("0.5 req/s"),
+    "traffic.daily_curve": Case("office"),
+    "traffic.active_hours": Case("10 h"),
     **lengths("input_tokens"),
     **lengths("output_tokens"),
     "traffic.shared_prefix.tokens": Case(
@@ -130,6 +133,7 @@ CASES = {
     "fleet.spare_replicas": Case(3),
     "fleet.start_up": Case("3 min", TRACE),
     "fleet.burst": Case(9, TRACE),
+    "fleet.routing": Case("random", {"traffic.request_rate": "90 req/s", "slo.ttft_p95": "500 ms"}),
     "fleet.tensor_parallel": Case(2),
     "fleet.pipeline_parallel": Case(2),
     "fleet.expert_parallel": Case([1], SPARSE),

@@ -6,6 +6,7 @@ client is the real huggingface-hub.
 
 import hashlib
 import json
+import shutil
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,12 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.asked = []
         self.files = {("tiny/open", "main", "config.json"): CONFIG}
+        self.refused = {
+            "tiny/gated": (403, "GatedRepo"),
+            "tiny/locked": (401, "GatedRepo"),
+            "tiny/missing": (404, "RepoNotFound"),
+            "tiny/broken": (500, "ServerError"),
+        }
 
     @property
     def url(self):
@@ -62,14 +69,8 @@ class Answers(BaseHTTPRequestHandler):
         repository, revision, name = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
         if repository == "tiny/slow":
             time.sleep(10)
-        refusals = {
-            "tiny/gated": (403, "GatedRepo"),
-            "tiny/locked": (401, "GatedRepo"),
-            "tiny/missing": (404, "RepoNotFound"),
-            "tiny/broken": (500, "ServerError"),
-        }
-        if repository in refusals:
-            status, code = refusals[repository]
+        if repository in self.server.refused:
+            status, code = self.server.refused[repository]
             return self.send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"", body)
         if revision not in ("main", COMMIT, "v2"):
             return self.send(404, {"X-Error-Code": "RevisionNotFound"}, b"", body)
@@ -134,6 +135,38 @@ def test_a_model_on_the_hub_is_read_and_then_kept_in_the_local_cache(asks, hub):
     hub.asked.clear()
     assert asks("tiny/open", "--offline").code == 0
     assert hub.asked == []
+
+
+def without_the_answer_on_optional_files(folder):
+    """Take from a cache what the hub said of files that it does not have, as if the program had never asked."""
+    for found in [*folder.rglob(".no_exist")]:
+        shutil.rmtree(found)
+
+
+@pytest.mark.parametrize("gone", ["out of reach", "out of order", "gated by now"])
+def test_a_cached_model_is_read_where_the_hub_does_not_answer_any_more(gone, asks, hub, tmp_path):
+    first = asks("tiny/open", "--format", "json")
+    without_the_answer_on_optional_files(tmp_path / "cache")
+    if gone == "out of reach":
+        hub.shutdown()
+        hub.server_close()
+    else:
+        hub.refused["tiny/open"] = {"out of order": (503, "ServerError"), "gated by now": (401, "GatedRepo")}[
+            gone
+        ]
+    again = asks("tiny/open", "--format", "json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["result"] == json.loads(first.out)["result"]
+    (line,) = again.err.splitlines()
+    assert line.startswith("warning: model 'tiny/open'")
+    assert "read without a hf_quant_config.json, as under --offline" in line
+    for quiet in (asks("tiny/open", "--offline"), asks("tiny/open", HF_HUB_OFFLINE="1")):
+        assert (quiet.code, quiet.err) == (0, "")
+
+
+def test_a_model_that_was_never_cached_still_needs_the_hub(asks, hub):
+    hub.refused["tiny/open"] = (503, "ServerError")
+    one_line_error(asks("tiny/open"), "tiny/open", "503")
 
 
 def test_the_quantisation_file_beside_the_config_counts(asks, hub):

@@ -6,6 +6,8 @@ HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.
 
 import os
 import re
+import sys
+from functools import cache
 from pathlib import Path
 
 from capplan.errors import InputError
@@ -40,7 +42,7 @@ def hub_file(
     filename : file in it
     revision : branch, tag or commit; None is main
     offline : look in the local cache only, never open a connection
-    optional : a repository without this file is no error
+    optional : a repository without this file is no error, and a hub that cannot say so is a warning on stderr
 
     Returns
     -------
@@ -51,7 +53,7 @@ def hub_file(
     InputError
         The model is not there, is gated, or the hub does not answer.
     """
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
 
     cached = try_to_load_from_cache(repository, filename, revision=revision)
     if isinstance(cached, str):
@@ -64,7 +66,20 @@ def hub_file(
             f"model {repository!r}: not shipped, and its {filename} is not in the local Hugging Face cache\n"
             "  --offline never connects: run once without it, or give the path of a config.json"
         )
-    return _fetched(repository, filename, revision, optional=optional)
+    try:
+        return _fetched(repository, filename, revision, optional=optional)
+    except InputError as error:
+        if not optional:
+            raise
+        if not constants.HF_HUB_OFFLINE:
+            _warn(f"{str(error).splitlines()[0]}; read without a {filename}, as under --offline")
+        return None
+
+
+@cache
+def _warn(text: str) -> None:
+    """Say something on stderr, once."""
+    sys.stderr.write(f"warning: {text}\n")
 
 
 def _fetched(repository: str, filename: str, revision: str | None, *, optional: bool) -> Path | None:

@@ -185,7 +185,7 @@ def _powered(
             price = None
         powered[item.name] = with_electricity(price, item.tdp_w or 0.0, scenario.prices) if price else None
     listed = [
-        name for name, price in powered.items() if price and price.record and not _is_own(price, scenario)
+        name for name, price in powered.items() if price and price.records and not _is_own(price, scenario)
     ]
     if listed:
         warnings.append(

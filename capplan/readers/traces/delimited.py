@@ -2,12 +2,13 @@
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.readers.traces.rows import Row, lines_of, noted_unit, seconds_of
+from capplan.readers.traces.columns import Columns, Wanted, columns_of_block
+from capplan.readers.traces.rows import Row, blocks_of, lines_of, lines_of_block, noted_unit, seconds_of
 from capplan.workload.trace import Omissions
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -45,7 +46,11 @@ def delimiter_of(header: str) -> str:
 def columns_of(header: str) -> tuple[str, ...]:
     """Return the names in a header line, lower case."""
     mark = delimiter_of(header)
-    return tuple(cell.strip().lower() for cell in next(csv.reader([header], delimiter=mark), []))
+    try:
+        cells = next(csv.reader([header], delimiter=mark), [])
+    except csv.Error:
+        cells = header.split(mark)
+    return tuple(cell.strip().lower() for cell in cells)
 
 
 def tool_of(columns: Sequence[str]) -> str:
@@ -94,42 +99,81 @@ def _number(cell: str, mark: str) -> float | None:
         return None
 
 
-def table_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
-    """Yield the requests of a table; rows that are none are counted.
+def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
+    """Yield the requests of a table, plain blocks of lines as columns; rows that are none are counted.
 
     Raises
     ------
     InputError
         a column is missing, or most rows are no requests
     """
-    lines: Iterator[tuple[int, str]] = (pair for pair in lines_of(path) if pair[1].strip())
-    first_number, header = next(lines)
+    first_number, header = next(pair for pair in lines_of(path) if pair[1].strip())
     layout = layout_of(path, header)
     if layout.arrival is None:
         omissions.note("the file has no time stamps: lengths only")
     if not layout.header_lines:
         omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
-        lines = _with_first((first_number, header), lines)
-    unit: float | None = layout.unit_s if layout.unit_s != 1.0 else None
-    bad = 0
-    for seen, (number, line) in enumerate(lines, 1):
-        cells = line.split(layout.delimiter)
-        if '"' in line:
-            cells = next(csv.reader([line], delimiter=layout.delimiter))
+    strict = _RowReader(path, layout, omissions, layout.unit_s if layout.unit_s != 1.0 else None)
+    begin = first_number + layout.header_lines
+    wanted = Wanted(layout.delimiter, len(layout.columns), layout.arrival, layout.input, layout.output)
+    blocks = blocks_of(path)
+    while True:
         try:
-            if unit is None and layout.arrival is not None:
-                unit = noted_unit(_number(cells[layout.arrival], layout.delimiter), omissions)
-            yield _row(number, cells, layout, unit or 1.0)
-        except (ValueError, IndexError, OverflowError) as error:
-            bad += 1
-            omissions.drop("is not a request", number, broken=True)
-            if bad > MOST_BAD_SHARE * seen + 10:
-                raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+            number, block = next(blocks, (0, b""))
+        except InputError:
+            yield from strict.rows(pair for pair in lines_of(path) if pair[0] >= begin)
+            return
+        if not block:
+            return
+        start = 0
+        while start < len(block) and (number < begin or (strict.unit is None and layout.arrival is not None)):
+            end = block.find(b"\n", start) + 1 or len(block)
+            if number >= begin:
+                yield from strict.rows(lines_of_block(block[start:end], number, path))
+            start, number = end, number + 1
+        begin = max(begin, number + block.count(b"\n", start) + (not block.endswith(b"\n")))
+        if start == len(block):
+            continue
+        found = columns_of_block(block[start:], number, wanted, strict.unit or 1.0)
+        if found is None:
+            yield from strict.rows(lines_of_block(block[start:], number, path))
+        else:
+            strict.seen += len(found)
+            yield found
 
 
-def _with_first(first: tuple[int, str], rest: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from rest
+@dataclass(slots=True)
+class _RowReader:
+    """Reads line by line, and knows how many lines were no requests."""
+
+    path: Path
+    layout: Layout
+    omissions: Omissions
+    unit: float | None
+    """Seconds of one unit of the time stamps; None until the first one was seen."""
+    seen: int = 0
+    bad: int = 0
+
+    def rows(self, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+        """Yield the requests of some lines."""
+        layout = self.layout
+        for number, line in lines:
+            if not line.strip():
+                continue
+            self.seen += 1
+            try:
+                cells = line.split(layout.delimiter)
+                if '"' in line:
+                    cells = next(csv.reader([line], delimiter=layout.delimiter))
+                if self.unit is None and layout.arrival is not None:
+                    stamp = _number(cells[layout.arrival], layout.delimiter)
+                    self.unit = noted_unit(stamp, self.omissions)
+                yield _row(number, cells, layout, self.unit or 1.0)
+            except (ValueError, IndexError, OverflowError, csv.Error) as error:
+                self.bad += 1
+                self.omissions.drop("is not a request", number, broken=True)
+                if self.bad > MOST_BAD_SHARE * self.seen + 10:
+                    raise InputError(f"{self.path}: line {number}: is not a request ({error})") from None
 
 
 def _row(number: int, cells: Sequence[str], layout: Layout, unit: float) -> Row:

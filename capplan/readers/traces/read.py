@@ -1,7 +1,7 @@
 """Find out by its content what a file of traffic is, and read it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,8 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.traces import delimited, json_lines, prometheus, request_logs, servegen
-from capplan.readers.traces.rows import head_of, parts_of
+from capplan.readers.traces.columns import Columns
+from capplan.readers.traces.rows import Row, head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
 from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSummary
@@ -90,6 +91,7 @@ class TraceFile:
 
     def parts(self) -> Iterator[TracePart]:
         """Yield the requests in parts, in the order of the file."""
+        rows: Iterable[Row | Columns]
         if self.format == "log":
             rows = request_logs.log_rows(self.path, self.omissions)
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):

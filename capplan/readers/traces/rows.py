@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.readers.text_file import numbered_lines
+from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
+from capplan.readers.traces.columns import Columns
 from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
+LATEST_S = 1e12
+"""A later time stamp is a mistake of the file."""
 NO_TOKENS: tuple[int, ...] = ()
 HEAD_CHARACTERS = 65_536
 KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
@@ -22,6 +25,16 @@ KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line of a file of traffic."""
     return numbered_lines(path, kind=KIND)
+
+
+def blocks_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines of a file of traffic in blocks, unchecked, each with the number of its first line."""
+    return numbered_blocks(path, kind=KIND)
+
+
+def lines_of_block(block: bytes, first_line: int, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what lines_of would, of one block."""
+    return numbered_lines_of_block(block, first_line, path, kind=KIND)
 
 
 def head_of(path: Path) -> str:
@@ -107,7 +120,7 @@ def problem_of(row: Row) -> Problem | None:
         return Problem(f"more than {LONGEST_TOKENS:,} tokens")
     if row.arrival_s < 0:
         return Problem("the time stamp is negative", broken=True)
-    if math.isinf(row.arrival_s) or row.arrival_s > 1e12:
+    if math.isinf(row.arrival_s) or row.arrival_s > LATEST_S:
         return Problem("the time stamp is out of range")
     return None
 
@@ -120,7 +133,7 @@ def noted_unit(first: float | None, omissions: Omissions) -> float:
     return factor
 
 
-def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[TracePart]:
+def parts_of(rows: Iterable[Row | Columns], omissions: Omissions, name: str) -> Iterator[TracePart]:
     """Yield the usable rows in parts; the others are counted by reason.
 
     Raises
@@ -128,10 +141,24 @@ def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[T
     InputError
         nothing in the file can be used
     """
+    used = 0
+    for part in _even_parts(_usable_parts(rows, omissions)):
+        used += len(part)
+        yield part
+    if not used:
+        reasons = "; ".join(omissions.lines()) or "it holds a header and no requests"
+        raise InputError(f"{name}: no request can be used: {reasons}")
+
+
+def _usable_parts(rows: Iterable[Row | Columns], omissions: Omissions) -> Iterator[TracePart]:
     held: list[Row] = []
     blocks = 0
-    used = 0
     for row in rows:
+        if isinstance(row, Columns):
+            yield part_of(held)
+            yield _part_of_columns(row, omissions)
+            held, blocks = [], 0
+            continue
         problem = problem_of(row)
         if problem:
             omissions.drop(problem.words, row.line, broken=problem.broken)
@@ -139,15 +166,65 @@ def parts_of(rows: Iterable[Row], omissions: Omissions, name: str) -> Iterator[T
         held.append(row)
         blocks += len(row.block_ids)
         if len(held) >= PART_REQUESTS or blocks >= 16 * PART_REQUESTS:
-            used += len(held)
             yield part_of(held)
             held, blocks = [], 0
-    used += len(held)
-    if not used:
-        reasons = "; ".join(omissions.lines()) or "it holds a header and no requests"
-        raise InputError(f"{name}: no request can be used: {reasons}")
-    if held:
-        yield part_of(held)
+    yield part_of(held)
+
+
+def _part_of_columns(columns: Columns, omissions: Omissions) -> TracePart:
+    """Return the lines that problem_of finds nothing wrong with."""
+    arrival, prompt, output = columns.arrival_s, columns.input_tokens, columns.output_tokens
+    usable = (prompt >= 1) & (output >= 1) & (prompt <= LONGEST_TOKENS) & (output <= LONGEST_TOKENS)
+    usable &= ~((arrival < 0.0) | (arrival > LATEST_S))
+    for place in np.flatnonzero(~usable).tolist():
+        row = Row(
+            columns.first_line + place, float(arrival[place]), float(prompt[place]), float(output[place])
+        )
+        problem = problem_of(row)
+        if problem:
+            omissions.drop(problem.words, row.line, broken=problem.broken)
+    count = int(np.count_nonzero(usable))
+    unknown = np.full(count, np.nan)
+    return TracePart(
+        arrival_s=arrival[usable],
+        input_tokens=np.rint(prompt[usable]).astype(np.int64),
+        output_tokens=np.rint(output[usable]).astype(np.int64),
+        block_counts=np.zeros(count, dtype=np.int64),
+        block_ids=np.zeros(0, dtype=np.int64),
+        ttft_s=unknown,
+        e2e_s=unknown,
+    )
+
+
+def _even_parts(parts: Iterable[TracePart]) -> Iterator[TracePart]:
+    """Yield parts of PART_REQUESTS and a last one; those with hashed blocks stay as they are."""
+    held: list[TracePart] = []
+    count = 0
+    for part in parts:
+        held.append(part)
+        count += len(part)
+        cut = count if part.block_ids.size else count // PART_REQUESTS * PART_REQUESTS
+        if cut:
+            whole = _joined(held)
+            step = cut if part.block_ids.size else PART_REQUESTS
+            yield from (_piece(whole, start, start + step) for start in range(0, cut, step))
+            held, count = [_piece(whole, cut, count)], count - cut
+    if count:
+        yield _joined(held)
+
+
+def _joined(parts: Sequence[TracePart]) -> TracePart:
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields(TracePart)]
+    return TracePart(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _piece(part: TracePart, start: int, stop: int) -> TracePart:
+    if start == 0 and stop == len(part):
+        return part
+    names = [field.name for field in fields(TracePart) if field.name != "block_ids"]
+    return replace(part, **{name: getattr(part, name)[start:stop] for name in names})
 
 
 def part_of(rows: Sequence[Row]) -> TracePart:

@@ -2,37 +2,50 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Relaxation
+from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
 from capplan.fleet.price import PriceChoice
 from capplan.questions.fleet import AskedFleet
+from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.data_text import plain
 
 _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
-    "usd_per_million_output_tokens", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
+    "usd_per_million_output_tokens_at_mean", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
 )  # fmt: skip
 _POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
 """Where electricity is paid on top of the price."""
 _TITLES = {
     "plan": "each replica",
+    "choice": "",
+    "confidence_fraction": "sure",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
     "usd_per_month": "",
     "watts": "power",
     "energy_usd_per_hour": "power",
-    "usd_per_million_output_tokens": "",
+    "usd_per_million_output_tokens_at_mean": "$/Mtok out",
+    "usd_per_month_low": "at best",
+    "usd_per_month_high": "at worst",
     "slo_met_probability": "targets met",
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on what kernels reach; marked where that was taken from another device."""
+SURER = 0.9
+"""What the headline prices beside the plan."""
 _REJECTED = ("hardware", "reason", "count")
-_TOKENS_READING = "$/Mtok out: per million output tokens with the traffic of the scenario at all hours; targets met: the chance that all hold"
+_TOKENS_READING = (
+    "$/Mtok out: per million output tokens at the mean load; targets met: the probability that all hold together at the peak, "
+    "one replica being about as much slower or faster than predicted as the next"
+)
 
 
 def _reading(prices: PriceChoice) -> tuple[str, ...]:
@@ -46,14 +59,19 @@ def _reading(prices: PriceChoice) -> tuple[str, ...]:
     return f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month", _TOKENS_READING
 
 
-def layout_text(plan: FleetPlan) -> str:
-    """Return the parallelism and dtypes of one replica in a few words."""
-    return plan.layout.in_words(plan.weight_dtype)
+def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
+    """Return the parallelism and dtypes of one replica in a few words, with that of the KV cache where plans differ in it."""
+    return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "")
+
+
+def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
+    """Return whether plans differ in the dtype of the KV cache."""
+    return len({plan.layout.kv_format for plan in plans}) > 1
 
 
 def plan_row(plan: FleetPlan) -> dict[str, Any]:
     """Return one plan with the keys of the interface."""
-    sharding = plan.layout.sharding
+    sharding, money = plan.layout.sharding, plan.money
     return {
         "hardware": plan.layout.device.name,
         "gpus": plan.gpus,
@@ -69,16 +87,26 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "concurrency_per_replica": plan.concurrency_per_replica,
         "request_rate_per_replica": plan.request_rate_per_replica,
         "request_rate_limit_per_replica": plan.request_rate_limit_per_replica,
+        "sure_request_rate_limit_per_replica": plan.sure_rate_limit_per_replica,
         "ttft_s": asdict(plan.ttft_s),
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
+        "target_probabilities": dict(plan.target_probabilities),
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
         "energy_usd_per_hour": plan.energy_usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
         "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
         "usd_per_million_tokens": plan.usd_per_million_tokens,
+        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
+        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
+        "job_hours": money.job_hours if money else None,
+        "usd_per_job": money.usd_per_job if money else None,
+        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+        "routing": plan.routing,
         "watts": plan.watts,
         "bottleneck": plan.bottleneck,
         "label": plan.label,
@@ -87,16 +115,47 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
     }
 
 
+def _finite(value: float | None) -> float | None:
+    return None if value is None or value == inf else value
+
+
 def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
-    """Return the one sentence that a reader wants."""
+    """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
     plan = answer.chosen
     if plan is None:
         return f"{asked.scenario.name}: no plan holds the targets on the hardware allowed"
-    cost = f"${plan.usd_per_month:,.0f} a month" if plan.usd_per_month is not None else "price unknown"
-    targets = "sized for throughput alone"
-    if asked.scenario.slo.targets:
-        targets = f"{sure(plan.slo_met_probability)} sure to meet its targets"
-    return f"{asked.scenario.name}: {purchase_text(plan)}, {cost}, {targets}"
+    parts = [f"{asked.scenario.name}: {purchase_text(plan)}", *cost_texts(plan)]
+    if not asked.scenario.slo.targets:
+        return ", ".join([*parts, "sized for throughput alone"])
+    parts.append(f"{sure(plan.slo_met_probability)} sure to meet its targets")
+    more = surer_text(plan, answer)
+    return ", ".join(parts) + (f"; {more}" if more else "")
+
+
+def cost_texts(plan: FleetPlan) -> list[str]:
+    """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
+    if plan.usd_per_month is None or plan.money is None:
+        return ["price unknown"]
+    if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
+        return [
+            f"${plan.money.usd_per_job:,.0f} for the job of {plan.money.job_hours:g} h",
+            f"${plan.money.usd_per_thousand_requests:.3g} per thousand requests",
+        ]
+    return [
+        f"${plan.usd_per_month:,.0f} a month",
+        f"${plan.money.usd_per_million_output_tokens:.3g} per million output tokens at the mean load",
+    ]
+
+
+def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
+    """Return what it would cost to be 90 % sure, or empty where the plan is that already."""
+    row = next((row for row in answer.certainty if row.confidence == SURER), None)
+    if row is None or plan.slo_met_probability >= SURER:
+        return ""
+    if row.gpus is None:
+        return f"no plan is {SURER:.0%} sure"
+    cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
+    return f"{SURER:.0%} sure: {row.gpus} x {row.hardware}{cost}"
 
 
 def purchase_text(plan: FleetPlan) -> str:
@@ -118,6 +177,47 @@ def sure(probability: float) -> str:
     if probability > 0.99:
         return "over 99 %"
     return "under 1 %" if probability < 0.01 else f"{100.0 * probability:.0f} %"
+
+
+def insensible_text(row: Insensible) -> str:
+    """Return why a device is no row, and what would make it one."""
+
+    def milliseconds(value_s: float) -> str:
+        return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
+
+    at = ", ".join(f"at {milliseconds(limit)} about {gpus}" for limit, gpus in row.gpus_at)
+    return (
+        f"{row.hardware}: {row.target} of an idle replica is {milliseconds(row.value_s)} of {milliseconds(row.limit_s)}, so it would "
+        f"take {row.gpus} GPUs{f'; {at}' if at else ''}"
+    )
+
+
+def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
+    """Return the three choices, each with what it is."""
+    if answer.choices is None:
+        return []
+    plans = {
+        "cheapest": answer.choices.cheapest,
+        f"surest, at most {SUREST_WITHIN - 1.0:.0%} dearer": answer.choices.surest,
+        "fewest GPUs": answer.choices.fewest,
+    }
+    kv = several_kv_dtypes(tuple(plans.values()))
+    return [
+        {"choice": name, **plan_row(plan), "plan": layout_text(plan, kv=kv)} for name, plan in plans.items()
+    ]
+
+
+def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
+    """Return what the cheapest fleet costs at each confidence."""
+    return [
+        {
+            "confidence": row.confidence,
+            "hardware": row.hardware,
+            "gpus": row.gpus,
+            "usd_per_month": row.usd_per_month,
+        }
+        for row in answer.certainty
+    ]
 
 
 def relaxation_text(relaxation: Relaxation) -> str:
@@ -151,10 +251,28 @@ def rejected_text(answer: FleetAnswer) -> str:
     )
 
 
-def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None) -> Answer:
+def _decision_tables(answer: FleetAnswer) -> list[Table]:
+    """Return the three choices, and what certainty costs."""
+    names = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
+    certain = [{**row, "confidence_fraction": row["confidence"]} for row in certainty_rows(answer)]
+    return [
+        Table(choice_rows(answer), title="Three choices", shown=names, titles=_TITLES),
+        Table(
+            certain,
+            title="What certainty costs: the cheapest fleet that holds all targets with it",
+            shown=("confidence_fraction", "hardware", "gpus", "usd_per_month"),
+            titles=_TITLES,
+        ),
+    ]
+
+
+def fleet_answer(
+    asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None, settings: Sequence[str] = ()
+) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     rows = [plan_row(plan) for plan in answer.plans]
-    shown = [{**row, "plan": layout_text(plan)} for row, plan in zip(rows, answer.plans, strict=True)]
+    kv = several_kv_dtypes(answer.plans)
+    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
     rejected = [asdict(item) for item in answer.rejected]
     assumed = frozenset(
         (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
@@ -162,36 +280,57 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += _decision_tables(answer)
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     chosen = plan_row(answer.chosen) if answer.chosen else None
+    result = {
+        "scenario": asked.scenario.name,
+        "plans": rows,
+        "rejected": rejected,
+        "evaluated": answer.evaluated,
+        "chosen": chosen,
+        "recommended": chosen,
+        "why": answer.choices.why if answer.choices else None,
+        "choices": {
+            name: plan_row(getattr(answer.choices, name)) for name in ("cheapest", "surest", "fewest")
+        }
+        if answer.choices
+        else None,
+        "certainty": certainty_rows(answer),
+        "insensible": [
+            {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
+            for row in answer.insensible
+        ],
+        "over_time": over_time_result(over_time) if over_time else None,
+        "relaxations": [
+            {
+                "target": r.target,
+                "limit_s": r.limit_s,
+                "needed_s": r.needed_s,
+                "hardware": r.layout.device.name,
+            }
+            for r in answer.relaxations
+        ],
+    }
+    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
     return Answer(
         command="fleet",
-        result={
-            "scenario": asked.scenario.name,
-            "plans": rows,
-            "rejected": rejected,
-            "evaluated": answer.evaluated,
-            "chosen": chosen,
-            "over_time": over_time_result(over_time) if over_time else None,
-            "relaxations": [
-                {
-                    "target": r.target,
-                    "limit_s": r.limit_s,
-                    "needed_s": r.needed_s,
-                    "hardware": r.layout.device.name,
-                }
-                for r in answer.relaxations
-            ],
-        },
+        result={**result, "plan_file": origin},
         tables=(
             *(table for table in tables if table.rows),
             *(over_time_tables(over_time) if over_time else ()),
         ),
         headline=decision(asked, answer),
         closing=(
+            *(
+                (f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}",)
+                if answer.choices
+                else ()
+            ),
+            *(insensible_text(row) for row in answer.insensible),
             *(_reading(asked.scenario.prices) if rows else ()),
             *(relaxation_text(item) for item in answer.relaxations),
         ),

@@ -99,7 +99,7 @@ def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
     if utilisation > 1.0:
         sys.stderr.write(
             f"{overload(asked, utilisation)}\n"
-            f"  all {len(asked.stream.requests):,} requests are simulated all the same; shorter: --until '1 min'\n"
+            f"  all {len(asked.stream.usual):,} requests are simulated all the same; shorter: --until '1 min'\n"
         )
 
 

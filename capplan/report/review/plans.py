@@ -1,6 +1,5 @@
 """The middle of a review: the workload, the plans with their margins, how many devices, and what they cost."""
 
-from dataclasses import asdict
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
@@ -157,13 +156,16 @@ def sizing_section(given: Findings) -> Section:
     """Return the way from the peak to the number of devices, one multiplication per line."""
     sizing, plan = given.sizing, given.chosen
     assert sizing is not None
+    confidence = given.asked.scenario.slo.confidence
     assert plan is not None
     row = {
         "peak_request_rate": sizing.peak_requests_per_s,
         "limit_request_rate": sizing.limit_requests_per_s,
         "headroom_fraction": sizing.headroom_fraction,
         "planned_request_rate": sizing.planned_requests_per_s,
-        "wanted_replicas": sizing.wanted_replicas,
+        "predicted_replicas": sizing.predicted_replicas,
+        "sure_limit_request_rate": sizing.sure_limit_requests_per_s,
+        "sure_replicas": sizing.sure_replicas,
         "busy_replicas": sizing.busy_replicas,
         "spare_replicas": sizing.spare_replicas,
         "devices_per_replica": sizing.devices_per_replica,
@@ -172,11 +174,13 @@ def sizing_section(given: Findings) -> Section:
     }
     titles = {
         "peak_request_rate": "peak of all requests",
-        "limit_request_rate": "one replica at the edge of its targets",
+        "limit_request_rate": "one replica at the edge of its targets, as predicted",
         "headroom_fraction": "headroom",
         "planned_request_rate": "planned for one replica",
-        "wanted_replicas": "replicas for the peak",
-        "busy_replicas": "rounded up",
+        "predicted_replicas": "replicas for the peak, with headroom",
+        "sure_limit_request_rate": f"one replica at that edge, slow as in {1.0 - confidence:.0%} of the cases",
+        "sure_replicas": f"replicas for the peak, {confidence:.0%} sure",
+        "busy_replicas": "the larger, rounded up",
         "spare_replicas": "spare",
         "devices_per_replica": "devices of a replica",
         "devices": "devices in all",
@@ -186,8 +190,10 @@ def sizing_section(given: Findings) -> Section:
         "How many",
         text=(
             f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
-            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.wanted_replicas:.2f}, so {sizing.busy_replicas} "
-            f"+ {sizing.spare_replicas} replicas of {sizing.devices_per_replica} = {sizing.devices} devices.",
+            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} as predicted, with headroom for "
+            f"traffic that nobody foresaw; {shown('request_rate', sizing.peak_requests_per_s)} / "
+            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for replicas that turn out "
+            f"slower, {confidence:.0%} sure. So {sizing.busy_replicas} + {sizing.spare_replicas} replicas of {sizing.devices_per_replica} = {sizing.devices} devices.",
         ),
         tables=(Table([row], upright=True, titles=titles),),
     )
@@ -258,17 +264,17 @@ def price_rows(given: Findings) -> list[dict[str, Any]]:
         if price is None:
             rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
             continue
-        record = asdict(price.record) if price.record else {}
         rows.append(
             {
                 "hardware": name,
                 "usd_per_gpu_hour": price.usd_per_hour,
                 "low_usd_per_gpu_hour": price.low_usd_per_hour,
                 "high_usd_per_gpu_hour": price.high_usd_per_hour,
-                "provider": record.get("provider", "the scenario"),
+                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+                "basis": price.basis,
                 "commitment": price.commitment,
-                "date": record.get("date"),
-                "source": record.get("source", given.asked.scenario.path),
+                "date": max((offer.date for offer in price.records if offer.date), default=None),
+                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
             }
         )
     return rows

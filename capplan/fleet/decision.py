@@ -1,0 +1,192 @@
+"""The answer of a fleet search: the plans of every device, three choices and why one is recommended, and what certainty costs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import floor, inf, log10
+
+from capplan.fleet.cheapest import Search, Sized, Terms, busy_replicas
+from capplan.fleet.confirmed import cost_range, met_probability, plan_of
+from capplan.fleet.plan import (
+    Certainty,
+    Choices,
+    FleetAnswer,
+    FleetPlan,
+    Insensible,
+    Rejection,
+)
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.search import CONFIDENCES, RATE_SLACK, Question, search
+
+SENSIBLE_SHARE = 0.1
+"""Of the requests that a replica can serve, what its targets must leave for the device to be worth a row."""
+RELAXED = (1.75, 2.75)
+"""Of what a target limits on an idle replica: the limits for which GPUs are counted instead."""
+SUREST_WITHIN = 1.25
+"""Of the cost of the cheapest plan, what the surest one may cost."""
+SMALL_EXTRA = 1.05
+"""A plan that costs less than this times as much as the cheapest is recommended ..."""
+CLEARLY_SURER = 0.05
+"""... where it holds its targets with a probability that is so much higher."""
+
+
+def fleet_decision(
+    question: Question, terms: Terms, progress: Callable[[int, int], None] | None = None
+) -> FleetAnswer:
+    """Return the plans that serve the scenario, cheapest first, what is recommended, and what was rejected and why."""
+    result = search(question)
+    found = Search(question, result.found, terms)
+    rejected, done = result.rejected.copy(), 0
+    steps = len(question.devices) + 1 + len(CONFIDENCES)
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress(min(done, steps), steps)
+
+    best = []
+    for device in question.devices:
+        item = found.best_of(device.name, question.slo.confidence, rejected)
+        best += [item] if item else []
+        step()
+    best.sort(key=lambda item: _rank(item, terms))
+    poor = [item for item in best[1:] if not _sensible(item)]
+    insensible = tuple(_insensible(item, terms) for item in poor)
+    sized = [item for item in best if item not in poor]
+    if sized:
+        step()
+        near = found.within(SUREST_WITHIN * _rank(best[0], terms)[0], question.slo.confidence)
+        shown = {id(item.trial) for item in best}
+        sized += [item for item in near if id(item.trial) not in shown]
+    sized.sort(key=lambda item: _rank(item, terms))
+    pairs = [(item, _with_range(plan_of(item, terms), item, terms)) for item in sized]
+    pairs.sort(key=lambda pair: (_cost_of(pair[1]), pair[1].gpus, -pair[1].slo_met_probability))
+    rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
+    return FleetAnswer(
+        tuple(plan for _, plan in pairs),
+        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count),
+        result.evaluated,
+        () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
+        choices_of(pairs, terms) if pairs else None,
+        certainty_of(found, step) if pairs and question.slo.targets else (),
+        insensible,
+    )
+
+
+def _rank(item: Sized, terms: Terms) -> tuple[float, int, int, str]:
+    """Return what plans are ordered by: cost, where it is known, then GPUs."""
+    hourly = terms.hourly(item.trial.candidate.layout.device.name)
+    cost = inf if hourly is None else hourly * item.gpus
+    return cost, item.gpus, item.busy, item.trial.candidate.layout.in_words("")
+
+
+def _with_range(plan: FleetPlan, item: Sized, terms: Terms) -> FleetPlan:
+    costs = cost_range(item, terms)
+    return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
+
+
+def choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
+    """Return the cheapest plan, the surest within a quarter of its price, the one with the fewest GPUs, and which to take.
+
+    Parameters
+    ----------
+    pairs : plans, cheapest first, at least one
+    terms : prices
+
+    Returns
+    -------
+    the choices; the recommended one is the cheapest, unless another costs under 5 % more and is at least 5 points surer
+    """
+    plans = [plan for _, plan in pairs]
+    cheapest = plans[0]
+    fewest = min(plans, key=lambda plan: plan.gpus)
+    surest = _surest(pairs, terms)
+    recommended, why = cheapest, "it is the cheapest, and none that costs under 5 % more is clearly surer"
+    near = [plan for plan in (*plans, surest) if _cost(plan) < SMALL_EXTRA * _cost(cheapest)]
+    best = max(near, key=lambda plan: plan.slo_met_probability, default=cheapest)
+    if best.slo_met_probability >= cheapest.slo_met_probability + CLEARLY_SURER:
+        extra = _cost(best) / _cost(cheapest) - 1.0
+        gain = 100.0 * (best.slo_met_probability - cheapest.slo_met_probability)
+        recommended, why = best, f"it costs {extra:.1%} more than the cheapest and is {gain:.0f} points surer"
+    return Choices(cheapest, surest, fewest, recommended, why)
+
+
+def _cost(plan: FleetPlan) -> float:
+    return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
+
+
+def _cost_of(plan: FleetPlan) -> float:
+    return inf if plan.usd_per_hour is None else plan.usd_per_hour
+
+
+def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
+    """Return the surest plan that costs at most a quarter more than the cheapest, with as many replicas as that allows."""
+    cheapest = pairs[0][1]
+    best = cheapest
+    for item, plan in pairs:
+        if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
+            continue
+        each = _cost(plan) / plan.replicas
+        most = floor(SUREST_WITHIN * _cost(cheapest) / each + 1e-9) - terms.spare_replicas
+        if terms.max_devices is not None:
+            most = min(most, terms.max_devices // plan.layout.devices - terms.spare_replicas)
+        if most < item.busy:
+            continue
+        top = met_probability(item.trial, most)
+        if top <= best.slo_met_probability + 0.01:
+            continue
+        busy = next(n for n in range(item.busy, most + 1) if met_probability(item.trial, n) >= top - 0.01)
+        gpus = (busy + terms.spare_replicas) * plan.layout.devices
+        best = plan_of(Sized(item.trial, busy, gpus), terms)
+    return best
+
+
+def certainty_of(found: Search, step: Callable[[], None]) -> tuple[Certainty, ...]:
+    """Return what the cheapest fleet costs at each confidence."""
+    rows = []
+    for confidence in CONFIDENCES:
+        step()
+        item = found.cheapest(confidence)
+        if item is None:
+            rows.append(Certainty(confidence, None, None, None))
+            continue
+        name = item.trial.candidate.layout.device.name
+        hourly = found.terms.hourly(name)
+        cost = None if hourly is None else float(usd_per_month(hourly * item.gpus))
+        rows.append(Certainty(confidence, name, item.gpus, cost))
+    return tuple(rows)
+
+
+def _sensible(item: Sized) -> bool:
+    """Return whether the targets leave a tenth of what a replica can serve, or one replica is enough."""
+    most = item.trial.rate_ceiling / RATE_SLACK
+    return item.busy == 1 or item.trial.total_rate / item.busy >= SENSIBLE_SHARE * most
+
+
+def _insensible(item: Sized, terms: Terms) -> Insensible:
+    trial = item.trial
+    idle = trial.at(
+        trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16
+    )
+    target = max(trial.limits, key=lambda t: idle.value(t) / t.limit_s)
+    value = idle.value(target)
+    spares, devices = terms.spare_replicas, trial.candidate.layout.devices
+    at = []
+    for ratio in RELAXED:
+        limit = _two_digits(value * ratio)
+        busy = busy_replicas(trial, {**trial.limits, target: limit}, trial.question.slo.confidence, terms)
+        if busy is not None:
+            at.append((limit, (busy + spares) * devices))
+    name = trial.candidate.layout.device.name
+    return Insensible(name, target.key, value, target.limit_s, item.gpus, tuple(at))
+
+
+def _two_digits(value: float) -> float:
+    """Return a value with two digits.
+
+    Examples
+    --------
+    >>> _two_digits(1.2128), _two_digits(0.0693)
+    (1.2, 0.069)
+    """
+    return round(value, 1 - floor(log10(value)))

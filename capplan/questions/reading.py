@@ -1,0 +1,113 @@
+"""A scenario file while it is resolved: its defaults, and all of its mistakes."""
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, unknown
+from capplan.questions.scenario_file import ScenarioFile
+from capplan.readers.record import Mistakes, checked
+from capplan.readers.yaml_file import Document, KeyPath
+
+T = TypeVar("T")
+F = TypeVar("F")
+
+_STAND_INS = {"name": "", "model": "", "traffic": [{}]}
+"""What a scenario must have, for one that has it not; such a scenario is never used."""
+_MOST_ROUNDS = 20
+
+
+@dataclass(slots=True)
+class Reading:
+    """The document under way, the defaults that it needed, and what is wrong with it."""
+
+    document: Document
+    folder: Path
+    assumptions: list[Assumption] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    mistakes: list[InputError] = field(default_factory=list)
+    broken: tuple[KeyPath, ...] = ()
+    """Keys that could not be read, so that nothing more can be said of what is around them."""
+
+    def refuse(self, path: KeyPath, message: str) -> InputError:
+        """Return the error for a key, with its place in the file."""
+        error = InputError(f"{self.document.place(path)}: {message}")
+        error.line = self.document.line(path)
+        return error
+
+    def unknown(self, kind: str, name: str, known: Iterable[str], path: KeyPath) -> InputError:
+        """Return the error for a name that is not in a list, with its place in the file."""
+        error = unknown(kind, name, known, place=self.document.place(path))
+        error.line = self.document.line(path)
+        return error
+
+    def note(self, error: InputError, *about: KeyPath) -> None:
+        """Keep a mistake for later, unless it is about keys that could not be read."""
+        if any(above[: len(below)] == below[: len(above)] for above, below in product(self.broken, about)):
+            return
+        if error.line is None and about:
+            error.line, error.belongs_to = self.document.line(about[0]), self.document.place(about[0])
+        self.mistakes.append(error)
+
+    def attempt(self, read: Callable[[], T], otherwise: F, *about: KeyPath) -> T | F:
+        """Return what is read; where it is wrong, keep the mistake for later, and take the other."""
+        try:
+            return read()
+        except InputError as error:
+            self.note(error, *about)
+            return otherwise
+
+    def assume(self, what: str, replace: str) -> None:
+        """Note a default that stands in for a key."""
+        self.assumptions.append(Assumption(what, replace))
+
+    def resolved(self, path: str) -> str:
+        """Return a path of the file, which is relative to it, as an absolute one."""
+        return str((self.folder / Path(path).expanduser()).resolve())
+
+
+def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Reading]:
+    """Return the record of a scenario, and the reading that goes on from there.
+
+    Parameters
+    ----------
+    document : Document
+    folder : that paths in it are relative to
+
+    Returns
+    -------
+    the record; where keys cannot be read it is without them, and the reading has their mistakes
+    """
+    found = checked(ScenarioFile, document)
+    if not isinstance(found, Mistakes):
+        return found, Reading(document, folder)
+    reading = Reading(document, folder, mistakes=list(found.errors), broken=found.paths)
+    rest, paths = deepcopy(document.value), found.paths
+    for _ in range(_MOST_ROUNDS):
+        for path in paths:
+            _take_away(rest, path)
+        again = checked(ScenarioFile, replace(document, value=_STAND_INS | rest))
+        if not isinstance(again, Mistakes):
+            return again, reading
+        paths = again.paths
+    return ScenarioFile.model_validate(_STAND_INS), reading
+
+
+def _take_away(value: dict[str, Any], path: KeyPath) -> None:
+    """Take a key out of mappings in mappings and lists; of a list the whole list, of a key that is missing what misses it."""
+    *parents, last = path
+    place: Any = value
+    for part in parents:
+        if isinstance(place, dict) and part not in place:
+            return  # gone with another mistake
+        place = place[part]
+    if isinstance(last, str) and isinstance(place, dict) and last in place:
+        del place[last]
+    elif len(parents) == 1 and parents[0] == "traffic":
+        place[last] = {}  # the others keep their numbers
+    elif parents:
+        _take_away(value, tuple(parents))

@@ -1,0 +1,166 @@
+"""Hands requests out in order of time: those that arrive by the clock, and those of users who wait for each answer."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+
+from capplan.errors import InputError
+from capplan.numbers import Array
+from capplan.serving.requests import NO_REQUESTS, Crowd, InFlight, Requests, check_requests
+
+Row: TypeAlias = tuple[float, int, int, int, int, list[int], list[int]]
+"""Arrival or think time, prompt, output, cached tokens, class, block ids of the prompt and of the answer."""
+NOBODY: Row = (inf, 0, 0, 0, 0, [], [])
+"""After the last one."""
+
+
+class Feed:
+    """Hands requests out in order of the time at which they reach the queue: arrival and the time of the front end.
+
+    The first requests of a crowd belong to its users at zero. Whoever's request ends takes the next one of the crowd,
+    thinks for as long as that one says, and sends it. An end may be reported late (a request that is shed had arrived
+    before the step that just ended), so a user takes the next request only when the queue has come to that time.
+    """
+
+    __slots__ = (
+        "_delay_s",
+        "_ends",
+        "_next_arrival",
+        "_next_asked",
+        "_open",
+        "_priority",
+        "_taken",
+        "_thinking",
+        "_to_ask",
+        "index",
+        "next_s",
+    )
+
+    PART_REQUESTS = 32768
+
+    def __init__(
+        self,
+        requests: Requests | Iterable[Requests] = NO_REQUESTS,
+        *,
+        delay_s: float = 0.0,
+        crowd: Crowd | None = None,
+        priority: tuple[int, ...] = (),
+    ) -> None:
+        """Open the first part; nothing is read ahead of what is needed."""
+        self._delay_s = delay_s
+        self._priority = priority
+        self._open = _rows(requests, self.PART_REQUESTS)
+        self._next_arrival = next(self._open, NOBODY)
+        self._to_ask = iter(()) if crowd is None else _rows(crowd.requests, self.PART_REQUESTS, crowd)
+        self._next_asked = next(self._to_ask, NOBODY)
+        self._ends: deque[float] = deque()
+        self._thinking: list[tuple[float, int, Row]] = []
+        self._taken = 0
+        self.index = 0
+        self.next_s = inf
+        while self._next_asked is not NOBODY and crowd is not None and self._taken < crowd.users:
+            self._think(0.0)
+        self._find_next()
+
+    def take(self) -> InFlight | None:
+        """Return the next request and move on; None where somebody only begins to think."""
+        if self._ends and self._ends[0] <= self.next_s:
+            self._think(self._ends.popleft())
+            self._find_next()
+            return None
+        enqueued, row = self.next_s, self._next_arrival
+        arrival = row[0]
+        asked = bool(self._thinking) and self._thinking[0][0] < arrival
+        if asked:
+            arrival, _, row = heappop(self._thinking)
+        else:
+            self._next_arrival = next(self._open, NOBODY)
+        _, prompt, output, cached, class_index, block_ids, answer_ids = row
+        flight = InFlight(self.index, arrival, enqueued, prompt, output)
+        flight.asked = asked
+        if cached:
+            flight.cached_tokens = cached
+        flight.block_ids = block_ids
+        flight.answer_ids = answer_ids
+        if class_index:
+            flight.class_index = class_index
+        if self._priority:
+            flight.key = (self._priority[class_index] << 48) + self.index
+        self.index += 1
+        self._find_next()
+        return flight
+
+    def ended(self, flight: InFlight, at_s: float) -> None:
+        """Learn that a request has ended: its user is free, if there is one and anything left to ask."""
+        if not flight.asked or self._next_asked is NOBODY:
+            return
+        if self._ends and self._ends[-1] > at_s:
+            insort(self._ends, at_s)
+        else:
+            self._ends.append(at_s)
+        self.next_s = min(self.next_s, at_s)
+
+    def _think(self, free_s: float) -> None:
+        """Let a user who is free take the next request."""
+        row = self._next_asked
+        heappush(self._thinking, (free_s + row[0], self._taken, row))
+        self._taken += 1
+        self._next_asked = next(self._to_ask, NOBODY)
+        if self._next_asked is NOBODY:
+            self._ends.clear()
+
+    def _find_next(self) -> None:
+        next_s = self._next_arrival[0]
+        if self._thinking:
+            next_s = min(next_s, self._thinking[0][0])
+        next_s += self._delay_s
+        self.next_s = min(next_s, self._ends[0]) if self._ends else next_s
+
+
+def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None = None) -> Iterator[Row]:
+    """Yield requests one by one, checked, in parts small enough to be turned into Python numbers."""
+    first = 0
+    latest_s = 0.0
+    for chunk in (source,) if isinstance(source, Requests) else source:
+        check_requests(chunk, first, timed=crowd is None)
+        when = np.zeros(len(chunk)) if chunk.arrival_s is None else chunk.arrival_s
+        if crowd is not None:
+            when = _think_s(crowd, first, len(chunk))
+        elif chunk.arrival_s is not None and len(chunk):
+            if when[0] < latest_s:
+                raise InputError(
+                    f"request {first} arrives before the one ahead of it\n  sort the requests by arrival"
+                )
+            latest_s = float(when[-1])
+        for start in range(0, len(chunk), most):
+            yield from _part_rows(chunk.part(start, start + most), when[start : start + most])
+        first += len(chunk)
+
+
+def _think_s(crowd: Crowd, first: int, count: int) -> Array:
+    if crowd.think_s is None:
+        return np.zeros(count)
+    if crowd.think_s.size < first + count:
+        raise InputError(f"crowd: think_s has {crowd.think_s.size} entries for more requests")
+    return crowd.think_s[first : first + count]
+
+
+def _part_rows(part: Requests, when_s: Array) -> Iterator[Row]:
+    zeros = [0] * len(part)
+    nothing: list[list[int]] = [[]] * len(part)
+    ids, answers = (part.pieces(name) for name in ("block_ids", "answer_ids"))
+    yield from zip(
+        when_s.tolist(),
+        part.input_tokens.tolist(),
+        part.output_tokens.tolist(),
+        zeros if part.cached_tokens is None else part.cached_tokens.tolist(),
+        zeros if part.class_index is None else part.class_index.tolist(),
+        nothing if ids is None else [piece.tolist() for piece in ids],
+        nothing if answers is None else [piece.tolist() for piece in answers],
+        strict=True,
+    )

@@ -1,0 +1,358 @@
+"""What docs/scenario.md says of every key of a scenario, written from the records that read it.
+
+Meaning and unit come from the record; what stands in for a key that is left out is said here, from the code that does it.
+"""
+
+import typing
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import WithJsonSchema
+from pydantic.fields import FieldInfo
+
+from capplan.fleet.price import PriceChoice
+from capplan.fleet.scenario import FleetLimits
+from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
+from capplan.questions.scenario import DEFAULT_HARDWARE
+from capplan.questions.scenario_file import Promise, ScenarioFile
+from capplan.readers.record import Record, record_of
+from capplan.serving.fleet_terms import Routing
+from capplan.workload.daily_curve import SHAPES
+from capplan.workload.slo import METRICS, STATISTICS, Slo
+
+_LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "description": "none",
+        "revision": "main",
+        "weight_dtype": "what the model's config says",
+        "kv_dtype": "the checkpoint's, else the activation dtype",
+        "engine": "vllm",
+        "engine_version": "the newest that is modelled",
+        "max_model_len": "room for the longest request in a thousand",
+        "max_num_seqs": _ENGINE,
+        "max_num_batched_tokens": _ENGINE,
+        "gpu_memory_utilization": _ENGINE,
+        "calibration": "what is shipped",
+        "kv_offload": "none",
+        "kv_offload.bandwidth": "of the link",
+        "speculation": "none",
+        "speculation.draft": "-",
+        "speculation.draft_step_time": "-",
+        **{f"traffic.{key}": "-" for key in ("request_rate", "users", "think_time", "requests", "within", "trace")},
+        "traffic.mean_rate": "the trace's mean, else the peak",
+        "traffic.daily_curve": "-",
+        "traffic.active_hours": "-",
+        "traffic.input_tokens": "the trace's",
+        "traffic.output_tokens": "the trace's",
+        **{f"traffic.input_tokens.{part}": "-" for part in ("fixed", "mean", "p50", "p90", "p95", "p99", "min", "max", "values")},
+        "traffic.shared_prefix": "none, or what the blocks of a trace say",
+        "traffic.arrival_cv": "the trace's, else 1",
+        "traffic.priority": "0",
+        "traffic.deadline": "none",
+        "slo": "none",
+        **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
+        "slo.confidence": f"{Slo().confidence:.0%}",
+        "fleet": "as below",
+        "fleet.hardware": ", ".join(DEFAULT_HARDWARE),
+        "fleet.headroom": f"{_LIMITS.headroom_fraction:.0%}",
+        "fleet.spare_replicas": f"{_LIMITS.spare_replicas}; 0 where all traffic is batch jobs",
+        "fleet.start_up": f"{_LIMITS.start_up_s:g} s",
+        "fleet.burst": f"{_LIMITS.burst_ratio:g}",
+        "fleet.routing": "round_robin; prefix_aware where a trace names blocks",
+        "fleet.tensor_parallel": ", ".join(map(str, TENSOR_PARALLEL)),
+        "fleet.pipeline_parallel": ", ".join(map(str, PIPELINE_PARALLEL)),
+        "fleet.expert_parallel": "1 and all ranks of a stage",
+        "fleet.data_parallel": "1 and all ranks of a stage",
+        "fleet.max_gpus": "any number",
+        "fleet.max_gpus_per_replica": "any number",
+        "fleet.weight_dtypes": "weight_dtype alone",
+        "fleet.kv_dtypes": "kv_dtype alone",
+        "prices": "as below",
+        "prices.commitment": _PRICES.commitment,
+        "prices.provider": _PRICES.provider,
+        "prices.region": "any",
+        "prices.per_gpu_hour": "listed prices",
+        "prices.file": "the shipped price list",
+        "prices.electricity": "in the price",
+        "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+    }
+)  # fmt: skip
+"""Key that may be left out -> what holds then."""
+
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "support-chat",
+        "description": "the support desk of one shop",
+        "model": "meta-llama/Llama-3.1-70B-Instruct",
+        "revision": "main",
+        "weight_dtype": "fp8",
+        "kv_dtype": "fp8",
+        "engine": "vllm",
+        "engine_version": "'0.19.0'",
+        "max_model_len": "32k",
+        "max_num_seqs": "256",
+        "max_num_batched_tokens": "8192",
+        "gpu_memory_utilization": "0.9",
+        "calibration": "our-h100.calibration.yaml",
+        "kv_offload": "[{name: host, capacity: 512 GB}]",
+        "kv_offload.name": "host",
+        "kv_offload.capacity": "512 GB",
+        "kv_offload.bandwidth": "50 GB/s",
+        "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
+        "speculation.acceptance": "0.7",
+        "speculation.draft_tokens": "4",
+        "speculation.draft": "meta-llama/Llama-3.2-1B",
+        "speculation.draft_step_time": "2 ms",
+        "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
+        "traffic.name": "chat",
+        "traffic.requests": "500k",
+        "traffic.think_time": "30 s",
+        "traffic.within": "8 h",
+        "traffic.trace": "traces/monday.csv",
+        "traffic.mean_rate": "6 req/s",
+        "traffic.daily_curve": "office",
+        "traffic.input_tokens": "{mean: 1800, p95: 6000}",
+        "traffic.output_tokens": "350",
+        **{f"traffic.input_tokens.{part}": value for part, value in (("fixed", "1800"), ("mean", "1800"), ("p50", "1200"), ("p90", "4000"), ("p95", "6000"), ("p99", "9000"), ("min", "100"), ("max", "8000"), ("values", "[120, 800, 2400]"))},
+        "traffic.shared_prefix": "{tokens: 1200, hit_fraction: 0.85}",
+        "traffic.shared_prefix.tokens": "1200",
+        "traffic.shared_prefix.hit_fraction": "85 %",
+        "traffic.arrival_cv": "1.5",
+        "traffic.priority": "1",
+        "traffic.deadline": "30 s",
+        "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
+        **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
+        "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
+        "fleet.hardware": "[h100-sxm, our-gpu.yaml]",
+        "fleet.spare_replicas": "2",
+        "fleet.start_up": "3 min",
+        "fleet.burst": "2",
+        "fleet.routing": "least_loaded",
+        "fleet.tensor_parallel": "[2, 4]",
+        "fleet.pipeline_parallel": "1",
+        "fleet.expert_parallel": "8",
+        "fleet.data_parallel": "[1, 8]",
+        "fleet.max_gpus": "64",
+        "fleet.max_gpus_per_replica": "8",
+        "fleet.weight_dtypes": "[as-published, fp8]",
+        "fleet.kv_dtypes": "[bf16, fp8]",
+        "prices": "{commitment: reserved, provider: aws}",
+        "prices.commitment": "reserved",
+        "prices.provider": "aws",
+        "prices.region": "us-east-1",
+        "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
+        "prices.file": "our-prices.yaml",
+        "prices.facility_ratio": "1.3",
+    }
+)  # fmt: skip
+"""Key -> as it may be written, where its unit has no example."""
+
+_METRICS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token of a request, after the first",
+    "itl": "gap between two tokens",
+    "e2e": "time of a whole answer",
+}
+_STATISTICS = {"mean": "mean", **{f"p{n}": f"{n}th percentile of the" for n in (50, 90, 95, 99)}}
+_KINDS = {
+    "traffic.daily_curve": "24 rates, or a shape: " + ", ".join(SHAPES),
+    "traffic.input_tokens": "tokens, or the keys below",
+    "traffic.output_tokens": "tokens, or the keys of input_tokens",
+    "fleet.hardware": "a name or a list",
+    "fleet.weight_dtypes": "a name or a list",
+    "fleet.kv_dtypes": "a name or a list",
+    "prices.per_gpu_hour": "`hardware: price` lines, in $/h",
+    **{
+        f"fleet.{way}_parallel": "a whole number or a list"
+        for way in ("tensor", "pipeline", "expert", "data")
+    },
+    "traffic.input_tokens.values": "a list of numbers of tokens",
+}
+"""Key that takes more than one form -> which ones."""
+
+
+def keys_of(record: type[Record] = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every key of a record and of the records in it, dotted, with its field."""
+    for name, field in record.model_fields.items():
+        yield f"{start}{name}", field
+        inner = record_of(field.annotation)
+        if inner is not None and issubclass(inner, Record):
+            yield from keys_of(inner, f"{start}{name}.")
+
+
+def _schema(field: FieldInfo) -> dict[str, Any]:
+    """Return what the type of a field says to editors: how a quantity is written."""
+    marks = [
+        *field.metadata,
+        *(m for arm in typing.get_args(field.annotation) for m in getattr(arm, "__metadata__", ())),
+    ]
+    return next((dict(mark.json_schema or {}) for mark in marks if isinstance(mark, WithJsonSchema)), {})
+
+
+def example(key: str, field: FieldInfo) -> str:
+    """Return a value of a key as it stands in YAML."""
+    return EXAMPLES.get(key) or str(_schema(field)["examples"][0])
+
+
+def _written(key: str, field: FieldInfo) -> str:
+    if key in _KINDS:
+        return _KINDS[key]
+    described = str(_schema(field).get("description", "")).partition(", such as")[0]
+    if described:
+        return described
+    arms = [arm for arm in (field.annotation, *typing.get_args(field.annotation)) if arm is not type(None)]
+    names = next((typing.get_args(arm) for arm in arms if typing.get_origin(arm) is typing.Literal), ())
+    if names:
+        return ", ".join(f"`{name}`" for name in names)
+    if record_of(field.annotation):
+        return "a list of keys below" if "list" in str(field.annotation) else "the keys below"
+    return "text" if str in arms else "a whole number" if "int" in str(field.annotation) else "a number"
+
+
+def _meaning(key: str, field: FieldInfo) -> str:
+    section, _, name = key.partition(".")
+    metric, _, statistic = name.partition("_")
+    if section == "slo" and metric in _METRICS:
+        return f"Limit of the {_STATISTICS[statistic]} {_METRICS[metric]}."
+    said = " ".join((field.description or "").split())
+    return said or {"p": f"{key[-2:]}th percentile."}[key.rpartition(".")[2][0]]
+
+
+def _row(key: str, field: FieldInfo, start: str) -> str:
+    default = "needed" if field.is_required() else DEFAULTS.get(key) or f"{field.default}"
+    cells = [
+        f"`{key.removeprefix(start)}`",
+        _meaning(key, field),
+        _written(key, field),
+        default,
+        f"`{example(key, field)}`",
+    ]
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def _table(start: str) -> str:
+    rows = [
+        _row(key, field, start)
+        for key, field in keys_of()
+        if key.startswith(start) and "." not in key.removeprefix(start)
+    ]
+    return "\n".join(
+        ["| key | meaning | written as | left out | example |", "| --- | --- | --- | --- | --- |", *rows]
+    )
+
+
+def _curves() -> str:
+    lines = [
+        f"| `{name}` | {sum(hours) / len(hours):.2f} | {' '.join(f'{rate:.2f}' for rate in hours)} |"
+        for name, hours in SHAPES.items()
+    ]
+    return "\n".join(["| shape | mean over peak | hours from midnight |", "| --- | --- | --- |", *lines])
+
+
+def page() -> str:
+    """Return the text of docs/scenario.md."""
+    text = _PAGE
+    for mark, start in _TABLES.items():
+        text = text.replace(f"<{mark}>", _table(start))
+    assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
+    routers = ", ".join(f"`{name}`" for name in typing.get_args(Routing))
+    return text.replace("<curves>", _curves()).replace("<routers>", routers)
+
+
+_TABLES = {
+    "scenario": "",
+    "traffic": "traffic.",
+    "lengths": "traffic.input_tokens.",
+    "prefix": "traffic.shared_prefix.",
+    "slo": "slo.",
+    "fleet": "fleet.",
+    "offload": "kv_offload.",
+    "speculation": "speculation.",
+    "prices": "prices.",
+}
+_PAGE = """# Scenario keys
+
+Written by `python -m docs.generators.commands` (`make docs`) from the records that read a scenario; do not edit.
+
+A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
+assumptions with the key that replaces it. Editors complete and check the file by its first line,
+`# yaml-language-server: $schema=docs/schema/scenario.json`. A file with mistakes is refused with a line for each of them.
+
+```yaml
+name: support-chat
+model: meta-llama/Llama-3.1-70B-Instruct
+traffic:
+  - request_rate: 20 req/s
+    daily_curve: office
+    input_tokens: {mean: 1800, p95: 6000}
+    output_tokens: {mean: 350, p95: 900}
+slo: {ttft_p95: 800 ms, tpot_p95: 40 ms}
+```
+
+**Numbers and units.** Rates, lengths and counts read the same here and in flags: `10`, `10 rps`, `10 req/s` and `10/s` are one rate, `600/min` and
+`600 rpm` another way to write it, `32k`, `32K` and `32,000` one length, `2M` two million. A number alone is in the base unit: requests per second, tokens,
+hours of a day, a fraction of one. Times, bytes, dollars and watts need their unit (`800 ms`, `80 GB`, `2.5 $/h`), because a number
+alone could be several things. Upper and lower case count in units: `m` is a thousandth, `M` a million.
+
+## The file
+
+<scenario>
+
+## traffic
+
+Say how often with one of `request_rate`, `users` with `think_time`, `requests` with `within`, or `trace`; say how long with `input_tokens` and
+`output_tokens`, unless a trace does.
+
+<traffic>
+
+### Peak and mean
+
+A fleet is sized for the peak and paid at all hours, so a token costs more at the mean load than at the peak. Say the mean in one way: `mean_rate`
+(over all hours that are paid, weekends and nights included), `daily_curve`, or `active_hours` of every day. A trace has its own mean, which a
+`mean_rate` replaces where the trace shows a busy hour alone. A batch job (`requests` with `within`) is paid for while it runs.
+
+The shapes are assumptions, not measurements; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: of a
+trace longer than two days `capplan workload TRACE -o workload.yaml` writes them as `rate_by_hour`.
+
+<curves>
+
+### Lengths
+
+<lengths>
+
+### shared_prefix
+
+<prefix>
+
+Prompts have the prefix in common, and lengths are those of whole prompts. A cache finds a prefix block by block from its start, so that a prompt finds
+no more of it than it holds, and its last token is always worked on. Where the lengths leave prompts that are shorter than the prefix, as a lognormal with a
+high percentile does, they hold a part of it: mean and percentile stay as they are stated, for they decide load and latency, fewer tokens are found than
+`tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix are `{p50: 1500, p95: 6000, min: 1201}`, values, or a trace.
+
+## slo
+
+<slo>
+
+## fleet
+
+<fleet>
+
+`routing` is one of <routers>. The [router of the vLLM production stack](https://github.com/vllm-project/production-stack/blob/main/helm/values.yaml)
+deals requests out in turn unless told otherwise (`routingLogic: roundrobin`); the
+[newer routers of vLLM and SGLang](https://docs.gpustack.ai/gpustack-operator/main/docs/modules/model-deployment/routing/) look for the longest known
+prefix first, which `prefix_aware` stands for.
+
+## kv_offload
+
+<offload>
+
+## speculation
+
+<speculation>
+
+## prices
+
+<prices>
+"""

@@ -1,0 +1,226 @@
+"""The cheapest fleet is the cheapest there is: laws of the search over random scenarios, and questions that it once got wrong."""
+
+import os
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from capplan.fleet import search as screening
+from capplan.fleet.cheapest import Search, Terms, busy_replicas
+from capplan.fleet.decision import fleet_decision
+from capplan.fleet.search import search
+from capplan.fleet.trial import Trial, regularity_class
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import scenario_from
+from capplan.readers.yaml_file import parse_yaml
+from capplan.workload.slo import Slo
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = int(os.environ.get("CAPPLAN_LAWS", "12"))
+"""Random scenarios of each law; 500 of each were run when the search was written."""
+LAW = settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+DEVICES = ("l40s", "a100-sxm-80gb", "h100-sxm", "b200")
+PRICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "b200": 6.0}
+REQUESTS = 500
+"""Of a run: the laws hold whatever the sample, and so with a small one."""
+
+
+@st.composite
+def scenarios(draw):
+    """Return the text of a scenario, its devices left open."""
+    prompt, answer = draw(st.integers(30, 6000)), draw(st.integers(5, 900))
+    spread = draw(st.sampled_from([1.0, 2.0, 3.5]))
+    lengths = (
+        f"{{mean: {prompt}}}" if spread == 1.0 else f"{{mean: {prompt}, p95: {int(spread * prompt)}}}",
+        f"{{mean: {answer}}}" if spread == 1.0 else f"{{mean: {answer}, p95: {int(spread * answer)}}}",
+    )
+    traffic = f"- {{name: a, request_rate: {draw(st.floats(0.2, 300.0)):.3f} req/s, input_tokens: {lengths[0]}, output_tokens: {lengths[1]}, arrival_cv: {draw(st.sampled_from([0.5, 1.0, 2.5]))}}}"
+    if draw(st.booleans()):
+        traffic += f"\n  - {{name: u, users: {draw(st.integers(1, 2000))}, think_time: {draw(st.sampled_from([0.01, 3, 60]))} s, input_tokens: {prompt}, output_tokens: {answer}}}"
+    first = draw(st.floats(0.05, 1.0)) + prompt / 2000.0
+    return f"""name: law
+model: {draw(st.sampled_from(["llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B"]))}
+engine: {draw(st.sampled_from(["vllm", "vllm", "trtllm"]))}
+traffic:
+  {traffic}
+slo: {{ttft_p95: {first:.3f} s, tpot_{draw(st.sampled_from(["mean", "p95"]))}: {draw(st.floats(8.0, 90.0)):.2f} ms, confidence: {draw(st.sampled_from([50, 80, 90]))} %}}
+fleet: {{hardware: [{", ".join(DEVICES)}], tensor_parallel: [1, 2], pipeline_parallel: [1]}}
+"""
+
+
+@lru_cache(maxsize=256)
+def question_of(text):
+    return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True).question
+
+
+def asked(text, devices=DEVICES, **changes):
+    question = question_of(text)
+    return replace(
+        question,
+        devices=[device for device in question.devices if device.name in devices],
+        requests=REQUESTS,
+        **changes,
+    )
+
+
+def terms(**changes):
+    class Priced:
+        def __init__(self, usd):
+            self.total_usd_per_hour = usd
+
+    usual = {"headroom_fraction": 0.2, "spare_replicas": 1}
+    return Terms(**{**usual, **changes}, prices={name: Priced(usd) for name, usd in PRICES.items()})
+
+
+def cost(question, rules=None):
+    """Return dollars per hour of the cheapest fleet, infinite where there is none."""
+    rules = rules or terms()
+    best = Search(question, search(question).found, rules).cheapest(question.slo.confidence)
+    return float("inf") if best is None else best.gpus * PRICES[best.trial.candidate.layout.device.name]
+
+
+some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique=True)
+
+
+@LAW
+@given(scenarios(), some_devices, some_devices)
+def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_another(text, few, more):
+    question, wider = asked(text, few), asked(text, [*few, *more])
+    assert cost(wider) <= cost(question)
+    narrow, wide = (
+        Search(question, search(question).found, terms()),
+        Search(wider, search(wider).found, terms()),
+    )
+    for device in few:
+        alone, among = (
+            found.best_of(device, question.slo.confidence, search(question).rejected)
+            for found in (narrow, wide)
+        )
+        assert (alone and (alone.gpus, alone.busy)) == (among and (among.gpus, among.busy))
+
+
+@LAW
+@given(scenarios(), some_devices)
+def test_one_more_layout_never_makes_the_answer_dearer(text, few):
+    question = asked(text, few)
+    fewer = replace(question, ranges=replace(question.ranges, tensor_parallel=(2,)))
+    assert cost(question) <= cost(fewer)
+
+
+@LAW
+@given(scenarios(), some_devices, st.floats(1.0, 3.0), st.floats(1.0, 3.0))
+def test_looser_targets_never_cost_more(text, few, first, second):
+    question = asked(text, few)
+    looser = tuple(
+        replace(target, limit_s=target.limit_s * factor)
+        for target, factor in zip(question.slo.targets, (first, second), strict=True)
+    )
+    assert cost(replace(question, slo=replace(question.slo, targets=looser))) <= cost(question)
+    surer = Slo(question.slo.targets, min(question.slo.confidence + 0.1, 0.95))
+    if surer.confidence in screening.CONFIDENCES:
+        assert cost(question) <= cost(replace(question, slo=surer))
+
+
+@LAW
+@given(scenarios(), some_devices, st.floats(0.05, 1.0))
+def test_less_traffic_never_costs_more(text, few, part):
+    question = asked(text, few)
+    classes = tuple(
+        replace(
+            item,
+            request_rate_per_s=item.request_rate_per_s and item.request_rate_per_s * part,
+            users=item.users and item.users * part,
+        )
+        for item in question.demand.classes
+    )
+    less = replace(question, demand=replace(question.demand, classes=classes))
+    assert cost(less) <= cost(question)
+
+
+@LAW
+@given(scenarios(), some_devices, st.floats(0.0, 0.6), st.integers(0, 2))
+def test_less_headroom_and_fewer_spares_never_cost_more(text, few, headroom, spares):
+    question = asked(text, few)
+    generous = terms(headroom_fraction=headroom + 0.1, spare_replicas=spares + 1)
+    assert cost(question, terms(headroom_fraction=headroom, spare_replicas=spares)) <= cost(
+        question, generous
+    )
+
+
+@LAW
+@given(scenarios(), st.permutations(DEVICES))
+def test_the_order_of_lists_does_not_matter(text, order):
+    question = asked(text, DEVICES[1:3])
+    turned = replace(
+        question,
+        devices=list(reversed(question.devices)),
+        ranges=replace(question.ranges, tensor_parallel=(2, 1)),
+    )
+    assert cost(turned) == cost(question)
+
+
+@LAW
+@given(scenarios(), some_devices)
+def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
+    """With bounds so loose that nothing is left out by them."""
+    question, rules = asked(text, few), terms()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screening, "TARGET_SLACK", 50.0)
+        patch.setattr(screening, "RATE_SLACK", 50.0)
+        every = search(question).found
+    costs = []
+    for candidate in every:
+        trial = Trial(candidate, question, {})
+        busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
+        if busy is not None:
+            gpus = (busy + rules.spare_replicas) * candidate.layout.devices
+            costs.append(gpus * PRICES[candidate.layout.device.name])
+    assert cost(question, rules) == min(costs, default=float("inf"))
+
+
+@LAW
+@given(scenarios(), some_devices)
+def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
+    """At the load of the plan all targets hold; with one replica fewer they do not, on the scale of loads."""
+    question, rules = asked(text, few), terms(headroom_fraction=0.0)
+    found = Search(question, search(question).found, rules)
+    best = found.cheapest(question.slo.confidence)
+    assume(best is not None)
+    trial = best.trial
+    slower = trial.candidate.slowness.quantile(question.slo.confidence)
+    limits = [trial.limit(regularity_class(best.busy), factor, trial.limits) for factor in (1.0, slower)]
+    if best.busy in (1, 2, 4, 8, 16):
+        return  # the first of a class of regularity: with one fewer, arrivals are less regular
+    assert min(limits) * best.busy >= trial.total_rate * (1 - 1e-9)
+    assert min(limits) * (best.busy - 1) < trial.total_rate
+
+
+@LAW
+@given(scenarios())
+def test_choices_are_what_they_are_called(text):
+    question = asked(text, ("h100-sxm", "b200"))
+    answer = fleet_decision(question, terms())
+    assume(answer.choices is not None)
+    choices, costs = answer.choices, [plan.gpus * PRICES[plan.layout.device.name] for plan in answer.plans]
+    assert costs == sorted(costs)
+    cheapest = choices.cheapest.gpus * PRICES[choices.cheapest.layout.device.name]
+    assert cheapest == costs[0]
+    assert choices.fewest.gpus == min(plan.gpus for plan in answer.plans)
+    surest = choices.surest.gpus * PRICES[choices.surest.layout.device.name]
+    assert surest <= 1.25 * cheapest + 1e-9
+    assert choices.surest.slo_met_probability >= choices.cheapest.slo_met_probability
+    recommended = choices.recommended.gpus * PRICES[choices.recommended.layout.device.name]
+    assert recommended == cheapest or (
+        recommended < 1.05 * cheapest
+        and choices.recommended.slo_met_probability >= choices.cheapest.slo_met_probability + 0.05
+    )
+    rows = [row for row in answer.certainty if row.gpus is not None]
+    money = [row.gpus * PRICES[row.hardware] for row in rows]
+    assert money == sorted(money)
+    for row in answer.certainty:
+        if row.confidence == question.slo.confidence:
+            assert row.gpus * PRICES[row.hardware] == costs[0]

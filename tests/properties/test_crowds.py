@@ -1,0 +1,146 @@
+"""Users who think, in engines and fleets: laws that hold whatever the engine, and what a closed loop was before them."""
+
+import sys
+from bisect import insort
+from dataclasses import replace
+from importlib import import_module
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.fleet_terms import Hedging, KvLink
+from capplan.serving.outcome import SHED, Ledger
+from capplan.serving.requests import Crowd, InFlight, Requests
+from capplan.serving.simulator import new_server, served, simulate
+from capplan.serving.terms import EngineSetup
+
+sys.path.insert(0, str(Path(__file__).parent))
+steps = import_module("test_serving_simulator")
+ROWS = ("status", "arrival_s", "queue_s", "ttft_s", "e2e_s", "input_tokens", "output_tokens", "class_index")
+
+
+class Clients:
+    """A closed loop without think time, as it is told in one sentence: whoever's request ends sends the next row."""
+
+    def __init__(self, requests: Requests, clients: int, delay_s: float, priority: tuple[int, ...]) -> None:
+        self.requests, self.delay_s, self.priority = requests, delay_s, priority
+        self.releases, self.row = [0.0] * clients, 0
+
+    @property
+    def next_s(self) -> float:
+        left = self.row < len(self.requests) and self.releases
+        return self.releases[0] + self.delay_s if left else inf
+
+    def take(self) -> InFlight:
+        row, enqueued_s = self.row, self.next_s
+        columns = (self.requests.input_tokens, self.requests.output_tokens)
+        flight = InFlight(row, self.releases.pop(0), enqueued_s, *(int(column[row]) for column in columns))
+        if self.requests.cached_tokens is not None:
+            flight.cached_tokens = int(self.requests.cached_tokens[row])
+        if self.requests.class_index is not None:
+            flight.class_index = int(self.requests.class_index[row])
+        if self.priority:
+            flight.key = (self.priority[flight.class_index] << 48) + row
+        self.row += 1
+        return flight
+
+    def ended(self, flight: InFlight, at_s: float) -> None:
+        del flight
+        insort(self.releases, at_s)
+
+
+def case_of(seed: int, policy: str):
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    requests = replace(requests, block_ids=None, block_counts=None)
+    scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
+    engine = EngineSetup(table, scheduling, blocks, batch_timeout_s=options["timeout_s"])
+    return requests, engine, options
+
+
+def same_rows(left, right) -> None:
+    for name in ROWS:
+        assert getattr(left, name).tobytes() == getattr(right, name).tobytes(), name
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), clients=st.integers(1, 20))
+def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, clients: int) -> None:
+    """To the bit, with rows that are shed, deadlines and priorities."""
+    requests, engine, options = case_of(seed, policy)
+    admission = replace(options["admission"], queue_limit=None)
+    rules = {"until_s": options["until_s"], "admission": admission}
+    ledger = Ledger()
+    feed = Clients(requests, clients, engine.clock.request_s, admission.priority)
+    server = new_server(engine, feed, ledger, admission)
+    server.advance(options["until_s"])
+    expected = ledger.outcome(server.now_s, [server.gauges])
+    for outcome in (
+        simulate(requests, engine, concurrency=clients, **rules),
+        simulate(None, engine, crowd=Crowd(requests, clients, np.zeros(len(requests))), **rules),
+        served(iter(()), engine, crowd=Crowd(iter([requests]), clients), **rules),
+    ):
+        same_rows(outcome, expected)
+        assert (outcome.seconds, outcome.steps, outcome.preemptions) == (
+            expected.seconds,
+            expected.steps,
+            expected.preemptions,
+        )
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), users=st.integers(1, 20))
+def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int, users: int) -> None:
+    """Every user's time up to the last end is thought and response, nothing else: what X = N / (Z + R) rests on."""
+    requests, engine, _ = case_of(seed, policy)
+    think_s = np.random.default_rng(seed).exponential(0.3, len(requests))
+    outcome = simulate(None, engine, crowd=Crowd(requests, users, think_s))
+    assert outcome.status.size == len(requests)
+    begun = outcome.arrival_s
+    response = np.where(outcome.status == SHED, engine.clock.request_s, outcome.e2e_s)
+    ends = np.sort(begun + response)
+    last_ends = ends[len(requests) - min(users, len(requests)) :]
+    assert think_s.sum() + response.sum() == pytest.approx(last_ends.sum(), rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), users=st.integers(1, 20))
+def test_users_of_a_fleet_of_one_are_users_of_an_engine(seed: int, users: int) -> None:
+    """Behind a router, with hedges that never happen: to rounding, for the engine stops at every arrival."""
+    requests, engine, _ = case_of(seed, "mixed")
+    half = len(requests) // 2
+    asked = requests.part(half, len(requests))
+    crowd = Crowd(asked, users, np.random.default_rng(seed).exponential(0.3, len(asked)))
+    clocked = requests.part(0, half)
+    alone = simulate(clocked, engine, crowd=crowd)
+    same_rows(simulate_fleet(clocked, engine, 1, crowd=crowd).outcome, alone)
+    routed = simulate_fleet(clocked, engine, 1, crowd=crowd, hedging=Hedging(1e9)).outcome
+    for name in ROWS:
+        assert getattr(routed, name) == pytest.approx(getattr(alone, name), rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), users=st.integers(1, 20))
+def test_copies_and_hand_overs_free_a_user_once(seed: int, users: int) -> None:
+    """At no time are more requests under way than users, and all rows are asked in the end."""
+    requests, engine, _ = case_of(seed, "mixed")
+    crowd = Crowd(requests, users, np.random.default_rng(seed).exponential(0.1, len(requests)))
+    plan = EnginePlan(engine, 2)
+    for run in (
+        simulate_fleet(None, engine, 3, crowd=crowd, hedging=Hedging(0.05)),
+        simulate_fleet(None, engine, 3, crowd=crowd, failures=[(0.5, 1, 1.0)]),
+        simulate_disaggregated(None, plan, plan, KvLink(1e6, 1e9), crowd=crowd),
+    ):
+        outcome = run.outcome
+        assert outcome.status.size == len(requests)
+        done = outcome.finished
+        begins, ends = outcome.arrival_s[done], (outcome.arrival_s + outcome.e2e_s)[done]
+        times = np.concatenate([ends - 1e-12, begins])
+        change = np.concatenate([-np.ones(ends.size), np.ones(begins.size)])
+        assert np.cumsum(change[np.argsort(times, kind="stable")]).max(initial=0) <= users

@@ -1,0 +1,99 @@
+"""docs/scenario.md says of every key what it means, how it is written, what stands in for it, and an example that is read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from capplan.questions.scenario_file import ScenarioFile
+from capplan.readers.record import Mistakes, checked
+from capplan.readers.yaml_file import parse_yaml
+from docs.generators.scenario_keys import DEFAULTS, EXAMPLES, example, keys_of, page
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {key: field for key, field in keys_of() if not key.startswith("traffic.output_tokens.")}
+"""Of lengths those of prompts, which answers share."""
+TRAFFIC = "{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}"
+NEEDED = {
+    "kv_offload": "name: host, capacity: 9 GB",
+    "speculation": "acceptance: 0.5, draft_tokens: 2",
+    "traffic.shared_prefix": "tokens: 9, hit_fraction: 0.5",
+}
+
+
+def test_the_page_is_current():
+    assert (ROOT / "docs" / "scenario.md").read_text(encoding="utf-8") == page(), "run: make docs"
+
+
+def test_every_key_has_a_row_that_says_all_of_it():
+    rows = [
+        [cell.strip() for cell in row.strip("|").split(" | ")]
+        for row in page().splitlines()
+        if row.startswith("| `")
+    ]
+    told = [row for row in rows if len(row) == 5]
+    assert [row[0].strip("` ") for row in told] == [key.rpartition(".")[2] for key in sorted(KEYS, key=order)]
+    for name, meaning, written, left_out, shown in told:
+        assert len(meaning) > 4, name
+        assert min(len(written), len(left_out), len(shown)) > 0, name
+
+
+def order(key):
+    """Return where a key stands on the page: its section, then the order of the record."""
+    sections = [
+        "",
+        "traffic",
+        "traffic.input_tokens",
+        "traffic.shared_prefix",
+        "slo",
+        "fleet",
+        "kv_offload",
+        "speculation",
+        "prices",
+    ]
+    return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)
+
+
+def test_what_stands_in_is_said_of_the_keys_that_may_be_left_out_and_of_no_other():
+    assert DEFAULTS.keys() - KEYS.keys() == set()
+    assert EXAMPLES.keys() - KEYS.keys() == set()
+    for key, field in KEYS.items():
+        if field.is_required():
+            assert key not in DEFAULTS
+        elif field.default is None:
+            assert key in DEFAULTS, (
+                f"{key}: what holds where it is left out? see docs/generators/scenario_keys.py"
+            )
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_example_is_read(key):
+    *parents, last = key.split(".")
+    inner = f"{last}: {example(key, KEYS[key])}"
+    for depth in range(len(parents), 0, -1):
+        needed = NEEDED.get(".".join(parents[:depth]), "")
+        with_needed = ", ".join(
+            [
+                inner,
+                *(
+                    item
+                    for item in re.findall(r"\w+: [^,]+", needed)
+                    if not inner.startswith(item.split(":")[0])
+                ),
+            ]
+        )
+        listed = parents[depth - 1] in ("traffic", "kv_offload")
+        inner = f"{parents[depth - 1]}: " + (f"[{{{with_needed}}}]" if listed else f"{{{with_needed}}}")
+    lines = {"name": "name: a", "model": "model: b", "traffic": f"traffic: [{TRAFFIC}]"}
+    lines[key.split(".")[0]] = inner
+    found = checked(ScenarioFile, parse_yaml("\n".join(lines.values()), "example.yaml"))
+    assert not isinstance(found, Mistakes), [str(error) for error in found.errors]
+
+
+def test_defaults_are_those_of_the_program():
+    assert (DEFAULTS["fleet.headroom"], DEFAULTS["slo.confidence"], DEFAULTS["fleet.burst"]) == (
+        "20%",
+        "80%",
+        "1.5",
+    )
+    assert DEFAULTS["fleet.tensor_parallel"] == "1, 2, 4, 8"
