@@ -5,8 +5,9 @@
     make mutants MUTANTS=40 ROOMS=model,memory BY=imports
 
 By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
-traces nothing: a fault meets the doctests of its file and the tests that import the file, or a file that does so,
-quickest first and for 20 s at most. It starts within minutes and misses what only distant tests would notice.
+traces nothing: a fault meets the doctests of its file and the tests that import the file (or else a file that does
+so), for 20 s of processor time at most. It starts at once and misses what only distant tests would notice; tests that
+noticed a fault are run without any at the end.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
 any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
@@ -30,7 +31,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.cover import Chosen, Cover, Timed
+from tests.mutants.cover import Chosen, Cover, Nearby
 from tests.mutants.mutations import mutants, with_fault
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +61,11 @@ def main():
         rooms = asked.rooms.split(",")
         every = faults(clone, rooms)
         sample = random.Random(asked.seed).sample(every, min(asked.mutants, len(every)))
-        reach = by_lines(clone) if asked.by == "lines" else by_imports(clone, sample)
-        report(run(sample, reach, clone, asked.jobs), rooms)
+        if asked.by == "lines":
+            results = run(sample, by_lines(clone), killed, clone, asked.jobs)
+        else:
+            results = confirmed(run(sample, by_imports(clone), killed_nearby, clone, asked.jobs), clone)
+        report(results, rooms)
 
 
 def copy_of_tree(clone):
@@ -144,22 +148,22 @@ def by_lines(clone):
     return partial(tests_that_reach, tests=sets, said=said)
 
 
-def by_imports(clone, sample):
-    """Return the function that finds the tests of a fault by what their files import."""
+def by_imports(clone):
+    """Return the function that finds the files of tests of a fault by what they import."""
     imports = {p: imported(p, clone) for p in sorted((clone / "capplan").rglob("*.py"))}
     imports |= {p: imported(p, clone) for pattern in TESTS for p in clone.glob(pattern)}
-    is_test = {p: "tests" in p.relative_to(clone).parts or ">>> " in p.read_text("utf-8") for p in imports}
-    reaching = {}
-    for path in {m.path for m in sample}:
-        direct = {p for p, files in imports.items() if clone / path in files} | {clone / path}
-        further = {p for p, files in imports.items() if files & direct}
-        reaching[path] = [{p for p in near if is_test[p]} for near in (direct, further)]
-    files = sorted(set().union(*(p for near in reaching.values() for p in near)))
-    kept = Path(tempfile.mkdtemp(dir=clone.parent)) / "seconds.json"
-    print(f"timing the tests of {len(files)} files", file=sys.stderr)
-    wait_for(fork(lambda: pytest.main([*OPTIONS[2:], *map(str, files)], [Timed(kept)])))
-    seconds = json.loads(kept.read_text(encoding="utf-8"))
-    return partial(nearest_tests, reaching=reaching, seconds=seconds, clone=clone)
+
+    def nearest(mutant):
+        """Return the files, that of the fault itself first where it has doctests."""
+        path = clone / mutant.path
+        own = [path] if ">>> " in path.read_text(encoding="utf-8") else []
+        direct = {p for p, files in imports.items() if path in files}
+        tests = sorted(p for p in direct if "tests" in p.parts)
+        if not tests:
+            tests = sorted(p for p, files in imports.items() if files & direct and "tests" in p.parts)
+        return [str(p) for p in own + tests]
+
+    return nearest
 
 
 def imported(path, clone):
@@ -174,21 +178,6 @@ def imported(path, clone):
     return {file for file in files if file.exists()}
 
 
-def nearest_tests(mutant, *, reaching, seconds, clone):
-    """Return `{test: seconds}` of the tests that import the file of a fault, or a file that does, for `MOST_S`."""
-    chosen, spent_s = {}, 0.0
-    for near in reaching[mutant.path]:
-        names = {str(p.relative_to(clone)) for p in near}
-        quickest = sorted(
-            (s, t) for t, s in seconds.items() if t.partition("::")[0] in names and t not in chosen
-        )
-        for test_s, test in quickest:
-            if spent_s + test_s <= MOST_S:
-                spent_s += test_s
-                chosen[test] = test_s
-    return chosen
-
-
 def tests_that_reach(mutant, *, tests, said):
     """Return `{test: seconds}` of the tests that run a line on which this fault can be seen."""
     lines = {(mutant.path, line) for line in mutant.lines}
@@ -201,7 +190,22 @@ def tests_that_reach(mutant, *, tests, said):
     return reached
 
 
-def run(sample, reach, clone, jobs):
+def confirmed(results, clone):
+    """Yield the results, and refuse them where a test that noticed a fault fails without any, too."""
+    yield from results
+    noted = (
+        sorted(set(notes(clone).read_text(encoding="utf-8").splitlines())) if notes(clone).exists() else []
+    )
+    again = fork(lambda: pytest.main([*OPTIONS, *noted], [Nearby(notes(clone), 1e9)])) if noted else 0
+    if again and wait_for(again) == pytest.ExitCode.TESTS_FAILED:
+        raise SystemExit("some of these tests fail without a fault:\n" + "\n".join(noted))
+
+
+def notes(clone):
+    return clone.parent / "noticed.txt"
+
+
+def run(sample, reach, killed, clone, jobs):
     """Yield each fault with what became of it: the tests fail, take too long or are not there, or all pass."""
     under_way = {}
     waiting = list(reversed(sample))
@@ -225,14 +229,28 @@ def run(sample, reach, clone, jobs):
 
 def killed(mutant, seconds, clone):
     """Run the tests against a fault that only this process imports; 0 where all of them pass."""
+    put_in(mutant, clone)
+    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
+    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
+
+
+def killed_nearby(mutant, files, clone):
+    """Run the nearest tests against a fault; 0 where none of those that fit into the time fails."""
+    put_in(mutant, clone)
+    nearby = Nearby(notes(clone), MOST_S)
+    code = pytest.main([*OPTIONS, *files], [nearby])
+    stopped = nearby.enough and not nearby.failed
+    return 0 if stopped or code == pytest.ExitCode.NO_TESTS_COLLECTED else code
+
+
+def put_in(mutant, clone):
+    """Let this process import a file with its fault."""
     path = clone / mutant.path
     tree = with_fault(path.read_text(encoding="utf-8"), mutant.number)
     loaded = SourceFileLoader.get_code
     SourceFileLoader.get_code = lambda self, name: (
         compile(tree, self.path, "exec") if Path(self.path) == path else loaded(self, name)
     )
-    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
-    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
 
 
 def fork(job, said=os.devnull):

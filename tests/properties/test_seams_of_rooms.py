@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
+from capplan.hardware.device import Device
 from capplan.memory.capacity import cache_capacity, token_capacity
 from capplan.memory.launch import Launch
+from capplan.memory.usable import engine_memory_bytes
 from capplan.model.kv_cache import state_bytes
 from capplan.model.network import (
     Attention,
@@ -120,3 +122,14 @@ def test_blocks_of_64_tokens_name_the_next_turn_and_larger_ones_do_not(tmp_path)
     for larger in (65, 128, 512):
         assert replace(trace, block_tokens=larger).requests().answer_ids is None
     assert np.size(requests.block_ids) == 8
+
+
+def test_an_engine_budgets_what_a_process_sees():
+    """Logged totals lie 0.44 to 0.6 GiB below what the driver prints; memory sold in GB is as many GiB."""
+    device = Device(
+        "x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, None, None, 1, None, 8, None, {}
+    )
+    printed = replace(device, driver_memory_bytes=81559 * 2.0**20)
+    assert 0.44 * 2**30 <= 81559 * 2.0**20 - engine_memory_bytes(printed) <= 0.6 * 2**30
+    assert 0.44 * 2**30 <= 80 * 2.0**30 - engine_memory_bytes(device) <= 0.6 * 2**30
+    assert engine_memory_bytes(replace(printed, reported_memory_bytes=85e9)) == 85e9
