@@ -18,7 +18,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.search import CONFIDENCES, RATE_SLACK, Question, search
 
 SENSIBLE_SHARE = 0.1
-"""Of the requests that a replica can serve, what its targets must leave for the device to be worth a row."""
+"""Of the requests that a device can serve, what the targets must leave for it to be worth a row."""
 RELAXED = (1.75, 2.75)
 """Of what a target limits on an idle replica: the limits for which GPUs are counted instead."""
 SUREST_WITHIN = 1.25
@@ -50,7 +50,7 @@ def fleet_decision(
         best += [item] if item else []
         step()
     best.sort(key=lambda item: _rank(item, terms))
-    poor = [item for item in best[1:] if not _sensible(item)]
+    poor = [item for item in best[1:] if not _sensible(item, found)]
     insensible = tuple(_insensible(item, terms) for item in poor)
     sized = [item for item in best if item not in poor]
     if sized:
@@ -157,10 +157,15 @@ def certainty_of(found: Search, step: Callable[[], None]) -> tuple[Certainty, ..
     return tuple(rows)
 
 
-def _sensible(item: Sized) -> bool:
-    """Return whether the targets leave a tenth of what a replica can serve, or one replica is enough."""
-    most = item.trial.rate_ceiling / RATE_SLACK
-    return item.busy == 1 or item.trial.total_rate / item.busy >= SENSIBLE_SHARE * most
+def _sensible(item: Sized, found: Search) -> bool:
+    """Return whether the targets leave a tenth of what a device can serve in its best layout, or one replica is enough."""
+    mine = item.trial.candidate.layout
+    most = max(
+        other.share_ceiling / RATE_SLACK / other.layout.devices
+        for other in found.candidates
+        if other.layout.device.name == mine.device.name
+    )
+    return item.busy == 1 or 1.0 / (item.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
 def _insensible(item: Sized, terms: Terms) -> Insensible:

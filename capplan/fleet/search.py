@@ -104,6 +104,8 @@ class ScreenedLayout:
     weight_dtype: str
     share_bound: float
     """Of the whole traffic: no replica holds its targets with more, as predicted."""
+    share_ceiling: float
+    """No replica serves more, whatever the latency."""
     sure_share_bounds: Mapping[float, float]
     """The same with a confidence that its steps are fast enough; 0 where that is out of reach."""
     kv_cache_tokens: float
@@ -278,6 +280,7 @@ class _Part:
                     layout,
                     self.weight_dtype,
                     share_bound=RATE_SLACK * float(shares[row, good].max()),
+                    share_ceiling=RATE_SLACK * float(shares[row, ~state.saturated[row]].max()),
                     sure_share_bounds=bounds,
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],

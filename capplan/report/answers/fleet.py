@@ -25,11 +25,13 @@ _POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
 _TITLES = {
     "plan": "each replica",
     "choice": "",
+    "price_basis": "price from",
     "confidence_fraction": "sure",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
     "usd_per_month": "",
+    "usd_per_job": "$/job",
     "watts": "power",
     "energy_usd_per_hour": "power",
     "usd_per_million_output_tokens_at_mean": "$/Mtok out",
@@ -39,6 +41,8 @@ _TITLES = {
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on what kernels reach; marked where that was taken from another device."""
+FEW_OFFERS = 3
+"""A price that rests on fewer offers is marked."""
 SURER = 0.9
 """What the headline prices beside the plan."""
 _REJECTED = ("hardware", "reason", "count")
@@ -94,6 +98,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "slo_met_probability": plan.slo_met_probability,
         "target_probabilities": dict(plan.target_probabilities),
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        "price_basis": None if plan.price is None else plan.price.basis,
         "energy_usd_per_hour": plan.energy_usd_per_hour,
         "usd_per_hour": plan.usd_per_hour,
         "usd_per_month": plan.usd_per_month,
@@ -251,12 +256,17 @@ def rejected_text(answer: FleetAnswer) -> str:
     )
 
 
-def _decision_tables(answer: FleetAnswer) -> list[Table]:
-    """Return the three choices, and what certainty costs."""
-    names = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
+def _decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
+    """Return the three choices, and what certainty costs; without targets there is nothing to be sure of."""
+    names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
+    rows = choice_rows(answer)
+    if not promised:
+        names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("surest")]
+    if any(row["usd_per_job"] for row in rows):
+        names = tuple("usd_per_job" if name == "usd_per_month" else name for name in names)
     certain = [{**row, "confidence_fraction": row["confidence"]} for row in certainty_rows(answer)]
     return [
-        Table(choice_rows(answer), title="Three choices", shown=names, titles=_TITLES),
+        Table(rows, title="Choices", shown=names, titles=_TITLES),
         Table(
             certain,
             title="What certainty costs: the cheapest fleet that holds all targets with it",
@@ -279,8 +289,12 @@ def fleet_answer(
     )
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
+    if any(plan.price is not None and plan.price.offers < FEW_OFFERS for plan in answer.plans):
+        columns = (*columns[:6], "price_basis", *columns[6:])
+    if any(row["usd_per_job"] for row in rows):
+        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
-    tables += _decision_tables(answer)
+    tables += _decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
