@@ -6,7 +6,7 @@
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
-#   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
+#   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
@@ -40,7 +40,7 @@ docs: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.commands
 
 mutants: $(VENV)/.ready-test
-	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
+	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'

@@ -23,8 +23,9 @@ from calibrate.accuracy_tables import (
     serving_judgements,
     worst_table,
 )
-from calibrate.accuracy_text import BEGIN, FITTED_NUMBERS, METHOD, SETTLE, WEAK
+from calibrate.accuracy_text import BEGIN, CERTAINTY, FITTED_NUMBERS, METHOD, SETTLE, WEAK
 from calibrate.left_out_scores import LeftOut, left_out_interval_coverage, left_out_scores
+from calibrate.reliability import certainty_section
 from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.memory import disagreeing_starts
@@ -90,22 +91,24 @@ def coverage_text(found: Validation) -> str:
 
 
 def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> str:
-    """Return by quantity and load how wide the interval is and how often it holds."""
+    """Return by statistic and load how far off predictions are as a rule, how wide the interval is and how often it holds."""
     rows = []
     by_regime: dict[str, list[Prediction]] = {}
     for p in predictions:
         load = LOADS.get((p.groups or {}).get("load", ""), "")
-        by_regime.setdefault(f"{quantity_of(p.metric)}/{load}", []).append(p)
+        statistic = f"_{p.metric.rpartition('_')[2]}" if "_ms_" in p.metric else ""
+        by_regime.setdefault(f"{quantity_of(p.metric)}{statistic}/{load}", []).append(p)
     for regime, own in sorted(by_regime.items()):
         entry = intervals.get(regime)
         if entry:
-            inside = scored(own).interval_coverage
+            ends = f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}"
+            inside = percent(scored(own).interval_coverage)
             rows.append(
-                [regime, f"{len(own):,}", str(entry.groups), f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}", percent(inside)]
-            )  # fmt: skip
+                [regime, f"{len(own):,}", str(entry.groups), f"{entry.median_ratio:.2f}", ends, inside]
+            )
     if not rows:
         return "No fit has left any yet."
-    return markdown(["regime", "values", "groups", "measured / predicted, 80 %", "inside"], rows)
+    return markdown(["regime", "values", "groups", "measured / predicted", "80 %", "inside"], rows)
 
 
 def separated_table(predictions: Sequence[Prediction]) -> str:
@@ -219,6 +222,8 @@ def accuracy_page(folder: Path) -> str:
     parts += [
         _named("Intervals").lstrip("\n"),
         interval_table(own, shipped_intervals()) + "\n",
+        _named("How sure a plan is"),
+        CERTAINTY + "\n" + certainty_section(),
         _named("Steps or queues"),
         "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
         separated_table(own) + "\n",

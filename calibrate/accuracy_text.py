@@ -11,6 +11,25 @@ An error is |predicted / measured - 1|. Rows are weighted by one over the rows o
 Rows that are hard stay in; rows that are refused count against coverage.
 """
 
+CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
+does at r requests per second what the predicted one does at s times r, s times as slowly: it saturates earlier. A plan holds all its targets with
+the probability that s is at most the largest slowness at which they all still hold. That is one number for all latencies, so the probability
+is a joint one; for one target alone it is taken from the runs' own values of that latency.
+
+- The slowness of a measured open-loop run is the one at which its replay gives what was measured: for both latencies at once the larger of the two.
+  Its logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
+  or less whatever the step, so that plans of small models are less sure. It is normal in two halves, with its bias kept.
+- No open loop with latent attention was measured: such plans get twice the width, which is an assumption; mixtures of experts have few. Whether the kernels of a
+  device were timed made no difference to be seen. No 95th percentile was measured: it is placed between the median and the 99th percentile.
+- Closed loops cannot stand in for open ones: their times per token repeat to 5 %, and taken as the spread of slowness they promise 90 % where 60 to 75 % hold.
+
+Below, each limit lies where it should hold with the claimed probability, by the distribution of all other groups (source, model, device), models or sources;
+the host numbers of each prediction were fitted without its group. Runs in overload finish under 80 % of the rate that they are offered; no plan is sized there.
+With a whole source left out there is hardly another: AccelMark's runs are of one engine in the client's process, those of
+inference-sim of one careful setup, so neither tells the width of the other. A new installation is a new source: test a plan under load before
+its last tenth of certainty is paid for.
+"""
+
 METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths, arrivals or clients, on a replica with the row's engine and version,
   through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
   the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
@@ -28,9 +47,10 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   TensorRT-LLM for gpt-oss on H200, a tenth of the weight of closed loops. Left out, it is predicted with the usual host of all engines. Kernel numbers
   come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
   the L40S.
-- Intervals lie between two percentiles of measured over predicted among the left-out predictions, by quantity, load, model class and whether the
-  device was calibrated, wider where few groups were measured; a regime without data gets the widest. The percentiles are the closest ones at which
-  80 % of the left-out values lie inside the interval that all other groups give.
+- Intervals lie between two percentiles of measured over predicted among the left-out predictions, by statistic (mean, median, 99th percentile), load,
+  model class and whether the device was calibrated, wider where few groups were measured; a regime without data gets the widest. Their bias is kept: an
+  interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values lie inside the interval that all other
+  groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """

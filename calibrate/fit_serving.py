@@ -30,7 +30,15 @@ from calibrate.host_fit import (
 from calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
-from capplan.accuracy.intervals import Interval, covering_level, residual_intervals, share_inside
+from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
+from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
+from capplan.accuracy.intervals import (
+    LEAST_POINTS,
+    Interval,
+    covering_level,
+    residual_intervals,
+    share_inside,
+)
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
@@ -154,6 +162,13 @@ def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverh
     }
 
 
+def left_out_slowness(items: Iterable[Item], fits: Mapping[Era, EraFit]) -> list[SlowValue]:
+    """Return the slowness of every open-loop run, predicted with the numbers of the other groups."""
+    open_loops = [item for item in items if item.benchmark.kind == "online_rate"]
+    without = {group: hosts_without(fits, group) for group in {item.group for item in open_loops}}
+    return [value for item in open_loops for value in slow_values(item, without[item.group][era_of(item)])]
+
+
 def host_to_ship(fit: EraFit, engine: str, since: str) -> HostOverhead:
     """Return the numbers of an era with its engine defaults, and none for streams where no run could tell it."""
     embedded = any(item.replica.spec.profile.streams_in_engine for item in fit.items)
@@ -192,12 +207,14 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
 def intervals_text(intervals: Mapping[str, Interval]) -> str:
     """Return the file of intervals."""
     lines = [
-        "# Measured over predicted, 10th and 90th percentile, by regime, widened for the number of groups;"
+        "# Measured over predicted: 10th percentile, median, 90th percentile, the ends widened for the number of groups;"
     ]
     lines += ["# written by `python -m calibrate.fit_serving`."]
-    lines += ["# regime: [low ratio, high ratio, values, groups]", "intervals:"]
+    lines += ["# regime: [low ratio, median ratio, high ratio, values, groups]", "intervals:"]
     for key, entry in sorted(intervals.items()):
-        lines.append(f"  {key}: [{entry.low_ratio:.4f}, {entry.high_ratio:.4f}, {entry.n}, {entry.groups}]")
+        if entry.n >= LEAST_POINTS or "/" not in key:
+            ratios = f"{entry.low_ratio:.4f}, {entry.median_ratio:.4f}, {entry.high_ratio:.4f}"
+            lines.append(f"  {key}: [{ratios}, {entry.n}, {entry.groups}]")
     return "\n".join(lines) + "\n"
 
 
@@ -230,6 +247,24 @@ def regime_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...]
     return out
 
 
+def p95_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...], str, Prediction]]:
+    """Return regime keys, group and prediction of 95th percentiles, which no row has: between median and 99th by P95."""
+    out = []
+    for row in rows:
+        known = {p.metric.partition(":")[2]: p for p in row.predictions if p.predicted}
+        for quantity in ("ttft", "tpot"):
+            middle = known.get(f"{quantity}_ms_p50") or known.get(f"{quantity}_ms_mean")
+            tail = known.get(f"{quantity}_ms_p99")
+            if middle is None or tail is None:
+                continue
+            both = [float(p.measured) / float(p.predicted or 1.0) for p in (middle, tail)]
+            ratio = both[0] ** (1.0 - P95) * both[1] ** P95
+            keys = prediction_keys(f"{quantity}_ms_p95", row.load, row.item.replica)
+            own = Prediction(tail.row, f"{quantity}_ms_p95", ratio, 1.0, weight=tail.weight)
+            out.append((keys[:3], row.item.group, own))
+    return out
+
+
 def main(arguments: Sequence[str]) -> int:
     """Refit, write and report; with --again from the standing numbers, with --intervals only scores and intervals."""
     folder = Path(arguments[0])
@@ -254,8 +289,12 @@ def main(arguments: Sequence[str]) -> int:
     residuals = regime_residuals(left_out)
     level, coverage = covering_level(residuals)
     LEFT_OUT_FILE.write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
-    intervals = residual_intervals(residuals, level)
+    intervals = residual_intervals(residuals + p95_residuals(left_out), level)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
+    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(items, fits)), encoding="utf-8")
+    slow = slow_runs()
+    table = slowness_table(slow, fitted_host_s(questions(slow)))
+    (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
     inside = regime_residuals(own)
     print(
         f"80 % interval at level {level:.2f}: holds {100 * coverage:.1f} % of left-out values with the intervals of the "

@@ -62,13 +62,23 @@ def era_of(item: Item) -> tuple[str, str]:
     return SHARED.get(era, era)
 
 
+def replica_with(item: Item, host: HostOverhead) -> Replica:
+    """Return the replica of a row with some host times; the graphs that the engine captured are the row's own."""
+    spec = item.replica.spec
+    stream_s = host.stream_s if spec.profile.streams_in_engine else 0.0
+    own = replace(host, graph_tokens=spec.profile.host.graph_tokens, stream_s=stream_s)
+    layers = len(spec.network.layers)
+    table = table_of_plan(with_host(item.replica.device_tables, own, layers, offline=spec.offline), 0)
+    return replace(item.replica, table=table)
+
+
 def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None = None) -> dict[str, float]:
     """Return the columns of a row with some host times.
 
     Parameters
     ----------
     item : the row
-    host : times; the graphs that the engine captured are the row's own
+    host : times
     most_requests : [-]
         requests to replay at most; None: as many as the benchmark sent
 
@@ -76,15 +86,11 @@ def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None 
     -------
     columns of measured rows; empty where the run cannot be replayed
     """
-    spec, benchmark = item.replica.spec, item.benchmark
-    stream_s = host.stream_s if spec.profile.streams_in_engine else 0.0
-    own = replace(host, graph_tokens=spec.profile.host.graph_tokens, stream_s=stream_s)
-    layers = len(spec.network.layers)
-    table = table_of_plan(with_host(item.replica.device_tables, own, layers, offline=spec.offline), 0)
+    benchmark = item.benchmark
     if most_requests is not None and requests_of(benchmark) > most_requests:
         benchmark = replace(benchmark, requests=most_requests)
     try:
-        return replayed_columns(benchmark, replace(item.replica, table=table))
+        return replayed_columns(benchmark, replica_with(item, host))
     except CapplanError:
         return {}
 

@@ -58,6 +58,8 @@ class InputError(CapplanError):
 
     line: int | None = None
     """Of the file, where it is known."""
+    belongs_to: str = ""
+    """File, line and key that this error of another file or table belongs to; only shown among several mistakes."""
 
 
 class DoesNotFitError(CapplanError):
@@ -132,9 +134,10 @@ def together(errors: Sequence[InputError]) -> InputError:
 
 
 def _in_one_line(error: InputError) -> str:
-    """Return an error with what is allowed behind it, shortened, and without the further advice."""
-    first, *more = str(error).splitlines()
+    """Return an error with what is allowed behind it, shortened, and without the further advice; mistakes of another file stay."""
+    first, *more = f"{f'{error.belongs_to}: ' if error.belongs_to else ''}{error}".splitlines()
+    further = "".join(f"\n{line}" for line in more if not line.startswith("  "))
     allowed = next((line.strip() for line in more if line.startswith("  known: ")), "")
     if len(allowed) > LONGEST_ALLOWED:
         allowed = allowed[:LONGEST_ALLOWED].rpartition(",")[0] + ", ..."
-    return f"{first} ({allowed})" if allowed else first
+    return (f"{first} ({allowed})" if allowed else first) + further

@@ -1,4 +1,4 @@
-"""80 % prediction intervals from the residuals of the back-test, by regime."""
+"""80 % prediction intervals from the residuals of the back-test, by statistic, load and regime."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,21 +29,30 @@ class Interval:
     high_ratio: float
     n: int
     groups: int
+    median_ratio: float = 1.0
+    """Its median: what predictions are off by as a rule. They are not corrected by it."""
 
 
 Intervals = Mapping[str, Interval]
 """Regime key -> interval; see `regime_keys`."""
 
 
-def regime_keys(metric: str, load: str, network: str, label: str) -> tuple[str, ...]:
+OF_STATISTICS = {"mean": "mean", "p50": "p50", "p90": "p95", "p95": "p95", "p99": "p99"}
+"""Statistic of a latency -> the one whose residuals bound it."""
+OF_METRICS = {"itl": "tpot"}
+"""Latencies that no row measured -> the one whose residuals bound them."""
+
+
+def regime_keys(metric: str, load: str, network: str, label: str, statistic: str = "mean") -> tuple[str, ...]:
     """Return the names of the regimes that a prediction belongs to, narrowest first.
 
     Parameters
     ----------
-    metric : ttft, tpot, e2e, throughput, ...
+    metric : ttft, tpot, itl, e2e, throughput, ...
     load : closed, open, burst, static, offline
     network : dense, moe, mla
     label : measured where the device was calibrated, else assumed
+    statistic : of a latency
 
     Returns
     -------
@@ -51,14 +60,17 @@ def regime_keys(metric: str, load: str, network: str, label: str) -> tuple[str, 
 
     Examples
     --------
-    >>> regime_keys("tpot", "closed", "moe", "measured")[0]
-    'tpot/closed/moe/measured'
+    >>> regime_keys("tpot", "closed", "moe", "measured", "p90")[0], regime_keys("throughput", "open", "moe", "measured")[0]
+    ('tpot_p95/closed/moe/measured', 'throughput/open/moe/measured')
     """
+    quantity = OF_METRICS.get(metric, metric)
+    narrow = quantity if quantity == "throughput" else f"{quantity}_{OF_STATISTICS[statistic]}"
     return (
-        f"{metric}/{load}/{network}/{label}",
-        f"{metric}/{load}/{network}",
-        f"{metric}/{load}",
-        metric,
+        f"{narrow}/{load}/{network}/{label}",
+        f"{narrow}/{load}/{network}",
+        f"{narrow}/{load}",
+        f"{quantity}/{load}",
+        quantity,
     )
 
 
@@ -103,7 +115,7 @@ def residual_intervals(
         if prediction.predicted is None or prediction.measured <= 0 or prediction.predicted <= 0:
             continue
         entry = (prediction.measured / prediction.predicted, prediction.weight, group)
-        for key in keys:
+        for key in dict.fromkeys(keys):
             ratios.setdefault(key, []).append(entry)
     out = {}
     for key, entries in ratios.items():
@@ -112,7 +124,7 @@ def residual_intervals(
         wide = min(WIDEST_LEVEL, level * (1.0 + 1.0 / groups))
         low = weighted_quantile(values, weights, (1.0 - wide) / 2.0)
         high = weighted_quantile(values, weights, (1.0 + wide) / 2.0)
-        out[key] = Interval(min(low, 1.0), max(high, 1.0), len(entries), groups)
+        out[key] = Interval(low, high, len(entries), groups, weighted_quantile(values, weights, 0.5))
     return out
 
 

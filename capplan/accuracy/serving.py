@@ -136,4 +136,7 @@ def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:
 
 def prediction_keys(column: str, load: str, replica: Replica) -> tuple[str, ...]:
     """Return the regimes of one predicted value, narrowest first."""
-    return regime_keys(quantity_of(column), load, network_class(replica.spec.network), replica.label)
+    statistic = column.rpartition("_")[2] if "_ms_" in column else "mean"
+    return regime_keys(
+        quantity_of(column), load, network_class(replica.spec.network), replica.label, statistic
+    )

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
+from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.slo import Target
 
@@ -21,62 +24,107 @@ Load: TypeAlias = Literal["open", "overload"]
 
 FEW_GROUPS = 12
 """Groups of runs (source, model, device) below which a distribution is called thin."""
+FEW_OF_CLASS = 5
+"""The same of the groups with networks of one class."""
+UNMEASURED = 2.0
+"""Factor on the width for a class of networks of which no open loop was measured (an assumption)."""
+
+
+LATEST = 1e12
+"""Latency that stands for an infinite one."""
+PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Where distributions are known; between and beyond them the logarithm is linear in the normal quantile."""
+_KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
 
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """Measured over predicted step time of a replica: a normal distribution of its logarithm in two halves."""
+    """Measured over predicted step time of a replica: its distribution."""
 
-    median: float
-    below: float
-    """Standard deviation of the logarithm below the median."""
-    above: float
+    log_quantiles: tuple[float, ...]
+    """Logarithms at PROBABILITIES, ascending."""
     rows: int
     """Measured open-loop runs behind it."""
     groups: int
     """Sources, models and devices of these runs."""
     thin: bool
-    """Few runs or none of this kind were measured: the distribution is a wider one."""
+    """Few such runs or none with networks of this class were measured."""
 
     def quantile(self, confidence: float) -> float:
         """Return the slowness that is not exceeded with a confidence, above 0 and below 1.
 
         Examples
         --------
-        >>> usual = Slowness(1.1, 0.1, 0.3, 36, 22, False)
-        >>> usual.quantile(0.5), round(usual.quantile(0.9), 2)
-        (1.1, 1.62)
+        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4), 36, 22, False)
+        >>> round(usual.quantile(0.5), 2), round(usual.quantile(0.9), 2)
+        (1.11, 1.49)
         """
         z = float(standard_normal_quantile(confidence))
-        return self.median * math.exp(z * (self.above if z > 0.0 else self.below))
+        return math.exp(float(piecewise_linear_beyond(_KNOTS, np.array(self.log_quantiles), z)))
 
     def probability(self, slowness: float) -> float:
         """Return the probability that a replica is at most so slow: that a plan holds which holds up to there.
 
         Examples
         --------
-        >>> usual = Slowness(1.1, 0.1, 0.3, 36, 22, False)
-        >>> usual.probability(0.0), usual.probability(1.1), round(usual.probability(usual.quantile(0.8)), 6)
-        (0.0, 0.5, 0.8)
+        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4), 36, 22, False)
+        >>> usual.probability(0.0), round(usual.probability(1.0), 3), round(usual.probability(usual.quantile(0.8)), 6)
+        (0.0, 0.3, 0.8)
         """
         if slowness <= 0.0:
             return 0.0
         if math.isinf(slowness):
             return 1.0
-        distance = math.log(slowness / self.median)
-        z = distance / (self.above if distance > 0.0 else self.below)
+        z = float(piecewise_linear_beyond(np.array(self.log_quantiles), _KNOTS, math.log(slowness)))
         return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+
+
+def piecewise_linear_beyond(knots: Array, values: Array, x: float) -> float:
+    """Return the value at x of a table that is linear between its knots and goes on with its last slopes on either side.
+
+    Parameters
+    ----------
+    knots : [-]
+        ascending, at least two
+    values : [-]
+        at the knots
+    x : [-]
+        anywhere
+
+    Returns
+    -------
+    [-]
+        value
+
+    Examples
+    --------
+    >>> table = np.array([0.0, 1.0]), np.array([0.0, 2.0])
+    >>> piecewise_linear_beyond(*table, -1.0), piecewise_linear_beyond(*table, 0.5), piecewise_linear_beyond(*table, 3.0)
+    (-2.0, 1.0, 6.0)
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.2.
+    """
+    place = int(np.clip(np.searchsorted(knots, x) - 1, 0, knots.size - 2))
+    share = (x - knots[place]) / (knots[place + 1] - knots[place])
+    return float(values[place] + share * (values[place + 1] - values[place]))
 
 
 @dataclass(frozen=True, slots=True)
 class SlownessRegime:
     """Logarithm of the slowness over its scale, among left-out runs of one kind; see `slowness_scale`."""
 
-    median: float
-    below: float
-    above: float
+    quantiles: tuple[float, ...]
+    """At PROBABILITIES, ascending."""
     rows: int
     groups: int
+
+    def scaled(self, scale: float, width: float = 1.0, *, thin: bool = False) -> Slowness:
+        """Return the slowness where the scale is known; a width other than 1 stretches it about its median."""
+        middle = self.quantiles[len(self.quantiles) // 2]
+        logs = tuple(scale * (middle + width * (quantile - middle)) for quantile in self.quantiles)
+        return Slowness(logs, self.rows, self.groups, thin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +137,8 @@ class SlownessTable:
     """Part that does not: a host that takes this much longer or shorter."""
     regimes: Mapping[str, SlownessRegime]
     """By latencies/part/load."""
-    classes: Mapping[str, tuple[float, int]]
-    """Class of network -> factor on the width, groups of open-loop runs."""
+    classes: Mapping[str, int]
+    """Class of network -> groups of open-loop runs."""
 
 
 def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
@@ -124,6 +172,44 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
     Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
     """
     return math.hypot(relative, math.log1p(host_s / step_s))
+
+
+def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
+    """Return the slowness of a replica at which it has a latency: of a measured one, how slow it was; of a limit, how slow it may be.
+
+    Interpolated in both logarithms; beyond the first and the last slowness latencies are taken as proportional, which is true
+    where nothing queues: let the last one reach the limit.
+
+    Parameters
+    ----------
+    slownesses : [-]
+        ascending
+    latencies : [s]
+        there; infinite where the replica no longer keeps up
+    latency : [s]
+        any unit that is that of the latencies
+
+    Returns
+    -------
+    [-]
+        slowness
+
+    Examples
+    --------
+    Latencies that grow as the slowness does:
+
+    >>> round(slowness_at(np.array([1.0, 2.0]), np.array([10.0, 20.0]), 15.0), 3)
+    1.5
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.2.
+    """
+    reached = np.maximum.accumulate(np.log(np.minimum(latencies, LATEST)))
+    reached = reached + 1e-9 * np.arange(reached.size)
+    wanted = math.log(latency)
+    beyond = min(wanted - reached[0], 0.0) + max(wanted - reached[-1], 0.0)
+    return math.exp(float(np.interp(wanted, reached, np.log(slownesses))) + beyond)
 
 
 def latencies_of_targets(targets: Iterable[Target]) -> tuple[Latencies, Part]:
@@ -168,13 +254,9 @@ def slowness_of(
     """
     latencies, part = latencies_of_targets(targets)
     regime = table.regimes[f"{latencies}/{part}/{load}"]
-    factor, groups = table.classes.get(network_class, max(table.classes.values()))
-    scale = slowness_scale(step_s, table.relative, table.host_s)
-    return Slowness(
-        math.exp(scale * regime.median),
-        scale * factor * regime.below,
-        scale * factor * regime.above,
-        regime.rows,
-        regime.groups,
-        regime.groups < FEW_GROUPS or groups < 2,
+    of_class = table.classes.get(network_class, 0)
+    return regime.scaled(
+        slowness_scale(step_s, table.relative, table.host_s),
+        1.0 if of_class else UNMEASURED,
+        thin=regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
     )

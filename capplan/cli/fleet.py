@@ -1,20 +1,51 @@
 """`capplan fleet`: which GPUs, how many, at what cost."""
 
+from typing import Annotated
+
+import typer
+
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
+from capplan.cli.kinds import fraction
+
+Hardware = Annotated[
+    list[str] | None,
+    typer.Option("--hardware", metavar="NAME", help="Devices instead of the scenario's; several times."),
+]
+Confidence = Annotated[
+    float | None, fraction("--confidence", help="Probability with which all targets must hold, such as 90%.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; several times.",
+    ),
+]
 
 
 @grouped
-def command(*, scenario: o.Scenario, offline: o.Offline = False, to: o.Output) -> int:
-    """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected."""
+def command(
+    *,
+    scenario: o.Scenario,
+    hardware: Hardware = None,
+    confidence: Confidence = None,
+    settings: Settings = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.fleet.over_time import fleet_over_time
     from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.questions.overrides import settings_of
     from capplan.questions.rate_line import rate_line
     from capplan.questions.scenario import read_scenario
     from capplan.report.answers.fleet import fleet_answer
     from capplan.report.show import row_progress, show
 
-    asked = asked_fleet(read_scenario(scenario), offline=offline)
+    changed = settings_of(hardware, confidence, settings)
+    asked = asked_fleet(read_scenario(scenario, changed), offline=offline)
     limits = asked.scenario.fleet
     with row_progress("plans") as progress:
         answer = fleet_for(asked, progress)
@@ -25,4 +56,4 @@ def command(*, scenario: o.Scenario, offline: o.Offline = False, to: o.Output) -
             answer.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
             burst_ratio=limits.burst_ratio,
         )  # fmt: skip
-    return show(fleet_answer(asked, answer, over_time), to)
+    return show(fleet_answer(asked, answer, over_time, changed), to)

@@ -24,9 +24,8 @@ def whole(
     def read(text: Any) -> int:
         from capplan.readers.quantity import COUNT, TOKENS, whole_number
 
-        unit = TOKENS if of == "tokens" else COUNT
-        wanted = replace(unit, words=f"a whole number{f' of {of}' if of else ''}", example=example)
-        value = whole_number(text, wanted, option)
+        unit = replace(TOKENS if of == "tokens" else COUNT, example=example)
+        value = whole_number(text, unit, option, of)
         if not least <= value <= most:
             allowed = f"{least} to {most} {of}".rstrip()
             raise InputError(f"{option}: {text!r} is out of range; {allowed} are allowed")

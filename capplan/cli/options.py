@@ -29,6 +29,16 @@ Hardware: TypeAlias = Annotated[str, HARDWARE]
 Scenario: TypeAlias = Annotated[
     Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")
 ]
+ScenarioOfPlan: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(metavar="[SCENARIO]", help="Scenario YAML; default: the one that --plan was made for."),
+]
+PlanFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Plan of capplan fleet -o plan.json, instead of another search."
+    ),
+]
 Picture: TypeAlias = Annotated[
     Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: .svg, .png or .pdf.")
 ]

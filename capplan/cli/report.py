@@ -20,10 +20,12 @@ Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]
 
 
 @grouped
-def command(*, scenario: o.Scenario, offline: o.Offline = False, to: Page) -> int:
+def command(
+    *, scenario: o.ScenarioOfPlan = None, plan_file: o.PlanFile = None, offline: o.Offline = False, to: Page
+) -> int:
     """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
-    from capplan.questions.fleet import asked_fleet, fleet_for
-    from capplan.questions.scenario import read_scenario
+    from capplan.questions.fleet import fleet_for
+    from capplan.questions.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source
     from capplan.report.review.findings import findings
     from capplan.report.review.page import review_of
@@ -31,10 +33,12 @@ def command(*, scenario: o.Scenario, offline: o.Offline = False, to: Page) -> in
     from capplan.report.show import row_progress
 
     page = review_output(to)
-    asked = asked_fleet(read_scenario(scenario), offline=offline)
+    asked, answer = asked_of_plan(scenario, plan_file, offline=offline)
     with row_progress("plans") as progress:
-        answer = fleet_for(asked, progress)
-    words = ["capplan", "report", str(scenario), *(["--offline"] if offline else [])]
+        answer = answer or fleet_for(asked, progress)
+    words = ["capplan", "report", *([str(scenario)] if scenario else [])]
+    words += ["--plan", str(plan_file)] if plan_file else []
+    words += [*(["--offline"] if offline else [])]
     words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
     source = model_source(asked.scenario.model, asked.scenario.revision)
     return show_review(review_of(findings(asked, answer, shlex.join(words), source)), page)

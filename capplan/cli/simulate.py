@@ -53,8 +53,8 @@ Running = Annotated[
         deadline_s=measure("--deadline", help="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
-            ("round_robin", "least_loaded", "prefix_aware"),
-            help="Router before the replicas: round_robin, least_loaded or prefix_aware.",
+            ("round_robin", "random", "least_loaded", "prefix_aware"),
+            help="Router before the replicas: round_robin, random, least_loaded or prefix_aware.",
         ),
         fail=typer.Option(
             "--fail",
@@ -133,7 +133,8 @@ Speculation = Annotated[
 @grouped
 def command(
     *,
-    scenario: o.Scenario,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
     requests: Requests,
     plan: Plan,
     running: Running,
@@ -147,13 +148,14 @@ def command(
     from capplan.questions import simulation as inputs
     from capplan.questions.engine_use import engine_use_of
     from capplan.questions.operation import operation_of
+    from capplan.questions.plan_file import asked_of_plan
     from capplan.replica.replica import replica_of
     from capplan.report.answers.simulate import simulate_answer, warn_of_overload
     from capplan.report.show import row_progress, show
 
-    asked = inputs.asked_scenario(scenario, offline=offline)
+    asked, answer = asked_of_plan(scenario, plan_file, offline=offline)
     with row_progress("plans") as progress:
-        chosen = inputs.chosen_plan(asked, plan, progress)
+        chosen = inputs.chosen_plan(asked, plan, progress, answer)
     operation = operation_of(running, asked.scenario.fleet.start_up_s, plan.replicas)
     stream = inputs.asked_stream(chosen, requests)
     replica = replica_of(stream.spec)

@@ -60,7 +60,7 @@ class Config:
         model_type = self.values.get("model_type", "?")
         near = get_close_matches(keys[0], list(map(str, self.values)), n=1, cutoff=0.7)
         names = " or ".join(keys)
-        hint = f"; is {near[0]!r} a misspelling of it?" if near else ""
+        hint = f"; the file has {near[0]!r}: did you mean {keys[0]!r}?" if near else ""
         return self.error(names, f"missing{hint}", f"every config of model_type {model_type!r} needs it")
 
     def _checked(self, key: str, value: Any, least: int, most: int) -> int:

@@ -1,18 +1,20 @@
 """The cheapest fleet for a scenario: branch and bound over all layouts, each device by itself.
 
-Layouts are simulated in the order of a lower bound of their GPUs, which comes from the closed form, until the bound is above what was
-found. Devices do not look at each other: one more device can only add an answer.
+Layouts are simulated in the order of a lower bound of their GPUs, first by the closed form, then by short runs, until the bound is
+above what was found. Devices do not look at each other: one more device can only add an answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections
+from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Question, ScreenedLayout
-from capplan.fleet.trial import Trial
+from capplan.fleet.trial import Trial, replicas_at
 from capplan.workload.slo import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -86,6 +88,23 @@ def busy_replicas(
     return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
 
 
+def short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
+    """Return replicas below which a layout cannot hold the targets, by short runs; infinite where never."""
+    predicted = trial.rate_bound(1.0, trial.limits) * (1.0 - terms.headroom_fraction)
+    sure = trial.rate_bound(trial.candidate.slowness.quantile(confidence), trial.limits)
+    limit = min(predicted, sure)
+    return replicas_at(trial.total_rate, limit) if limit > 0.0 else inf
+
+
+Waiting = tuple[float, tuple[str, str, str], bool, ScreenedLayout]
+"""Bound, name, whether the bound is one by short runs, layout."""
+
+
+def _one(candidate: ScreenedLayout) -> float:
+    del candidate
+    return 1.0
+
+
 class Search:
     """The simulated layouts of a question; each is built and simulated once, whatever is asked of it."""
 
@@ -95,35 +114,44 @@ class Search:
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
+        self._paths: dict[tuple[int, int, float], SamplePath] = {}
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
-        return self._trials.setdefault(id(candidate), Trial(candidate, self.question))
+        if id(candidate) not in self._trials:
+            self._trials[id(candidate)] = Trial(candidate, self.question, self._paths)
+        return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
         """Return the layout of a device that needs the fewest GPUs; None where none holds the targets."""
-        mine = [item for item in self.candidates if item.layout.device.name == device]
         most = self.terms.max_devices or inf
+        waiting = self._bounded(
+            (item for item in self.candidates if item.layout.device.name == device), confidence
+        )
         best: Sized | None = None
-        for bound, candidate in self._ordered(mine, confidence):
+        while waiting:
+            bound, candidate = self._next(waiting, confidence)
             allowed = min(best.gpus if best else inf, most)
             found = self._sized(candidate, confidence, allowed) if bound <= allowed else None
-            if found is None:
-                rejected[device, _too_many(max(allowed, bound), most)] += 1
-            elif best is None or (found.gpus, found.busy) < (best.gpus, best.busy):
+            if found is not None and (best is None or (found.gpus, found.busy) < (best.gpus, best.busy)):
                 best = found
+            elif found is None:
+                rejected[device, _too_many(max(bound, allowed), most)] += 1
+            if bound > allowed:
+                rejected[device, _too_many(bound, most)] += len(waiting)
+                break
         return best
 
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
         """Return all layouts that hold the targets for so many dollars per hour."""
         sized = []
-        for bound, candidate in self._ordered(self.candidates, confidence):
-            hourly = self.terms.hourly(candidate.layout.device.name)
-            if hourly is None or bound * hourly > usd_per_hour:
-                continue
-            allowed = min(floor(usd_per_hour / hourly + 1e-9), self.terms.max_devices or inf)
-            found = self._sized(candidate, confidence, allowed)
-            sized += [found] if found else []
+        waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
+        while waiting and waiting[0][0] <= usd_per_hour:
+            bound, candidate = self._next(waiting, confidence, self._usd_per_hour)
+            if bound <= usd_per_hour:
+                allowed = floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9)
+                found = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+                sized += [found] if found else []
         return sized
 
     def cheapest(self, confidence: float) -> Sized | None:
@@ -131,46 +159,63 @@ class Search:
 
         The cost alone is certain: of several that cost the same it is any.
         """
+        priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
+        weight = self._usd_per_hour if priced else _one
+        waiting = self._bounded(self.candidates, confidence, weight)
         best: Sized | None = None
         cost = inf
-        priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
-
-        def rate(item: ScreenedLayout) -> float:
-            hourly = self.terms.hourly(item.layout.device.name)
-            return 1.0 if not priced else inf if hourly is None else hourly
-
-        ordered = self._ordered(self.candidates, confidence)
-        for bound, candidate in sorted(ordered, key=lambda entry: self._guess(entry[1])[0] * rate(entry[1])):
-            if bound * rate(candidate) >= cost or rate(candidate) == inf:
+        while waiting and waiting[0][0] < cost:
+            bound, candidate = self._next(waiting, confidence, weight)
+            if bound >= cost:
                 continue
-            allowed = min(
-                floor((cost - 1e-9) / rate(candidate)) if cost < inf else inf, self.terms.max_devices or inf
-            )
-            found = self._sized(candidate, confidence, allowed)
-            if found is not None and found.gpus * rate(candidate) < cost:
-                best, cost = found, found.gpus * rate(candidate)
+            allowed = floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf
+            found = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+            if found is not None and found.gpus * weight(candidate) < cost:
+                best, cost = found, found.gpus * weight(candidate)
         return best
 
-    def _ordered(
-        self, candidates: Iterable[ScreenedLayout], confidence: float
-    ) -> list[tuple[float, ScreenedLayout]]:
+    def _usd_per_hour(self, candidate: ScreenedLayout) -> float:
+        hourly = self.terms.hourly(candidate.layout.device.name)
+        return inf if hourly is None else hourly
+
+    def _bounded(
+        self,
+        candidates: Iterable[ScreenedLayout],
+        confidence: float,
+        weight: Callable[[ScreenedLayout], float] = _one,
+    ) -> list[Waiting]:
+        """Return layouts in the order of a lower bound of their GPUs, by closed forms, times a weight; those without hope left out."""
         spares = self.terms.spare_replicas
-        bounds = [
-            ((busy_bound(item, confidence, self.terms) + spares) * item.layout.devices, item)
+        waiting = [
+            (
+                weight(item) * (busy_bound(item, confidence, self.terms) + spares) * item.layout.devices,
+                _name(item),
+                False,
+                item,
+            )
             for item in candidates
         ]
-        kept = [entry for entry in bounds if entry[0] < inf]
-        return sorted(kept, key=lambda entry: self._guess(entry[1]))
+        kept = [entry for entry in waiting if entry[0] < inf]
+        heapify(kept)
+        return kept
 
-    def _guess(self, candidate: ScreenedLayout) -> tuple[float, tuple[str, str, str]]:
-        """Return about how many GPUs it takes: a good answer early prunes more."""
-        return candidate.layout.devices / candidate.share_guess, _name(candidate)
+    def _next(
+        self, waiting: list[Waiting], confidence: float, weight: Callable[[ScreenedLayout], float] = _one
+    ) -> tuple[float, ScreenedLayout]:
+        """Return the layout with the least bound, once that bound is one by short runs, and the bound."""
+        while True:
+            bound, name, simulated, item = heappop(waiting)
+            if simulated:
+                return bound, item
+            busy = short_bound(self.trial(item), confidence, self.terms)
+            closer = weight(item) * (busy + self.terms.spare_replicas) * item.layout.devices
+            heappush(waiting, (max(bound, closer), name, True, item))
 
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
         trial, spares = self.trial(candidate), self.terms.spare_replicas
         devices = candidate.layout.devices
-        most = most_gpus / devices - spares if most_gpus < inf else inf
-        busy = busy_replicas(trial, trial.limits, confidence, self.terms, floor(most) if most < inf else inf)
+        most = floor(most_gpus / devices) - spares if most_gpus < inf else inf
+        busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
         return None if busy is None else Sized(trial, busy, (busy + spares) * devices)
 
 

@@ -154,9 +154,10 @@ def drawn_requests(
         inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
         outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
         if item.reuse is not None:
-            share = demand.hit_fractions[index] / CACHED_SHARE if demand.hit_fractions else 0.0
-            hit = random.random(rows.size) < share
-            shared = np.minimum((CACHED_SHARE * inputs[rows]).astype(np.int64), inputs[rows] - 1)
+            found = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            part = max(CACHED_SHARE, found)
+            hit = random.random(rows.size) < found / part
+            shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
             hit = random.random(rows.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)

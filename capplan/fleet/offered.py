@@ -13,8 +13,8 @@ from capplan.numbers import Array, Number
 from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import Crowd, Requests
 
-LEAST_RESPONSE_S = 1e-3
-"""Of a user who does not think; an answer takes some time, so that rates stay finite."""
+STEADY_CV = 1e-3
+"""Times between arrivals that vary by less than this are all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,71 +76,89 @@ def busiest_arrival_cv(demand: Demand) -> float:
     return demand.classes[int(np.argmax(rates))].arrival_cv
 
 
-def offered_to_replica(
-    demand: Demand,
-    share: float,
-    *,
-    count: int,
-    seed: int,
-    longest: int,
-    replicas: float = 1.0,
-    routing: Routing = "round_robin",
-    response_s: float = 0.0,
-    slowness: float = 1.0,
-) -> Offered:
-    """Return what one replica is offered of the traffic of a fleet.
+class SamplePath:
+    """One draw of a traffic; whatever the load and the number of replicas, the same requests, drawn once."""
 
-    Parameters
-    ----------
-    demand : the whole traffic
-    share : [-]
-        of it, that this replica carries; above 1 it is more than there is
-    count : [-]
-        requests drawn, both kinds together
-    seed : of the sample path
-    longest : [tokens]
-        a prompt and its answer are cut to it
-    replicas : [-]
-        that requests are dealt out to: the more, the more regularly they come
-    routing : how they are dealt out
-    response_s : [s]
-        that a user waits for an answer, about; says how many of the requests are those of users
-    slowness : [-]
-        s: steps that take s times as long are the same as requests that come s times as often and thoughts that take a part
-        1 / s of their time, once every latency is multiplied by s
+    def __init__(
+        self,
+        demand: Demand,
+        *,
+        count: int,
+        seed: int,
+        longest: int,
+        routing: Routing = "round_robin",
+        response_s: float = 0.0,
+    ) -> None:
+        """Draw nothing yet.
 
-    Returns
-    -------
-    Offered
-    """
-    open_rate, user_rate = demand.rates_per_s(response_s)
-    of_users = round(count * user_rate / (open_rate + user_rate))
-    requests = crowd = None
-    if of_users < count:
-        requests = drawn_requests(demand, count - of_users, seed, longest, users=False)
-        cv = float(replica_arrival_cv(busiest_arrival_cv(demand), replicas, routing))
-        arrival = np.cumsum(_gaps(cv, count - of_users, seed)) / (open_rate * share * slowness)
-        requests = replace(requests, arrival_s=arrival)
-    if of_users:
-        rows = drawn_requests(demand, of_users, seed, longest, users=True)
-        thinking = _thoughts(demand, rows, seed) / slowness
-        crowd = Crowd(rows, max(round(share * demand.users), 1), thinking)
-    return Offered(requests, crowd)
+        Parameters
+        ----------
+        demand : the whole traffic
+        count : [-]
+            requests drawn, those that arrive and those of users together
+        seed : of all draws
+        longest : [tokens]
+            a prompt and its answer are cut to it
+        routing : how requests are dealt out to replicas
+        response_s : [s]
+            that a user waits for an answer, about; says how many of the requests are those of users
+        """
+        self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
+        self.open_rate, user_rate = demand.rates_per_s(response_s)
+        self.of_users = round(count * user_rate / (self.open_rate + user_rate))
+        self.arrivals = count - self.of_users
+        self._cv = busiest_arrival_cv(demand)
+        self._rows: dict[bool, Requests] = {}
+        self._times: dict[float, Array] = {}
 
+    def offered(self, share: float, *, replicas: float = 1.0, slowness: float = 1.0) -> Offered:
+        """Return what one replica is offered.
 
-def _gaps(cv: float, count: int, seed: int) -> Array:
-    """Return times between arrivals with a mean of one, gamma-distributed."""
-    random = np.random.default_rng([seed, 1])
-    if cv < 1e-3:
-        return np.ones(count)
-    gaps: Array = random.gamma(1.0 / cv**2, cv**2, count)
-    return gaps
+        Parameters
+        ----------
+        share : [-]
+            of the whole traffic, that this replica carries; above 1 it is more than there is
+        replicas : [-]
+            that requests are dealt out to: the more, the more regularly they come
+        slowness : [-]
+            s: steps that take s times as long are the same as requests that come s times as often and thoughts that take a
+            part 1 / s of their time, once every latency is multiplied by s
 
+        Returns
+        -------
+        Offered
+        """
+        requests = crowd = None
+        if self.arrivals:
+            cv = float(replica_arrival_cv(self._cv, replicas, self.routing))
+            arrival_s = self._arrivals(cv) / (self.open_rate * share * slowness)
+            requests = replace(self._drawn(users=False), arrival_s=arrival_s)
+        if self.of_users:
+            rows = self._drawn(users=True)
+            users = max(round(share * self.demand.users), 1)
+            crowd = Crowd(rows, users, self._thoughts(rows) / slowness)
+        return Offered(requests, crowd)
 
-def _thoughts(demand: Demand, rows: Requests, seed: int) -> Array:
-    """Return how long the user of each request thinks before it, exponentially distributed."""
-    means = np.array([item.think_time_s or 0.0 for item in demand.classes])
-    random = np.random.default_rng([seed, 2])
-    assert rows.class_index is not None
-    thoughts: Array = random.exponential(1.0, len(rows)) * means[rows.class_index]
-    return thoughts
+    def _drawn(self, *, users: bool) -> Requests:
+        if users not in self._rows:
+            count = self.of_users if users else self.arrivals
+            self._rows[users] = drawn_requests(self.demand, count, self.seed, self.longest, users=users)
+        return self._rows[users]
+
+    def _arrivals(self, cv: float) -> Array:
+        """Return times of arrival at a rate of one, with gamma-distributed intervals."""
+        if cv not in self._times:
+            random = np.random.default_rng([self.seed, 1])
+            gaps = (
+                random.gamma(1.0 / cv**2, cv**2, self.arrivals) if cv > STEADY_CV else np.ones(self.arrivals)
+            )
+            self._times[cv] = np.cumsum(gaps)
+        return self._times[cv]
+
+    def _thoughts(self, rows: Requests) -> Array:
+        """Return how long the user of each request thinks before it, exponentially distributed."""
+        means = np.array([item.think_time_s or 0.0 for item in self.demand.classes])
+        random = np.random.default_rng([self.seed, 2])
+        assert rows.class_index is not None
+        thoughts: Array = random.exponential(1.0, len(rows)) * means[rows.class_index]
+        return thoughts

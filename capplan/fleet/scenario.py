@@ -81,3 +81,5 @@ class Scenario:
     """Counted by the simulation alone."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """Every default that stands in for a key that the file does not have."""
+    warnings: tuple[str, ...] = ()
+    """What the file says and cannot mean."""

@@ -39,8 +39,6 @@ TARGET_SLACK = 1.3
 RATE_SLACK = 1.1
 """By which it may understate a rate; both are held by a test over random scenarios."""
 
-GUESS_SHARE = 0.5
-"""Of each target, that the closed form is held to for a guess of what the simulation will say."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """What certainty costs is worked out for these."""
 
@@ -108,8 +106,6 @@ class ScreenedLayout:
     """Of the whole traffic: no replica holds its targets with more, as predicted."""
     sure_share_bounds: Mapping[float, float]
     """The same with a confidence that its steps are fast enough; 0 where that is out of reach."""
-    share_guess: float
-    """What it may be about; layouts are simulated in the order of it."""
     kv_cache_tokens: float
     label: str
     usual_step_s: float
@@ -264,8 +260,6 @@ class _Part:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
             within = ~state.saturated & self._within(needed, slower)
             sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
-        strict = ~state.saturated & self._within(needed, np.full((len(kept), 1), 1.0 / GUESS_SHARE))
-        guesses = np.where(strict, shares, 1e-3 * shares[:, :1]).max(axis=1)
         found, near = [], []
         for row, layout in enumerate(kept):
             good = np.flatnonzero(holds[row])
@@ -284,7 +278,6 @@ class _Part:
                     layout,
                     self.weight_dtype,
                     share_bound=RATE_SLACK * float(shares[row, good].max()),
-                    share_guess=float(guesses[row]),
                     sure_share_bounds=bounds,
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],

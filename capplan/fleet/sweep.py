@@ -12,7 +12,7 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
-from capplan.fleet.offered import offered_to_replica
+from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.fleet.trial import with_load_time
@@ -180,10 +180,8 @@ def _stream(point: Point, demand: Demand, longest: int) -> Stream:
         return Stream(requests, names, concurrency=point.concurrency)
     total = sum(demand.rates_per_s(0.0))
     share = (point.request_rate or 1.0) / total
-    offered = offered_to_replica(
-        demand, share, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, replicas=1.0 / share,
-        routing=point.routing,
-    )  # fmt: skip
+    path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
+    offered = path.offered(share, replicas=1.0 / share)
     return Stream(offered.requests, names, crowd=offered.crowd)
 
 

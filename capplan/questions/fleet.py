@@ -138,7 +138,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         question,
         prices,
         (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *paid),
-        (*warnings, *host_warnings, *price_warnings),
+        (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
     )
 
 

@@ -1,6 +1,6 @@
 """A scenario file while it is resolved: its defaults, and all of its mistakes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.record import Mistakes, checked
 from capplan.readers.yaml_file import Document, KeyPath
@@ -28,6 +28,7 @@ class Reading:
     document: Document
     folder: Path
     assumptions: list[Assumption] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     mistakes: list[InputError] = field(default_factory=list)
     broken: tuple[KeyPath, ...] = ()
     """Keys that could not be read, so that nothing more can be said of what is around them."""
@@ -38,12 +39,18 @@ class Reading:
         error.line = self.document.line(path)
         return error
 
+    def unknown(self, kind: str, name: str, known: Iterable[str], path: KeyPath) -> InputError:
+        """Return the error for a name that is not in a list, with its place in the file."""
+        error = unknown(kind, name, known, place=self.document.place(path))
+        error.line = self.document.line(path)
+        return error
+
     def note(self, error: InputError, *about: KeyPath) -> None:
         """Keep a mistake for later, unless it is about keys that could not be read."""
         if any(above[: len(below)] == below[: len(above)] for above, below in product(self.broken, about)):
             return
         if error.line is None and about:
-            error.line = self.document.line(about[0])
+            error.line, error.belongs_to = self.document.line(about[0]), self.document.place(about[0])
         self.mistakes.append(error)
 
     def attempt(self, read: Callable[[], T], otherwise: F, *about: KeyPath) -> T | F:

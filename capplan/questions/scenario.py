@@ -1,17 +1,19 @@
 """Scenario YAML -> Scenario: every alternative resolved, every default stated."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from capplan.engine.lookup import profile
-from capplan.errors import InputError, together, unknown
+from capplan.errors import InputError, together
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import FORMATS, KV_FORMATS
+from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.traffic import request_classes
@@ -145,7 +147,7 @@ def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
     for name in named:
         if name not in known:
             path: KeyPath = ("kv_dtype",) if name == file.kv_dtype else ("fleet", "kv_dtypes")
-            reading.note(unknown("KV dtype", name, known, place=reading.document.place(path)), path)
+            reading.note(reading.unknown("KV dtype", name, known, path), path)
     return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
@@ -169,13 +171,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
     known = {normalised(offer.provider): offer.provider for offer in offers}
     provider = known.get(normalised(prices.provider))
     if provider is None:
-        place = reading.document.place(("prices", "provider"))
-        raise unknown(
-            "provider",
-            prices.provider,
-            {ANY_PROVIDER, *(name.lower() for name in known.values())},
-            place=place,
-        )
+        names = {ANY_PROVIDER, *(name.lower() for name in known.values())}
+        raise reading.unknown("provider", prices.provider, names, ("prices", "provider"))
     return provider
 
 
@@ -291,15 +288,17 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         fleet=limits,
         prices=prices,
         assumptions=tuple(reading.assumptions),
+        warnings=tuple(reading.warnings),
     )
 
 
-def read_scenario(path: str | os.PathLike[str]) -> Scenario:
+def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
     """Return the scenario in a YAML file.
 
     Parameters
     ----------
     path : path
+    settings : keys that are set anew, each KEY=VALUE
 
     Returns
     -------
@@ -315,4 +314,4 @@ def read_scenario(path: str | os.PathLike[str]) -> Scenario:
         kind="a scenario YAML",
         way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
     )
-    return scenario_from(document, Path(path).resolve().parent)
+    return scenario_from(overridden(document, settings), Path(path).resolve().parent)

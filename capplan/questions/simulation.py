@@ -14,8 +14,8 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
-from capplan.fleet.offered import offered_to_replica
-from capplan.fleet.plan import FleetPlan
+from capplan.fleet.offered import SamplePath
+from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
@@ -88,11 +88,13 @@ def _no_plan(asked: AskedFleet) -> TargetError:
     )
 
 
-def chosen_plan(asked: AskedFleet, flags: PlanFlags, progress: Progress = None) -> Chosen:
+def chosen_plan(
+    asked: AskedFleet, flags: PlanFlags, progress: Progress = None, answer: FleetAnswer | None = None
+) -> Chosen:
     """Return the named plan, or else the one that the fleet search chooses for the scenario."""
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
-        plan = recommended_plan(asked, progress)
+        plan = answer.chosen if answer and answer.chosen else recommended_plan(asked, progress)
         serving = plan.replicas - plan.spare_replicas
         why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
         return Chosen(
@@ -156,7 +158,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
     rate = sum(demand.rates_per_s(response))
     count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    offered = offered_to_replica(demand, 1.0, count=count, seed=seed, longest=longest, response_s=response)
+    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
     users = f" and {offered.crowd.users:,} users, who wait for each answer" if offered.crowd else ""
     stated = Assumption(
         f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
@@ -171,9 +173,8 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
 
 def response_s(replica: Replica, demand: Demand, replicas: int, seed: int, longest: int) -> float:
     """Return about how long users of a fleet wait for an answer: the mean of a short run of one replica."""
-    offered = offered_to_replica(
-        demand, 1.0 / replicas, count=PILOT_REQUESTS, seed=seed, longest=longest, replicas=replicas
-    )
+    path = SamplePath(demand, count=PILOT_REQUESTS, seed=seed, longest=longest)
+    offered = path.offered(1.0 / replicas, replicas=replicas)
     return float(np.nanmean(simulate(offered.requests, replica.engine, crowd=offered.crowd).e2e_s))
 
 

@@ -33,7 +33,7 @@ MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"
 """A number without its unit, which the last of a list then says for all."""
 MOST_IN_FLIGHT = 100_000
-REQUESTS = replace(COUNT, words="a whole number of requests", example="1,8,64")
+REQUESTS = replace(COUNT, example="1,8,64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
     counts = _list(concurrency, "--concurrency")
     unit = re.sub(rf"^{_ALONE}\s*", "", rates[-1]) if rates else ""
     written = [f"{rate} {unit}" if re.fullmatch(_ALONE, rate) else rate for rate in rates]
-    in_flight = [whole_number(count, REQUESTS, "--concurrency") for count in counts]
+    in_flight = [whole_number(count, REQUESTS, "--concurrency", "requests") for count in counts]
     if not all(1 <= count <= MOST_IN_FLIGHT for count in in_flight):
         raise InputError(f"--concurrency: {concurrency!r} is out of range; 1 to {MOST_IN_FLIGHT} are allowed")
     loads = Loads(

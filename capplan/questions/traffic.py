@@ -6,7 +6,13 @@ from functools import partial
 from capplan.questions.length_record import lengths
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
-from capplan.questions.workload_file import is_workload, with_workload, workload_mean_rate, workload_reuse
+from capplan.questions.workload_file import (
+    MEANS,
+    is_workload,
+    with_workload,
+    workload_mean_rate,
+    workload_reuse,
+)
 from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import KeyPath
 from capplan.workload.daily_curve import active_for, mean_rate_fraction
@@ -15,7 +21,8 @@ from capplan.workload.request_class import RequestClass
 from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
-MEANS = ("mean_rate", "daily_curve", "active_hours")
+SHORT_OF = 0.98
+"""Of what a scenario says in numbers: what is further from it is worth a warning."""
 FREE_FOR_PREFIXES = "half of the cache of a replica is free for prefixes of earlier requests"
 
 
@@ -84,6 +91,18 @@ def _load_over_time(
     return 1.0, ()
 
 
+def _warn_of_short_prompts(reading: Reading, found: RequestClass) -> None:
+    """Warn where the lengths of prompts leave no room for what they have in common."""
+    said = found.shared_prefix_tokens * found.prefix_hit_fraction
+    if found.cached_input_tokens < SHORT_OF * said:
+        tokens = found.shared_prefix_tokens
+        reading.warnings.append(
+            f"{found.name}: {found.short_prompt_fraction:.0%} of the prompts are no longer than the shared prefix of {tokens:,.0f} tokens, "
+            f"and hold a part of it at most: {found.cached_input_tokens:,.0f} tokens are found in the mean, not {tokens:,.0f} x "
+            f"{found.prefix_hit_fraction:.0%} = {said:,.0f}; give lengths that contain it, such as input_tokens with min: {tokens + 1:.0f}"
+        )
+
+
 @dataclass(slots=True)
 class _Source:
     """What a line of traffic or its trace says of rate and lengths."""
@@ -129,6 +148,12 @@ def _length(reading: Reading, item: Traffic, index: int, key: str) -> Lengths | 
     if record is None:
         return None
     found = lengths(record, partial(reading.refuse, path))
+    if record.mean is not None and abs(found.mean_tokens / record.mean - 1.0) > 1.0 - SHORT_OF:
+        cut = " and ".join(name for name in ("min", "max") if getattr(record, name) is not None)
+        reading.warnings.append(
+            f"{item.name}: {cut} moves the mean of {key} from {record.mean:,.0f} to {found.mean_tokens:,.0f} tokens; "
+            "leave the mean out and give two percentiles"
+        )
     if found.kind == "lognormal":
         reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
     if record.mean is not None and found.kind == "fixed":
@@ -198,7 +223,7 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass 
         reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
     if len(reading.mistakes) > said or prompts is None or outputs is None:
         return None
-    return RequestClass(
+    found = RequestClass(
         name=item.name,
         input_tokens=prompts,
         output_tokens=outputs,
@@ -216,6 +241,8 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass 
         hourly_rate_fractions=hours,
         job_requests=item.requests,
     )
+    _warn_of_short_prompts(reading, found)
+    return found
 
 
 def request_classes(reading: Reading, items: list[Traffic]) -> tuple[RequestClass, ...]:

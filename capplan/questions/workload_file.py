@@ -14,6 +14,7 @@ from capplan.workload.statistics import LengthSummary
 from capplan.workload.summary import PrefixReuse, WorkloadSummary
 
 WITHOUT_RATE = "its source has no times, so it names no request_rate"
+MEANS = ("mean_rate", "daily_curve", "active_hours")
 FROM_WORKLOAD = ("request_rate", "arrival_cv", "input_tokens", "output_tokens", "shared_prefix")
 
 
@@ -70,10 +71,9 @@ def with_workload(item: Traffic, path: str) -> Traffic:
     traffic = workload.traffic[0]
     if traffic.request_rate is None:
         raise InputError(f"{path}: {WITHOUT_RATE}\n  write one into it: request_rate: 20 req/s")
-    return item.model_copy(
-        update={key: getattr(traffic, key) for key in FROM_WORKLOAD if getattr(item, key) is None}
-        | {"trace": None}
-    )
+    of_mean = MEANS if all(getattr(item, key) is None for key in MEANS) else ()
+    taken = [*of_mean, *(key for key in FROM_WORKLOAD if getattr(item, key) is None)]
+    return item.model_copy(update={key: getattr(traffic, key) for key in taken} | {"trace": None})
 
 
 def workload_mean_rate(path: str) -> float | None:

@@ -141,11 +141,22 @@ def _hint(written: str, unit: Unit) -> str:
 
 
 def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
+    """Return the error that says what is wrong, how the unit is written, and an example."""
     prefix = "<prefix>" if {f"k{unit.base}", f"m{unit.base}"} & unit.spellings.keys() else ""
     form = unit.words or f"'<number> {prefix}{unit.base}'"
-    said = f"'{unit.example}'" if unit.words and unit.words in why else f"{form}, e.g. '{unit.example}'"
-    lead = f"{place}: " if place else ""
-    return InputError(f"{lead}{str(text)[:60]!r} {why}; write it as {said}")
+    return _refusal(text, place, f"{why}; write it as {form}, e.g. '{unit.example}'")
+
+
+def _none(text: object, unit: Unit, place: str, hint: str = "", otherwise: str = "") -> InputError:
+    """Return the error for what is no such quantity at all."""
+    hint = f" ({hint})" if hint else ""
+    if not unit.words:
+        return _error(text, unit, place, f"is not {otherwise}{unit.base}{hint}")
+    return _refusal(text, place, f"is not {unit.words}{hint}; write it as '{unit.example}'")
+
+
+def _refusal(text: object, place: str, why: str) -> InputError:
+    return InputError(f"{f'{place}: ' if place else ''}{str(text)[:60]!r} {why}")
 
 
 def quantity(text: object, unit: Unit, place: str = "") -> float:
@@ -174,11 +185,11 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     50000000000.0
     """
     if isinstance(text, bool) or text is None or not isinstance(text, (str, int, float)):
-        raise _error(text, unit, place, f"is not {unit.words or 'a quantity in ' + unit.base}")
+        raise _none(text, unit, place, otherwise="a quantity in ")
     match = _QUANTITY.match(str(text)) if len(str(text)) <= _LONGEST else None
     number = match["number"] if match else ""
     if match is None or not re.match(r"[-+]?\.?[0-9]", number) or number[-1] in ",_":
-        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}")
+        raise _none(text, unit, place, otherwise="a number in ")
     if ("," in number or "_" in number) and not _GROUPED.match(number):
         raise _error(text, unit, place, "has separators that are not groups of three digits")
     written = " ".join(match["unit"].split())
@@ -187,16 +198,15 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     try:
         digits = Decimal(number.replace(",", "").replace("_", ""))
     except InvalidOperation:
-        raise _error(text, unit, place, f"is not {unit.words or 'a number in ' + unit.base}") from None
+        raise _none(text, unit, place, otherwise="a number in ") from None
     factor = unit.spellings.get(written) or unit.spellings.get(written.replace(" ", ""))
     if not written and unit.bare:
         factor = 1.0
         if digits > unit.bare_max:
             raise _error(text, unit, place, f"is over {unit.bare_max:g}, so it needs its unit")
     if factor is None:
-        why = f"is not {unit.words}" if unit.words else f"is not in {unit.base}"
         hint = _hint(written, unit) if written else "the unit is missing"
-        raise _error(text, unit, place, f"{why} ({hint})" if hint else why)
+        raise _none(text, unit, place, hint, otherwise="in ")
     # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are right to the last bit
     exact = Fraction(factor).limit_denominator(10**9)
     try:
@@ -208,7 +218,7 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     return result
 
 
-def whole_number(text: object, unit: Unit, place: str = "") -> int:
+def whole_number(text: object, unit: Unit, place: str = "", of: str = "") -> int:
     """Return a number of things that cannot be divided, such as '32k' tokens.
 
     Parameters
@@ -218,6 +228,8 @@ def whole_number(text: object, unit: Unit, place: str = "") -> int:
         A unit of counts, such as `TOKENS`.
     place : str
         File and key path, or the flag, for the error.
+    of : str
+        What is counted, for the error.
 
     Returns
     -------
@@ -228,8 +240,8 @@ def whole_number(text: object, unit: Unit, place: str = "") -> int:
     >>> whole_number("32k", TOKENS), whole_number("2.5 K", COUNT), whole_number("8,192", TOKENS)
     (32000, 2500, 8192)
     """
+    unit = replace(unit, words=f"a whole number{f' of {of}' if of else ''}")
     value = quantity(text, unit, place)
     if not value.is_integer():
-        words = unit.words if "whole" in unit.words else "a whole number"
-        raise _error(text, unit, place, f"is not {words}")
+        raise _none(text, unit, place)
     return int(value)

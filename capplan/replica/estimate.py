@@ -85,7 +85,10 @@ def _rows(costs: list[OperatorCost], phase: str) -> list[OperatorRow]:
 
 
 def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[OperatorRow, ...]:
-    """Return the operators of one prompt's prefill and of one decode step at the mean batch and context."""
+    """Return the operators of one prompt's prefill and of one decode step at the mean batch and context.
+
+    Of a pipeline they are those of one micro-batch in all stages.
+    """
     spec, rates = replica.spec, replica.rates.rates
     kv_bytes = kv_bytes_per_element(spec.kv_format)
     past = load.input_tokens * load.prefix_hit_fraction
@@ -93,7 +96,8 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
         spec.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, rates
     )
     context = load.input_tokens + load.output_tokens / 2.0
-    decode = decode_step_costs(spec.network, max(1.0, sequences), context, spec.sharding, kv_bytes, rates)
+    batch = max(1.0, sequences / float(spec.sharding.pipeline))
+    decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
     overhead = OperatorCost("host", host.step_s + host.token_s(offline=spec.offline) * max(1.0, sequences))
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))

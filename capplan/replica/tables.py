@@ -66,12 +66,14 @@ def step_knots(
     With the first cached token latents are expanded again, so one of `past` stands for itself.
     """
     turns = np.array([bend for bend in bends if bend < max_context])
-    longest = max(max_tokens, max_context)
+    tokens = _geometric(max_tokens, 4)
+    if max_context > max_tokens:
+        tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     return Knots(
         sequences=_geometric(max_sequences, 4),
         contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), turns])),
-        tokens=_geometric(longest, 4),
-        new=np.unique(np.concatenate([_geometric(longest, 4), turns])),
+        tokens=tokens,
+        new=np.unique(np.append(tokens, turns)),
         past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), turns])),
     )
 
@@ -194,4 +196,16 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
         prefill_attention_s=tables.prefill_attention_s[plan],
         stages=np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan],
         stage_fraction=np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan],
+    )
+
+
+def table_of_plans(table: StepTable) -> StepTable:
+    """Return the tables of one plan as those of an array of one: the way back from table_of_plan."""
+    return replace(
+        table,
+        decode_s=table.decode_s[None],
+        head_s=table.head_s[None],
+        decode_attention_s=table.decode_attention_s[None],
+        mixed_s=table.mixed_s[None],
+        prefill_attention_s=table.prefill_attention_s[None],
     )

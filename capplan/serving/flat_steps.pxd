@@ -17,7 +17,7 @@ cdef class FlatSteps(FlatBatch):
     cdef double turn_s(self, long long decoding, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
     cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
-    @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    @cython.locals(knots="double[::1]", low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
     cdef Py_ssize_t knot_below(self, double context) noexcept
     cdef double attention_s(self, long long sequences, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t)

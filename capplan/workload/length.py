@@ -203,6 +203,12 @@ class Lengths:
         points = self.quantile((np.arange(count) + 0.5) / count)
         return np.asarray(points * (self.mean_tokens / points.mean()))
 
+    def whole_tokens(self, count: int) -> Array:
+        """Return lengths of equal weight that stand for what `sample` draws: whole tokens, at least one; `count` or all values."""
+        middles = (np.arange(count) + 0.5) / count
+        points = np.asarray(self.values) if self.kind == "empirical" else self.quantile(middles)
+        return np.asarray(np.maximum(np.rint(points), 1.0))
+
     def sample(self, count: int, seed: int | np.random.Generator) -> NDArray[np.int64]:
         """Return random whole token counts of at least one."""
         generator = np.random.default_rng(seed)

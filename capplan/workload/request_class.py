@@ -86,6 +86,11 @@ class RequestClass:
 
     @property
     def cached_input_tokens(self) -> float:
-        """Prompt tokens per request that need no prefill, in the mean; a prompt shorter than the prefix holds part of it."""
-        held = np.minimum(self.shared_prefix_tokens, self.input_tokens.midpoints(SLICES))
+        """Prompt tokens per request that need no prefill, in the mean: of the prefix what a prompt holds, but for its last token."""
+        held = np.minimum(np.floor(self.shared_prefix_tokens), self.input_tokens.whole_tokens(SLICES) - 1.0)
         return float(held.mean()) * self.prefix_hit_fraction
+
+    @property
+    def short_prompt_fraction(self) -> float:
+        """Share of the prompts that are too short to hold the whole shared prefix and a token of their own."""
+        return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))

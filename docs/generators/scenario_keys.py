@@ -326,6 +326,11 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 
 <prefix>
 
+Prompts have the prefix in common, and lengths are those of whole prompts. A cache finds a prefix block by block from its start, so that a prompt finds
+no more of it than it holds, and its last token is always worked on. Where the lengths leave prompts that are shorter than the prefix, as a lognormal with a
+high percentile does, they hold a part of it: mean and percentile stay as they are stated, for they decide load and latency, fewer tokens are found than
+`tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix are `{p50: 1500, p95: 6000, min: 1201}`, values, or a trace.
+
 ## slo
 
 <slo>

@@ -128,6 +128,40 @@ def _by_file(seen, clone):
     return by_file
 
 
+class Nearby(_Settled):
+    """Run laws and oracles after plain tests, stop after some seconds, and note the test that fails."""
+
+    def __init__(self, notes, most_s):
+        self.notes, self.most_s = notes, most_s
+        self.enough = self.failed = False
+
+    def pytest_collection_modifyitems(self, items):
+        items.sort(key=lambda item: hasattr(getattr(item, "obj", None), "hypothesis"))
+        self.start_s = time.process_time()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        signal.signal(
+            signal.SIGPROF, lambda *_: self._note(item.nodeid) or os._exit(pytest.ExitCode.TESTS_FAILED)
+        )
+        signal.setitimer(signal.ITIMER_PROF, 3 * min(self.most_s, 100.0))
+        answer = yield
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if time.process_time() - self.start_s > self.most_s:
+            self.enough = True
+            item.session.shouldstop = "enough"
+        return answer
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failed = True
+            self._note(report.nodeid)
+
+    def _note(self, test):
+        with self.notes.open("a", encoding="utf-8") as notes:
+            notes.write(f"{test}\n")
+
+
 class Chosen(_Settled):
     """Run the chosen tests only, quickest first, and stop a test that takes far longer than it did."""
 

@@ -2,6 +2,12 @@
 
     make mutants                           100 faults, seed 7
     make mutants MUTANTS=40 SEED=3 ROOMS=operators,serving
+    make mutants MUTANTS=40 ROOMS=model,memory BY=imports
+
+By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
+traces nothing: a fault meets the doctests of its file and the tests that import the file (or else a file that does
+so), for 20 s of processor time at most. It starts at once and misses what only distant tests would notice; tests that
+noticed a fault are run without any at the end.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
 any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
@@ -25,7 +31,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.cover import Chosen, Cover
+from tests.mutants.cover import Chosen, Cover, Nearby
 from tests.mutants.mutations import mutants, with_fault
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +40,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet", "workload")
 TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
+MOST_S = 20.0  # of the tests that a fault meets by imports
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
 
@@ -42,6 +49,7 @@ def main():
     parser.add_argument("--mutants", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--rooms", default=",".join(ROOMS))
+    parser.add_argument("--by", choices=("lines", "imports"), default="lines")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -50,9 +58,14 @@ def main():
         os.chdir(clone)
         sys.path.insert(0, str(clone))
         os.environ |= {"PYTHONPATH": str(clone), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        tests = map_of_tests(clone)
-        sample = random.Random(asked.seed).sample(faults(clone, asked.rooms.split(",")), asked.mutants)
-        report(run(sample, tests, clone, asked.jobs))
+        rooms = asked.rooms.split(",")
+        every = faults(clone, rooms)
+        sample = random.Random(asked.seed).sample(every, min(asked.mutants, len(every)))
+        if asked.by == "lines":
+            results = run(sample, by_lines(clone), killed, clone, asked.jobs)
+        else:
+            results = confirmed(run(sample, by_imports(clone), killed_nearby, clone, asked.jobs), clone)
+        report(results, rooms)
 
 
 def copy_of_tree(clone):
@@ -125,7 +138,47 @@ def mentions(clone):
     return said
 
 
-def tests_that_reach(mutant, tests, said):
+def by_lines(clone):
+    """Return the function that finds the tests of a fault by the lines that they run."""
+    said = mentions(clone)
+    sets = {
+        t: (s, {path: set(lines) for path, lines in by_file.items()})
+        for t, (s, by_file) in map_of_tests(clone).items()
+    }
+    return partial(tests_that_reach, tests=sets, said=said)
+
+
+def by_imports(clone):
+    """Return the function that finds the files of tests of a fault by what they import."""
+    imports = {p: imported(p, clone) for p in sorted((clone / "capplan").rglob("*.py"))}
+    imports |= {p: imported(p, clone) for pattern in TESTS for p in clone.glob(pattern)}
+
+    def nearest(mutant):
+        """Return the files, that of the fault itself first where it has doctests."""
+        path = clone / mutant.path
+        own = [path] if ">>> " in path.read_text(encoding="utf-8") else []
+        direct = {p for p, files in imports.items() if path in files}
+        tests = sorted(p for p in direct if "tests" in p.parts)
+        if not tests:
+            tests = sorted(p for p, files in imports.items() if files & direct and "tests" in p.parts)
+        return [str(p) for p in own + tests]
+
+    return nearest
+
+
+def imported(path, clone):
+    """Return the files of the package that a file imports by name."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    files = (clone / (name.replace(".", "/") + ".py") for name in names if name.startswith("capplan."))
+    return {file for file in files if file.exists()}
+
+
+def tests_that_reach(mutant, *, tests, said):
     """Return `{test: seconds}` of the tests that run a line on which this fault can be seen."""
     lines = {(mutant.path, line) for line in mutant.lines}
     if mutant.names:
@@ -137,18 +190,29 @@ def tests_that_reach(mutant, tests, said):
     return reached
 
 
-def run(sample, tests, clone, jobs):
+def confirmed(results, clone):
+    """Yield the results, and refuse them where a test that noticed a fault fails without any, too."""
+    yield from results
+    noted = (
+        sorted(set(notes(clone).read_text(encoding="utf-8").splitlines())) if notes(clone).exists() else []
+    )
+    again = fork(lambda: pytest.main([*OPTIONS, *noted], [Nearby(notes(clone), 1e9)])) if noted else 0
+    if again and wait_for(again) == pytest.ExitCode.TESTS_FAILED:
+        raise SystemExit("some of these tests fail without a fault:\n" + "\n".join(noted))
+
+
+def notes(clone):
+    return clone.parent / "noticed.txt"
+
+
+def run(sample, reach, killed, clone, jobs):
     """Yield each fault with what became of it: the tests fail, take too long or are not there, or all pass."""
-    said = mentions(clone)
-    sets = {
-        t: (s, {path: set(lines) for path, lines in by_file.items()}) for t, (s, by_file) in tests.items()
-    }
     under_way = {}
     waiting = list(reversed(sample))
     while waiting or under_way:
         while waiting and len(under_way) < jobs:
             mutant = waiting.pop()
-            reached = tests_that_reach(mutant, sets, said)
+            reached = reach(mutant)
             if reached:
                 under_way[fork(partial(killed, mutant, reached, clone))] = (
                     mutant,
@@ -165,14 +229,28 @@ def run(sample, tests, clone, jobs):
 
 def killed(mutant, seconds, clone):
     """Run the tests against a fault that only this process imports; 0 where all of them pass."""
+    put_in(mutant, clone)
+    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
+    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
+
+
+def killed_nearby(mutant, files, clone):
+    """Run the nearest tests against a fault; 0 where none of those that fit into the time fails."""
+    put_in(mutant, clone)
+    nearby = Nearby(notes(clone), MOST_S)
+    code = pytest.main([*OPTIONS, *files], [nearby])
+    stopped = nearby.enough and not nearby.failed
+    return 0 if stopped or code == pytest.ExitCode.NO_TESTS_COLLECTED else code
+
+
+def put_in(mutant, clone):
+    """Let this process import a file with its fault."""
     path = clone / mutant.path
     tree = with_fault(path.read_text(encoding="utf-8"), mutant.number)
     loaded = SourceFileLoader.get_code
     SourceFileLoader.get_code = lambda self, name: (
         compile(tree, self.path, "exec") if Path(self.path) == path else loaded(self, name)
     )
-    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
-    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
 
 
 def fork(job, said=os.devnull):
@@ -191,7 +269,7 @@ def wait_for(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def report(results):
+def report(results, rooms):
     """Print every fault that nobody noticed, then how many were, by room, and what that says about all faults."""
     count, noticed = Counter(), Counter()
     start = time.monotonic()
@@ -203,7 +281,7 @@ def report(results):
             print(
                 f"{mutant.path}:{mutant.line}  {mutant.text}  ({reached} tests, {seconds:.0f} s)", flush=True
             )
-    for room in ROOMS:
+    for room in rooms:
         if count[room]:
             print(f"{room:12}{noticed[room]:4} of {count[room]:4} noticed")
     all_noticed, total = sum(noticed.values()), sum(count.values())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.fleet.demand import demand_of
-from capplan.fleet.offered import offered_to_replica, replica_arrival_cv
+from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.questions.scenario import read_scenario
 from capplan.readers.traces.trace import read_trace
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
@@ -63,7 +63,7 @@ def test_a_fleet_for_crowds_holds_its_targets_when_they_come(tmp_path, capsys):
     demand = demand_of(read_scenario(path))
     assert demand.classes[0].arrival_cv > 3.0
     whole, part = (
-        offered_to_replica(demand, 1.0, count=4000, seed=1, longest=9000, replicas=n).requests.arrival_s
+        SamplePath(demand, count=4000, seed=1, longest=9000).offered(1.0, replicas=n).requests.arrival_s
         for n in (1, 4)
     )
     assert np.diff(part).std() < 0.8 * np.diff(whole).std()

@@ -174,7 +174,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
         every = search(question).found
     costs = []
     for candidate in every:
-        trial = Trial(candidate, question)
+        trial = Trial(candidate, question, {})
         busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
         if busy is not None:
             gpus = (busy + rules.spare_replicas) * candidate.layout.devices

@@ -118,6 +118,11 @@ def test_a_workload_has_the_mean_of_its_hours(tmp_path):
     (tmp_path / "w.yaml").write_text((tmp_path / "w.yaml").read_text().replace("rate_by_hour: [1, 3]", ""))
     (found,) = scenario(tmp_path, {"trace": "w.yaml"}).classes
     assert found.mean_rate_fraction == 0.25
+    (tmp_path / "w.yaml").write_text((tmp_path / "w.yaml").read_text().replace("[{", "[{active_hours: 12, "))
+    (found,) = scenario(tmp_path, {"trace": "w.yaml"}).classes
+    assert found.mean_rate_fraction == 0.5
+    (found,) = scenario(tmp_path, {"trace": "w.yaml", "mean_rate": 3}).classes
+    assert found.mean_rate_fraction == 0.75
 
 
 JOB = {"requests": 1000, "within": "1 h"}
@@ -158,3 +163,48 @@ def test_targets_hold_in_four_of_five_cases_unless_said_otherwise(tmp_path):
     assert silent.slo.confidence == 0.8
     assert any("80%" in what and key == "slo.confidence" for what, key in stated(silent).items())
     assert scenario(tmp_path, {"request_rate": 1}, slo=slo | {"confidence": "50 %"}).slo.confidence == 0.5
+
+
+PREFIX = {"tokens": 1200, "hit_fraction": 0.85}
+
+
+def test_prompts_that_cannot_hold_the_shared_prefix_are_warned_of_with_the_figures(tmp_path):
+    """Lognormal prompts with a mean of 1,800 and a p95 of 6,000: 57 % are shorter than 1,200 tokens."""
+    said = {"request_rate": 1, "input_tokens": {"mean": 1800, "p95": 6000}, "shared_prefix": PREFIX}
+    (warning,) = scenario(tmp_path, said).warnings
+    assert warning.startswith(
+        "kind 0: 57% of the prompts are no longer than the shared prefix of 1,200 tokens"
+    )
+    assert "710 tokens are found in the mean, not 1,200 x 85% = 1,020; " in warning
+    assert warning.endswith("input_tokens with min: 1201")
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [1201, {"values": [1300, 5000]}, {"min": 1201, "max": 4000}, {"p50": 1500, "p95": 6000, "min": 1201}],
+)
+def test_prompts_that_contain_the_shared_prefix_find_all_of_it(lengths, tmp_path):
+    found = scenario(tmp_path, {"request_rate": 1, "input_tokens": lengths, "shared_prefix": PREFIX})
+    assert found.warnings == ()
+    assert found.classes[0].cached_input_tokens == pytest.approx(1020)
+
+
+@pytest.mark.parametrize(
+    ("cut", "mean"), [("min: 1201", "2,164"), ("max: 7000", "1,616"), ("max: 60000", "")]
+)
+def test_a_cut_that_moves_the_stated_mean_is_warned_of(cut, mean, tmp_path):
+    key, value = cut.split(": ")
+    said = {"request_rate": 1, "input_tokens": {"mean": 1800, "p95": 6000, key: int(value)}}
+    warnings = scenario(tmp_path, said).warnings
+    assert [f"{mean} tokens" in warning for warning in warnings] == [True] * bool(mean)
+    assert all(f"kind 0: {key} moves the mean of input_tokens from 1,800" in warning for warning in warnings)
+
+
+def test_a_warning_of_the_reading_is_one_of_the_answer(tmp_path, capplan):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: s\nmodel: llama-3.1-8b\nfleet: {hardware: [h100], tensor_parallel: 1, pipeline_parallel: 1}\n"
+        "traffic: [{request_rate: 1, input_tokens: {mean: 1800, p95: 6000}, output_tokens: 9, "
+        "shared_prefix: {tokens: 1200, hit_fraction: 85 %}}]\n"
+    )
+    assert "warning: requests: 57% of the prompts" in capplan("fleet", str(path), "--offline").err

@@ -16,7 +16,7 @@ from capplan.fleet.demand import (
     drawn_requests,
 )
 from capplan.fleet.engine_use import TierTokens
-from capplan.fleet.offered import offered_to_replica, replica_arrival_cv
+from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario
 from capplan.workload.length import empirical, fixed, lognormal, uniform
@@ -114,6 +114,47 @@ def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_lo
     assert (mix.reuses, demand(CHAT).reuses) == (True, False)
 
 
+LENGTHS = st.one_of(
+    st.builds(lognormal, st.floats(20, 5000), st.floats(0.05, 2.5)),
+    st.builds(lambda low, more: uniform(low, low + more), st.floats(2, 900), st.floats(0, 4000)),
+    st.builds(lambda mean, sigma: lognormal(mean, sigma, low=50, high=9000), st.floats(60, 5000), st.floats(0.05, 2.5)),
+    st.builds(fixed, st.integers(2, 4000).map(float)),
+    st.lists(st.integers(1, 9000), min_size=1, max_size=30).map(lambda values: empirical(np.array(values, dtype=float))),
+)  # fmt: skip
+DRAWS = 20_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, prefix=st.floats(1, 6000), hit=st.floats(0, 1), seed=st.integers(0, 9))
+def test_what_is_drawn_is_cached_as_much_as_the_mean_says(lengths, prefix, hit, seed):
+    item = RequestClass("a", lengths, fixed(9), 1.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit)
+    mix = demand(item, CODE)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    error = (
+        5.0 * drawn.cached_tokens.std() / math.sqrt(DRAWS)
+    )  # five standard errors, and the slices of the mean
+    assert mix.lengths.cached_tokens == pytest.approx(
+        drawn.cached_tokens.mean(), abs=error + 1e-3 * prefix + 0.01
+    )
+    assert (drawn.cached_tokens < drawn.input_tokens).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=LENGTHS.filter(lambda found: found.mean_tokens > 40),
+    hit=st.floats(0.0, 0.99),
+    seed=st.integers(0, 9),
+)
+def test_what_a_cache_finds_again_is_drawn_as_much_as_the_mean_says(lengths, hit, seed):
+    reuse = PrefixReuse(16, 1.0, 1.0, ((100, hit), (1000, hit)))
+    mix = demand(RequestClass("a", lengths, fixed(9), 1.0, reuse=reuse)).with_cache(1e6)
+    drawn = drawn_requests(mix, DRAWS, seed, 10**9)
+    mean = float(mix.hit_fractions[0] * drawn.input_tokens.mean())
+    error = 5.0 * (drawn.cached_tokens - mix.hit_fractions[0] * drawn.input_tokens).std() / math.sqrt(DRAWS)
+    assert drawn.cached_tokens.mean() == pytest.approx(mean, abs=error + 1.0)
+    assert mix.lengths.cached_tokens == near(mix.hit_fractions[0] * lengths.mean_tokens)
+
+
 @pytest.mark.parametrize(("cv", "replicas"), [(1.0, 3), (3.0, 4), (4.0, 25), (0.5, 4)])
 def test_requests_dealt_out_in_turn_come_more_regularly_and_at_random_more_like_chance(cv, replicas):
     assert float(replica_arrival_cv(cv, replicas)) == near(cv / replicas**0.5)
@@ -140,7 +181,7 @@ def test_the_variation_at_a_replica_is_that_of_a_stream_that_is_dealt_out(routin
 
 def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
     """Each within about five standard errors of 40,000 draws."""
-    drawn = offered_to_replica(demand(CHAT, CODE), 1.25, count=40_000, seed=1, longest=10**6).requests
+    drawn = SamplePath(demand(CHAT, CODE), count=40_000, seed=1, longest=10**6).offered(1.25).requests
     gaps = np.diff(drawn.arrival_s)
     assert gaps.mean() == pytest.approx(0.2, rel=0.025)
     assert stats.variation(gaps) == pytest.approx(1.0, rel=0.03)
@@ -161,8 +202,9 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
     """Whatever the load, the same requests; steps that are slower make them come sooner, and thoughts shorter."""
     mix = demand(CHAT, CODE, USERS)
     drawn = {"count": 400, "seed": 3, "longest": 5000, "response_s": 5.0}
-    usual = offered_to_replica(mix, 1.0, **drawn, replicas=replicas)
-    other = offered_to_replica(mix, share, **drawn, replicas=replicas, slowness=slowness)
+    path = SamplePath(mix, **drawn)
+    usual = path.offered(1.0, replicas=replicas)
+    other = path.offered(share, replicas=replicas, slowness=slowness)
     assert len(usual) == len(other) == 400
     for ours, theirs in ((usual.requests, other.requests), (usual.crowd.requests, other.crowd.requests)):
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index"):
@@ -178,10 +220,10 @@ def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
 
 
 def test_only_users_or_only_arrivals_leave_the_other_part_out():
-    people = offered_to_replica(demand(USERS), 0.5, count=50, seed=1, longest=5000)
+    people = SamplePath(demand(USERS), count=50, seed=1, longest=5000).offered(0.5)
     assert people.requests is None
     assert people.crowd.users == 30
-    assert offered_to_replica(demand(CHAT), 0.5, count=50, seed=1, longest=5000).crowd is None
+    assert SamplePath(demand(CHAT), count=50, seed=1, longest=5000).offered(0.5).crowd is None
 
 
 def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():

@@ -158,6 +158,20 @@ def test_the_breakdown_is_that_of_one_prompt_and_one_step(replica):
     assert alone == breakdown_of(replica, load, 1.0)
 
 
+def test_the_steps_of_a_pipeline_are_those_of_one_micro_batch(replica):
+    """Eight sequences on two stages decode in two micro-batches of four; a prompt is in one of them."""
+    load, piped = Load(1000, 100, concurrency=8), replica_of(spec(pipeline=2.0))
+
+    def seconds(rows):
+        return {
+            (row.phase, row.operator): row.seconds
+            for row in rows
+            if row.operator not in {"host", "stage_transfer"}
+        }
+
+    assert seconds(breakdown_of(piped, load, 8.0)) == pytest.approx(seconds(breakdown_of(replica, load, 4.0)))
+
+
 def row(operator, phase, seconds, kind):
     return OperatorRow(operator, phase, seconds, 0.0, 0.0, kind)
 

@@ -116,6 +116,24 @@ def test_a_scenario_of_nothing_but_mistakes_is_still_read_to_its_end(tmp_path):
     assert [int(re.search(r": line (\d+): ", line)[1]) for line in lines] == [1, 2, *[3] * 5, 4, 5, 6]
 
 
+def test_a_mistake_in_another_file_has_its_place_in_this_one_too(tmp_path):
+    (tmp_path / "w.yaml").write_text(
+        "name: w\ntraffic: [{request_rate: 4 s, input_tokens: 0, output_tokens: 10}]\n"
+    )
+    text = with_mistakes(CHAT, [17])
+    old = next(line for line in text.splitlines() if "request_rate" in line)
+    missing = said_of(text.replace(old, "    trace: nope.csv"), tmp_path / "s.yaml")
+    assert [line.split(": ")[1:3] for line in missing] == [
+        ["line 10", "traffic[0].trace"],
+        ["line 17", "fleet.headroom"],
+    ]
+    assert "nope.csv: no such file" in missing[0]
+    first, second, third = said_of(text.replace(old, "    trace: w.yaml"), tmp_path / "s.yaml")
+    assert f"line 10: traffic[0].trace: {tmp_path / 'w.yaml'}: line 2: traffic[0].request_rate" in first
+    assert second.startswith(f"{tmp_path / 'w.yaml'}: line 2: traffic[0].input_tokens: ")
+    assert "line 17: fleet.headroom" in third
+
+
 def test_other_files_say_all_of_their_mistakes_too(tmp_path):
     path = tmp_path / "prices.yaml"
     offer = "{device: h100-sxm, provider: A, commitment: ondemand, price: 3 $, date: 2026, sorce: page}"

@@ -11,7 +11,7 @@ _KINDS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 """Tokens per entry of the kinds that newer configs name in `layer_types`."""
 _UNCALIBRATED = (
     "compressed attention: the time of its kernels is a formula with the rates of latent attention; "
-    "no such kernel was measured"
+    "no measured kernel backs it"
 )
 
 

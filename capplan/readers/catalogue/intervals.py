@@ -14,6 +14,6 @@ def shipped_intervals() -> Intervals:
     """Return the intervals that the back-test left, by regime."""
     document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
     return {
-        key: Interval(float(entry[0]), float(entry[1]), int(entry[2]), int(entry[3]))
-        for key, entry in document.value["intervals"].items()
+        key: Interval(float(low), float(high), int(values), int(groups), float(median))
+        for key, (low, median, high, values, groups) in document.value["intervals"].items()
     }

@@ -17,8 +17,8 @@ def shipped_slowness() -> SlownessTable:
         relative=float(found["relative"]),
         host_s=float(found["host_s"]),
         regimes={
-            key: SlownessRegime(float(median), float(below), float(above), int(rows), int(groups))
-            for key, (median, below, above, rows, groups) in found["regimes"].items()
+            key: SlownessRegime(tuple(float(quantile) for quantile in quantiles), int(rows), int(groups))
+            for key, (*quantiles, rows, groups) in found["regimes"].items()
         },
-        classes={name: (float(factor), int(groups)) for name, (factor, groups) in found["classes"].items()},
+        classes={name: int(groups) for name, groups in found["classes"].items()},
     )

@@ -11,8 +11,10 @@ from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
 from capplan.fleet.price import PriceChoice
 from capplan.questions.fleet import AskedFleet
+from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.data_text import plain
 
 _SHOWN = (
     "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
@@ -264,7 +266,9 @@ def _decision_tables(answer: FleetAnswer) -> list[Table]:
     ]
 
 
-def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None) -> Answer:
+def fleet_answer(
+    asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None, settings: Sequence[str] = ()
+) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
@@ -282,37 +286,39 @@ def fleet_answer(asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | N
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     chosen = plan_row(answer.chosen) if answer.chosen else None
+    result = {
+        "scenario": asked.scenario.name,
+        "plans": rows,
+        "rejected": rejected,
+        "evaluated": answer.evaluated,
+        "chosen": chosen,
+        "recommended": chosen,
+        "why": answer.choices.why if answer.choices else None,
+        "choices": {
+            name: plan_row(getattr(answer.choices, name)) for name in ("cheapest", "surest", "fewest")
+        }
+        if answer.choices
+        else None,
+        "certainty": certainty_rows(answer),
+        "insensible": [
+            {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
+            for row in answer.insensible
+        ],
+        "over_time": over_time_result(over_time) if over_time else None,
+        "relaxations": [
+            {
+                "target": r.target,
+                "limit_s": r.limit_s,
+                "needed_s": r.needed_s,
+                "hardware": r.layout.device.name,
+            }
+            for r in answer.relaxations
+        ],
+    }
+    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
     return Answer(
         command="fleet",
-        result={
-            "scenario": asked.scenario.name,
-            "plans": rows,
-            "rejected": rejected,
-            "evaluated": answer.evaluated,
-            "chosen": chosen,
-            "recommended": chosen,
-            "why": answer.choices.why if answer.choices else None,
-            "choices": {
-                name: plan_row(getattr(answer.choices, name)) for name in ("cheapest", "surest", "fewest")
-            }
-            if answer.choices
-            else None,
-            "certainty": certainty_rows(answer),
-            "insensible": [
-                {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
-                for row in answer.insensible
-            ],
-            "over_time": over_time_result(over_time) if over_time else None,
-            "relaxations": [
-                {
-                    "target": r.target,
-                    "limit_s": r.limit_s,
-                    "needed_s": r.needed_s,
-                    "hardware": r.layout.device.name,
-                }
-                for r in answer.relaxations
-            ],
-        },
+        result={**result, "plan_file": origin},
         tables=(
             *(table for table in tables if table.rows),
             *(over_time_tables(over_time) if over_time else ()),

@@ -3,7 +3,7 @@
 Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, sizing_of, target_margins
@@ -60,6 +60,9 @@ class Findings:
 def findings(asked: AskedFleet, found: FleetAnswer, command: str, source: Source) -> Findings:
     """Return everything that a review needs to know about the plans of a search."""
     question, chosen = asked.question, found.chosen
+    if chosen is not None:
+        others = [plan for plan in found.plans if plan != chosen]
+        found = replace(found, plans=(chosen, *others))
     return Findings(
         asked,
         found,

@@ -1,0 +1,202 @@
+"""The distribution of slowness, from left-out open-loop runs, and whether it holds what it claims.
+
+The logarithm of a slowness over its scale (`slowness_scale`) is known by a few quantiles, stretched about the median by one over
+the groups of runs. The host's part of the scale is the least of HOSTS_S
+that predicts left-out groups nearly as well as the best.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import get_args
+
+import numpy as np
+
+from calibrate.slow_runs import SlowValue
+from capplan.accuracy.slowness import (
+    PROBABILITIES,
+    Part,
+    Slowness,
+    SlownessRegime,
+    SlownessTable,
+    slowness_scale,
+)
+from capplan.numbers import Array
+from capplan.workload.length import standard_normal_quantile
+
+RELATIVE = 0.25
+"""Part of the scale that goes with the step: its unit, as the widths of the regimes are multiples of the scale."""
+HOSTS_S = (0.0, 0.002, 0.004, 0.008, 0.016, 0.032)
+NEARLY = 1.01
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+LOSS_LEVELS: Array = np.linspace(0.05, 0.95, 19)
+LEAST_STEP = 1e-3
+"""Between two quantiles: a distribution has no steps."""
+P95 = float(standard_normal_quantile(0.95)) / float(standard_normal_quantile(0.99))
+"""Where the 95th percentile lies between the median (0) and the 99th (1)."""
+
+Form = Callable[[SlowValue], float]
+"""What of a value is uncertain: the slowness of its replica, or plainly measured over predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRun:
+    """One run as far as one question goes: the slowness up to which it would have to hold."""
+
+    regime: str
+    group: str
+    step_s: float
+    log_slowness: float
+    measured: bool = True
+    """Not a mean that stands in for the percentile of this latency."""
+
+    @property
+    def model(self) -> str:
+        """Return the name of its model."""
+        return self.group.split("|")[1]
+
+    @property
+    def source(self) -> str:
+        """Return who published it."""
+        return self.group.split("|")[0]
+
+
+def _middle_and_tail(
+    values: Sequence[SlowValue], quantity: str, form: Form
+) -> tuple[float | None, float | None]:
+    """Return the logarithm of the slowness by mean or median, and by the 99th percentile, of one latency of a run."""
+    own = {
+        value.column.rpartition("_")[2]: log(form(value))
+        for value in values
+        if value.column.startswith(quantity)
+    }
+    middles = [own[name] for name in ("mean", "p50") if name in own]
+    return (sum(middles) / len(middles) if middles else None), own.get("p99")
+
+
+def _at(part: Part, middle: float | None, tail: float | None) -> float | None:
+    if part == "middle" or tail is None:
+        return middle
+    if part == "p99" or middle is None:
+        return tail
+    return middle + P95 * (tail - middle)
+
+
+def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slowness) -> list[SlowRun]:
+    """Return what each run says on each question: of both latencies, the one that is slower decides.
+
+    Where no percentile of a latency was measured its mean stands in, so that the same runs answer for both and for each.
+    """
+    by_row: dict[str, list[SlowValue]] = {}
+    for value in values:
+        by_row.setdefault(value.row, []).append(value)
+    out = []
+    for own in by_row.values():
+        known = {name: _middle_and_tail(own, name, form) for name in ("ttft", "tpot")}
+        for part in get_args(Part):
+            found = {name: _at(part, *pair) for name, pair in known.items()}
+            ttft, tpot = found["ttft"], found["tpot"]
+            both = None if ttft is None or tpot is None else max(ttft, tpot)
+            for name, slowness in (("ttft", ttft), ("tpot", tpot), ("both", both)):
+                stands_in = part != "middle" and name in known and known[name][1] is None
+                if slowness is not None:
+                    regime = f"{name}/{part}/{own[0].load}"
+                    out.append(SlowRun(regime, own[0].group, own[0].step_s, slowness, measured=not stands_in))
+    return out
+
+
+def regime_of(runs: Sequence[SlowRun], host_s: float) -> SlownessRegime:
+    """Return the distribution of some runs."""
+    scaled = np.array([run.log_slowness / slowness_scale(run.step_s, RELATIVE, host_s) for run in runs])
+    groups = len({run.group for run in runs})
+    quantiles = np.quantile(scaled, PROBABILITIES)
+    steps = np.maximum(np.diff(quantiles), LEAST_STEP) * (1.0 + 1.0 / groups)
+    half = steps.size // 2
+    below, above = -np.cumsum(steps[:half][::-1])[::-1], np.cumsum(steps[half:])
+    logs = np.concatenate([below, [0.0], above]) + quantiles[half]
+    return SlownessRegime(tuple(logs.tolist()), len(runs), groups)
+
+
+def slowness_table(values: Sequence[SlowValue], host_s: float) -> SlownessTable:
+    """Return the table of all regimes that occur."""
+    runs = questions(values)
+    regimes = {
+        key: regime_of([run for run in runs if run.regime == key], host_s)
+        for key in sorted({run.regime for run in runs})
+    }
+    classes = {
+        name: len({value.group for value in values if value.network_class == name})
+        for name in sorted({value.network_class for value in values})
+    }
+    return SlownessTable(RELATIVE, host_s, regimes, classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One run beside the distribution that other runs give it."""
+
+    run: SlowRun
+    usual: Slowness
+
+    def held(self, level: float) -> bool:
+        """Return whether the run stayed within the limit that it was to hold with a probability."""
+        return self.run.log_slowness <= log(self.usual.quantile(level))
+
+    @property
+    def loss(self) -> float:
+        """Return the mean pinball loss of the logarithm over LOSS_LEVELS: small where a distribution is narrow and true."""
+        off = [self.run.log_slowness - log(self.usual.quantile(float(level))) for level in LOSS_LEVELS]
+        return float(np.mean(np.maximum(LOSS_LEVELS * off, (LOSS_LEVELS - 1.0) * off)))
+
+
+def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> list[Claim]:
+    """Return every measured run beside the distribution of all other groups, models or sources, where there is any.
+
+    Parameters
+    ----------
+    runs : what each says on each question
+    left_out : group, model or source
+    host_s : [s]
+        the host's part of the scale
+    """
+    out = []
+    for key, name in sorted({(run.regime, getattr(run, left_out)) for run in runs}):
+        others = [run for run in runs if run.regime == key and getattr(run, left_out) != name]
+        if not others:
+            continue
+        regime = regime_of(others, host_s)
+        for run in runs:
+            if run.regime != key or getattr(run, left_out) != name or not run.measured:
+                continue
+            scale = slowness_scale(run.step_s, RELATIVE, host_s)
+            usual = regime.scaled(scale)
+            out.append(Claim(run, usual))
+    return out
+
+
+def fitted_host_s(runs: Sequence[SlowRun]) -> float:
+    """Return the least of HOSTS_S with which left-out groups are predicted nearly as well as with the best."""
+    losses = {
+        host_s: float(np.mean([claim.loss for claim in left_out_claims(runs, "group", host_s)]))
+        for host_s in HOSTS_S
+    }
+    return next(host_s for host_s in HOSTS_S if losses[host_s] <= NEARLY * min(losses.values()))
+
+
+def slowness_text(table: SlownessTable) -> str:
+    """Return the file of distributions that comes with the package."""
+    lines = [
+        "# Logarithm of measured over predicted time of steps over its scale, among left-out open-loop runs;",
+        "# written by `python -m calibrate.fit_serving`.",
+        f"relative: {table.relative:g}",
+        f"host_s: {table.host_s:g}",
+        "# class of network: groups of open-loop runs",
+        "classes:",
+        *(f"  {name}: {groups}" for name, groups in table.classes.items()),
+        f"# latencies/part/load: [quantiles at {', '.join(map(str, PROBABILITIES))}, runs, groups]",
+        "regimes:",
+    ]
+    for key, entry in table.regimes.items():
+        numbers = ", ".join(f"{quantile:.4f}" for quantile in entry.quantiles)
+        lines.append(f"  {key}: [{numbers}, {entry.rows}, {entry.groups}]")
+    return "\n".join(lines) + "\n"

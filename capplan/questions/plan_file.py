@@ -1,0 +1,109 @@
+"""A plan file -> the answer that it holds, without another search."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from capplan.accuracy.bounded import BoundedSpread
+from capplan.errors import InputError, Refusal
+from capplan.fleet.candidates import Layout
+from capplan.fleet.paid import Money
+from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible, Rejection
+from capplan.model.sharding import Sharding
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.plan_file import AGAIN, PlanFile, read_plan_file
+
+_SAME = (
+    "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
+    "slo_met_probability", "target_probabilities", "usd_per_hour", "usd_per_month", "usd_per_million_output_tokens",
+    "usd_per_million_tokens", "watts", "bottleneck", "label", "kv_cache_tokens", "checked", "routing", "usd_per_month_low",
+)  # fmt: skip
+"""Fields of a plan that its row has under the same name."""
+
+
+def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
+    """Return the answer in a plan file; InputError where another version wrote it and it cannot be read."""
+    try:
+        return _answer(file.result, asked)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{file.path}: capplan {file.version} wrote it, and it cannot be read any more\n  {AGAIN}"
+        ) from error
+
+
+def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:
+    plans = tuple(_plan(row, asked) for row in result["plans"])
+    named = {name: _plan(result["choices"][name], asked) for name in ("cheapest", "surest", "fewest")}
+    chosen = _plan(result["chosen"], asked)
+    return FleetAnswer(
+        plans,
+        tuple(
+            Rejection(r["hardware"], r["reason"], r["count"], Refusal(r["code"])) for r in result["rejected"]
+        ),
+        result["evaluated"],
+        choices=Choices(**named, recommended=chosen, why=result["why"]),
+        certainty=tuple(Certainty(**row) for row in result["certainty"]),
+        insensible=tuple(_insensible(row) for row in result["insensible"]),
+    )
+
+
+def _insensible(row: Mapping[str, Any]) -> Insensible:
+    at = tuple((entry["limit_s"], entry["gpus"]) for entry in row["gpus_at"])
+    return Insensible(**{**row, "gpus_at": at})
+
+
+def _plan(row: Mapping[str, Any], asked: AskedFleet) -> FleetPlan:
+    known = {item.name: item for item in asked.question.devices}
+    hardware = known.get(row["hardware"]) or device(row["hardware"])
+    degrees = [float(row[f"{name}_parallel"]) for name in ("tensor", "pipeline", "expert", "data")]
+    dtype = row["weight_dtype"]
+    if dtype not in asked.question.networks:
+        raise KeyError(dtype)
+    return FleetPlan(
+        layout=Layout(hardware, Sharding(*degrees), dtype, row["kv_dtype"]),
+        weight_dtype=dtype,
+        **{name: row[name] for name in _SAME},
+        sure_rate_limit_per_replica=row["sure_request_rate_limit_per_replica"],
+        ttft_s=_spread(row["ttft_s"]),
+        tpot_s=_spread(row["tpot_s"]),
+        e2e_s=_spread(row["e2e_s"]),
+        price=asked.prices.get(hardware.name),
+        money=_money(row),
+        usd_per_month_high=inf
+        if row["usd_per_month_high"] is None and row["usd_per_month_low"] is not None
+        else row["usd_per_month_high"],
+    )
+
+
+def _spread(values: Mapping[str, float]) -> BoundedSpread:
+    return BoundedSpread(**{field.name: values[field.name] for field in fields(BoundedSpread)})
+
+
+def _money(row: Mapping[str, Any]) -> Money | None:
+    if row["usd_per_million_output_tokens_at_mean"] is None:
+        return None
+    return Money(
+        row["usd_per_million_output_tokens_at_mean"],
+        row["usd_per_million_tokens_at_mean"],
+        row["job_hours"],
+        row["usd_per_job"],
+        row["usd_per_thousand_requests"],
+    )
+
+
+def asked_of_plan(
+    scenario: Path | None, plan: Path | None, *, offline: bool
+) -> tuple[AskedFleet, FleetAnswer | None]:
+    """Return the question of a scenario, or of the one that a plan was made for, and the answer that the plan holds."""
+    if plan is None:
+        if scenario is None:
+            raise InputError("no scenario is named\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
+        return asked_fleet(read_scenario(scenario), offline=offline), None
+    file = read_plan_file(plan)
+    asked = asked_fleet(read_scenario(scenario or file.scenario, file.settings), offline=offline)
+    asked = replace(asked, warnings=(*file.remarks, *asked.warnings))
+    return asked, answer_of(file, asked)

@@ -1,0 +1,106 @@
+"""The file of a plan, as `capplan fleet -o plan.json` writes it: what is in it, whole or refused, and what it was made from."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capplan import __version__
+from capplan.errors import InputError
+from capplan.readers.json_file import read_json
+
+AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
+_ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "result_sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """The result of a fleet search, and what it was made from."""
+
+    path: Path
+    version: str
+    scenario: Path
+    """Beside the plan file, if it is not where it was."""
+    settings: tuple[str, ...]
+    """Keys of the scenario that were set anew, each KEY=VALUE."""
+    result: Mapping[str, Any]
+    remarks: tuple[str, ...]
+    """What has changed since."""
+
+
+def file_digest(path: str | os.PathLike[str] | None) -> str | None:
+    """Return what tells the text of a file from any other; None for no file, and for one that is not there."""
+    if path is None or not Path(path).is_file():
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def result_digest(result: Mapping[str, Any]) -> str:
+    """Return what tells a result from an edited one; its origin is left out."""
+    body = {key: value for key, value in result.items() if key != "plan_file"} | {
+        "origin": {key: value for key, value in result.get("plan_file", {}).items() if key != "result_sha256"}
+    }
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def plan_origin(
+    scenario: str, settings: Sequence[str], price_file: str | None, result: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a plan file says of itself: the files that it was made from, and its own digest."""
+    origin = {
+        "scenario": os.fspath(scenario),
+        "settings": list(settings),
+        "scenario_sha256": file_digest(scenario),
+        "prices": price_file,
+        "prices_sha256": file_digest(price_file),
+    }
+    return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}
+
+
+def read_plan_file(path: Path) -> PlanFile:
+    """Return a plan file.
+
+    Raises
+    ------
+    InputError
+        It is no plan file, was edited, or the search that wrote it found no plan.
+    """
+    envelope = read_json(path, kind="a plan file, as capplan fleet -o plan.json writes it")
+    result = envelope.get("result")
+    origin = result.get("plan_file") if isinstance(result, dict) else None
+    if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
+        raise InputError(f"{path}: is no plan file\n  {AGAIN}")
+    missing = next((key for key in _ORIGIN if key not in origin), None)
+    if missing is not None or not isinstance(origin.get("scenario"), str):
+        raise InputError(f"{path}: plan_file.{missing or 'scenario'} is missing, so it was edited\n  {AGAIN}")
+    if result_digest(result) != origin["result_sha256"]:
+        raise InputError(
+            f"{path}: was edited after it was written, so its numbers do not belong together\n  {AGAIN}"
+        )
+    if not result.get("chosen"):
+        raise InputError(f"{path}: holds no plan: no fleet met the targets of {origin['scenario']}")
+    scenario = Path(origin["scenario"])
+    if not scenario.is_file() and (path.parent / scenario.name).is_file():
+        scenario = path.parent / scenario.name
+    return PlanFile(
+        path,
+        str(envelope.get("capplan")),
+        scenario,
+        tuple(origin["settings"]),
+        result,
+        tuple(_remarks(path, envelope, origin, scenario)),
+    )
+
+
+def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path) -> list[str]:
+    remarks = []
+    if envelope.get("capplan") != __version__:
+        remarks.append(f"capplan {envelope.get('capplan')} wrote it, and this is {__version__}")
+    if file_digest(scenario) != origin["scenario_sha256"]:
+        remarks.append(f"{scenario} has changed since")
+    if origin["prices"] and file_digest(origin["prices"]) != origin["prices_sha256"]:
+        remarks.append(f"{origin['prices']} has changed since")
+    return [f"{path}: {remark}; {AGAIN}" for remark in remarks]

@@ -1,0 +1,179 @@
+"""FLOP and bytes of the kernels, counted by hand with every dimension different from every other.
+
+Doctests set most dimensions to one, where a factor that is left out does not show.
+"""
+
+import numpy as np
+import pytest
+
+from capplan.operators.attention import AttentionRates, decode_attention_time_s, prefill_scheduled_flop
+from capplan.operators.attention_demand import (
+    attended_pairs,
+    decode_attention_bytes,
+    decode_attention_flop,
+    prefill_attention_bytes,
+    prefill_attention_flop,
+)
+from capplan.operators.collective import expert_exchange_bytes
+from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
+from capplan.operators.latent_demand import (
+    mla_decode_bytes,
+    mla_decode_flop,
+    mla_prefill_bytes,
+    mla_prefill_flop,
+)
+from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
+from capplan.operators.matmul import matmul_bytes, matmul_flop
+from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s, waves
+from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
+
+SEQUENCES, NEW, PAST, HEADS, KV, WIDTH, VALUE = 2, 100, 50, 12, 3, 16, 8
+AT = (2.0, 100.0, 50.0)
+
+
+def near(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("window", [np.inf, 120.0, 30.0])
+def test_prefill_attention(window):
+    pairs = sum(min(PAST + i, window) for i in range(1, NEW + 1))
+    assert attended_pairs(100.0, 50.0, window) == near(pairs)
+    scores = 2 * SEQUENCES * HEADS * WIDTH * pairs
+    values = 2 * SEQUENCES * HEADS * VALUE * pairs
+    assert prefill_attention_flop(*AT, 12.0, 16.0, 8.0, window) == near(scores + values)
+    queries_and_outputs = SEQUENCES * NEW * HEADS * (WIDTH + VALUE) * 2
+    cache = SEQUENCES * (NEW + min(PAST, window)) * KV * (WIDTH + VALUE) * 1.5
+    bytes_moved = prefill_attention_bytes(*AT, 12.0, 3.0, 16.0, 8.0, window, 1.5)
+    assert bytes_moved == near(queries_and_outputs + cache)
+
+
+@pytest.mark.parametrize("window", [np.inf, 30.0])
+@pytest.mark.parametrize("new", [1, 5])
+def test_decode_attention(window, new):
+    visible = min(70, window)
+    flop = 2 * SEQUENCES * new * HEADS * (WIDTH + VALUE) * visible
+    assert decode_attention_flop(2.0, 70.0, 12.0, 16.0, 8.0, window, float(new)) == near(flop)
+    cache = SEQUENCES * visible * KV * (WIDTH + VALUE) * 1.5
+    queries_and_outputs = SEQUENCES * new * HEADS * (WIDTH + VALUE) * 2
+    moved = decode_attention_bytes(2.0, 70.0, 12.0, 3.0, 16.0, 8.0, window, 1.5, float(new))
+    assert moved == near(cache + queries_and_outputs)
+
+
+def test_latent_attention():
+    """DeepSeek-V2, arXiv:2405.04434, section 2.1: expanded in prefill, absorbed in decode."""
+    width = 16 + 4 + 8  # of a key without and with its rotary part, and of a value
+    pairs = sum(PAST + i for i in range(1, NEW + 1))
+    assert mla_prefill_flop(*AT, 12.0, float(width)) == near(2 * SEQUENCES * HEADS * width * pairs)
+    selected = sum(min(PAST + i, 60) for i in range(1, NEW + 1))
+    assert mla_prefill_flop(*AT, 12.0, float(width), 60.0) == near(2 * SEQUENCES * HEADS * width * selected)
+    # Queries and outputs of new tokens, keys and values of these and of the cached ones, in two bytes.
+    query, output, key, value = 20 * NEW, 8 * NEW, 20 * (NEW + PAST), 8 * (NEW + PAST)
+    moved = 2 * SEQUENCES * HEADS * (query + output + key + value)
+    assert mla_prefill_bytes(*AT, 12.0, float(width)) == near(moved)
+    scores, values = HEADS * (32 + 4) * 70, HEADS * 32 * 70
+    assert mla_decode_flop(2.0, 70.0, 12.0, 32.0, 4.0, 5.0) == near(2 * SEQUENCES * 5 * (scores + values))
+    cache, queries, outputs = 70 * (32 + 4) * 1.5, 2 * 5 * HEADS * (32 + 4), 2 * 5 * HEADS * 32
+    assert mla_decode_bytes(2.0, 70.0, 12.0, 32.0, 4.0, 1.5, 5.0) == near(
+        SEQUENCES * (cache + queries + outputs)
+    )
+
+
+def test_matrices_and_experts():
+    assert matmul_flop(7.0, 30.0, 50.0) == 2 * 7 * 30 * 50
+    assert matmul_bytes(7.0, 30.0, 50.0, 0.5, 3.0) == near(30 * 50 * 0.5 + 7 * 30 * 3 + 7 * 50 * 2)
+    for gated, matrices in ((1.0, 3), (0.0, 2)):
+        # 40 tokens to 4 of 16 experts, of which this rank holds 8: 80 pairs.
+        flop = experts_flop(40.0, 16.0, 8.0, 4.0, 30.0, 50.0, gated)
+        assert flop == near(2 * 80 * matrices * 30 * 50)
+        # Routed evenly (skew -1), 160 pairs hit all experts.
+        moved = experts_bytes(40.0, 16.0, 8.0, 4.0, 30.0, 50.0, gated, 0.5, 3.0, -1.0)
+        assert moved == near(8 * matrices * 30 * 50 * 0.5 + 80 * (30 + 50) * (3 + 2))
+    # One of two chosen experts is on each of two ranks with probability 1/2: 3/4 of the tokens go to the other one.
+    assert expert_exchange_bytes(8.0, 2.0, 2.0, 30.0, 1.5) == near(8 * 0.75 * 30 * 1.5)
+
+
+def test_recurrences():
+    inside = 64 * (16 + 8)
+    assert gated_delta_prefill_flop(2.0, 100.0, 12.0, 16.0, 8.0, 64.0) == near(
+        2 * SEQUENCES * NEW * HEADS * (inside + 3 * 16 * 8)
+    )
+    # Inputs and outputs, the kept columns read and written, and the taps.
+    columns = 2 * 2 * SEQUENCES * 12 * (NEW + 3)
+    assert short_convolution_bytes(2.0, 100.0, 12.0, 4.0) == near(columns + 2 * 12 * 4)
+
+
+def test_tiles_start_split_and_slow_down():
+    """Two tiles of 10 x 20 on four multiprocessors, 100 inputs, 16 FLOP/s: 5000 s in one wave of two."""
+    rates = TileRates(16.0, 2.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1e6)
+    product = TiledProduct((2.0,), 100.0, 20.0, row_bytes=3.0, column_bytes=4.0, partial_bytes=6.0)
+
+    def time_of(splits=(1.0,), product=product, **changed):
+        fields = {name: getattr(rates, name) for name in TileRates.__slots__} | changed
+        return tiled_time_s(product, ((10.0, 20.0),), splits, TileRates(**fields))
+
+    tile = 2 * 10 * 20 * 100 / (16 / 4)
+    assert tile == 10_000
+    assert time_of() == near(tile)
+    assert time_of(start_inputs=25.0) == near(tile * 1.25)
+    assert time_of(tile_edge=10.0) == near(tile * (1 + 10 / 10 + 10 / 20))
+    # Split in four, eight blocks are two waves of a quarter each; four parts of 6 bytes are written at 2 B/s.
+    assert time_of((4.0,)) == near(2 * tile / 4 + 4 * 6 / 2)
+    assert time_of((1.0, 4.0)) == near(2 * tile / 4 + 4 * 6 / 2)
+    assert time_of((1.0, 4.0), largest_split=1.0) == near(tile)
+    # In long products all of the loss to lower clocks has set in, after half a millisecond half of it.
+    assert time_of(sustained_loss=0.5) == near(tile * (1 + 0.5 * tile / (tile + 5e-4)))
+    short = time_of(sustained_loss=0.5, flop_per_s=16.0 * tile / 5e-4, bytes_per_s=1e12)
+    assert short == near(5e-4 * 1.25)
+    # Traffic alone: columns of 128 outputs keep a multiprocessor busy, here 20 x 1 of 4 x 128.
+    fast = {"flop_per_s": 1e15}
+    assert time_of(**fast) == near((3 + 4) / 2)
+    assert time_of(**fast, starved_exponent=1.0) == near((3 + 4 * 4 * 128 / 20) / 2)
+    assert waves(9.0, 4.0, 0.5) == near(0.5 * 9 / 4 + 0.5 * 3)
+
+
+def test_overlap_in_decode_is_nearly_perfect():
+    """Equal floors of arithmetic and traffic: the sixth root of two longer than either."""
+    rates = AttentionRates(
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1e9, 0.5, 0.0
+    )
+    flop = 2 * 12 * 24 * 70
+    moved = 70 * 3 * 24 * 1.5 + 2 * 12 * 24
+    balanced = AttentionRates(
+        *(flop / moved if n == 0 else getattr(rates, name) for n, name in enumerate(rates.__slots__))
+    )
+    seconds = decode_attention_time_s(1.0, 70.0, 12.0, 3.0, 16.0, 8.0, np.inf, 1.5, balanced)
+    assert seconds == near(moved * 2 ** (1 / 6))
+
+
+def test_short_prompts_are_padded_and_long_ones_are_not():
+    def padding(new):
+        with_ramp = prefill_scheduled_flop(1.0, new, 0.0, 1.0, 1.0, np.inf, 1.0, 0.0, 1.0, 0.0)
+        return (
+            with_ramp - prefill_scheduled_flop(1.0, new, 0.0, 1.0, 1.0, np.inf, 1.0, 0.0, 0.0, 0.0)
+        ) / 2 - new
+
+    assert padding(1.0) == pytest.approx(32.0, rel=0.01)
+    assert padding(128.0) == pytest.approx(32.0 / np.e, rel=1e-9)
+    assert abs(padding(4096.0)) < 1e-6
+
+
+def test_speculation():
+    """Leviathan et al. 2023, arXiv:2211.17192, equation 1: the sum of the powers of the acceptance."""
+    for acceptance in (0.0, 0.3, 0.9, 1.0):
+        for drafts in (1, 4, 7):
+            expected = sum(acceptance**i for i in range(drafts + 1))
+            assert expected_tokens_per_round(acceptance, float(drafts)) == near(expected)
+    assert round_time_s(5.0, 2.0, 7.0) == 17.0
+    assert speculative_speedup_ratio(3.0, 17.0, 8.5) == 1.5
+
+
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
+def test_experts_are_multiplied_in_tiles_of_128_columns(rows):
+    """As many tokens as a tile has rows, which on average take one and a half tiles, on one multiprocessor."""
+    rates = ExpertRates(
+        1.0, 1e30, 1.0, 1.0, 1.0, 1e6, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, float(rows)
+    )  # fmt: skip
+    seconds = experts_time_s(float(rows), 1.0, 1.0, 1.0, 100.0, 256.0, 0.0, 1.0, 1.0, rates)
+    # 100 inputs to 256 outputs: 1.5 x 2 tiles; 256 inputs to 100 outputs: 1.5 x 1 tiles, in two rounds.
+    assert seconds == pytest.approx(2 * rows * 128 * (3 * 100 + 2 * 256), rel=1e-6)
