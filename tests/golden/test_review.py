@@ -10,7 +10,8 @@ from capplan.accuracy.intervals import Interval
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.fit import fit
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
+from capplan.fleet.paid import Money
+from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan, Rejection, Relaxation
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -37,12 +38,15 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     return FleetPlan(
         layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
+        sure_rate_limit_per_replica=32.0 / (busy - 0.5), few_open_loops_measured=False,
+        target_probabilities={target.key: min(sure + 0.02, 1.0) for target in asked.question.slo.targets},
         ttft_s=spread(ttft), tpot_s=spread(tpot), e2e_s=spread(200 * tpot), slo_met_probability=sure,
         usd_per_hour=usd * replicas, usd_per_month=730.0 * usd * replicas,
         usd_per_million_output_tokens=1e6 * usd * replicas / (3600.0 * 6400.0),
         usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0), watts=500.0 * replicas,
         bottleneck="decode memory (gate_up)", label="measured", kv_cache_tokens=400_000.0, checked="simulated",
         price=asked.prices[name],
+        money=Money(1e6 * usd * replicas / (3600.0 * 3200.0), 1e6 * usd * replicas / (3600.0 * 19200.0)),
     )  # fmt: skip
 
 
@@ -70,6 +74,7 @@ def given(asked):
             Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,
+        choices=Choices(*(plans[0] for _ in range(4)), why="it is the cheapest"),
     )
     rows = (
         OperatorRow("gate_up", "prefill", 0.006, 3e12, 3e9, "compute"),

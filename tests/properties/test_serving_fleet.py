@@ -555,7 +555,7 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
     ("options", "words"),
     [
         ({"replicas": 0}, "replicas is 0"),
-        ({"routing": "random"}, "known: round_robin, least_loaded, prefix_aware"),
+        ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware"),
         ({"routing": "prefix_aware"}, "block ids"),
         ({"failures": [(1.0, 2)]}, "replica 2 cannot fail"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),
