@@ -61,6 +61,13 @@ def asked(request):
     return replace(found, question=replace(found.question, intervals=fixed))
 
 
+def choosing(found, *plans):
+    """Return the answer with other plans, the first of them recommended."""
+    return replace(
+        found, plans=plans, choices=Choices(*(plans[0] for _ in range(4)), why="it is the cheapest")
+    )
+
+
 @pytest.fixture(scope="module")
 def given(asked):
     plans = (
@@ -100,7 +107,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     review = review_of(given)
     assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
     assert "$7,300 a month" in review.decision
-    assert "ttft_p95 500 of 1,000 ms (90 % sure)" in review.decision
+    assert "ttft_p95 500 of 1,000 ms (92 % sure)" in review.decision
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
@@ -170,11 +177,11 @@ def test_what_people_wrote_in_a_scenario_stays_text(given):
 def test_no_price_leaves_cells_empty_and_no_number_behind(given):
     bare = replace(
         given.found.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
-        usd_per_million_output_tokens=None, usd_per_million_tokens=None,
+        usd_per_million_output_tokens=None, usd_per_million_tokens=None, money=None,
     )  # fmt: skip
     own = replace(given.asked, prices={**given.asked.prices, "h100-sxm": None})
     review = review_of(
-        replace(given, asked=own, found=replace(given.found, plans=(bare,)), margins=given.margins[:1])
+        replace(given, asked=own, found=choosing(given.found, bare), margins=given.margins[:1])
     )
     assert "a price that is not known" in review.decision
     assert "$0" not in review_markdown(review)
@@ -183,7 +190,7 @@ def test_no_price_leaves_cells_empty_and_no_number_behind(given):
 
 def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
     unsure = replace(given.found.plans[0], label="assumed")
-    review = review_of(replace(given, found=replace(given.found, plans=(unsure, given.found.plans[1]))))
+    review = review_of(replace(given, found=choosing(given.found, unsure, given.found.plans[1])))
     markdown = " ".join(review_markdown(review).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown
