@@ -18,10 +18,11 @@ is a joint one; for one target alone it is taken from the runs' own values of th
 
 - The slowness of a measured open-loop run is the one at which its replay gives what was measured: for both latencies at once the larger of the two.
   Its logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
-  or less whatever the step, so that plans of small models are less sure. It is normal in two halves, with its bias kept.
-- No open loop with latent attention was measured: such plans get twice the width, which is an assumption; mixtures of experts have few. Whether the kernels of a
-  device were timed made no difference to be seen. No 95th percentile was measured: it is placed between the median and the 99th percentile.
-- Closed loops cannot stand in for open ones: their times per token repeat to 5 %, and taken as the spread of slowness they promise 90 % where 60 to 75 % hold.
+  or less whatever the step, so that plans of small models are less sure. Its bias is kept: half of the runs are slower than the median, which is not 1.
+- No open loop with latent attention was measured: such plans get 1.6 times the width, which is an assumption; mixtures of experts have few. Whether
+  the kernels of a device were timed made no difference to be seen. No 95th percentile was measured: it is placed between the median and the 99th.
+- Closed loops cannot stand in for open ones: their times per token are predicted to 6 %, and taken as the spread of slowness they promise 90 % where
+  61 to 76 % hold.
 
 Below, each limit lies where it should hold with the claimed probability, by the distribution of all other groups (source, model, device), models or sources;
 the host numbers of each prediction were fitted without its group. Runs in overload finish under 80 % of the rate that they are offered; no plan is sized there.
@@ -48,8 +49,8 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
   the L40S.
 - Intervals lie between two percentiles of measured over predicted among the left-out predictions, by statistic (mean, median, 99th percentile), load,
-  model class and whether the device was calibrated, wider where few groups were measured; a regime without data gets the widest. Their bias is kept: an
-  interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values lie inside the interval that all other
+  model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
+  well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values lie inside the interval that all other
   groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.

@@ -1,7 +1,7 @@
 """80 % prediction intervals from the residuals of the back-test, by statistic, load and regime."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,10 @@ correction for few groups widens more than it must."""
 
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
+
+
+LEAST_GROUPS = 6
+"""With fewer groups than this a regime is thin: its interval spans that of the next wider one as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,12 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
     """
     quantity = OF_METRICS.get(metric, metric)
     narrow = quantity if quantity == "throughput" else f"{quantity}_{OF_STATISTICS[statistic]}"
+    middle = f"{quantity}_middle" if narrow.endswith(("_mean", "_p50")) else quantity
     return (
         f"{narrow}/{load}/{network}/{label}",
         f"{narrow}/{load}/{network}",
         f"{narrow}/{load}",
-        f"{quantity}/{load}",
+        f"{middle}/{load}",
         quantity,
     )
 
@@ -77,12 +82,22 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
 def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
     """Return the interval of the narrowest regime that has enough residuals; None where none has any.
 
-    A regime without data takes the widest interval of its metric, never a narrower one.
+    A regime without data takes the widest interval of its metric, never a narrower one; a thin one spans the next as well.
     """
+    found: Interval | None = None
     for key in keys:
-        if key in intervals and intervals[key].n >= LEAST_POINTS:
-            return intervals[key]
-    return intervals.get(keys[-1])
+        entry = intervals.get(key)
+        if entry is None or entry.n < LEAST_POINTS:
+            continue
+        found = entry if found is None else _spanning(found, entry)
+        if entry.groups >= LEAST_GROUPS:
+            return found
+    return found or intervals.get(keys[-1])
+
+
+def _spanning(thin: Interval, wider: Interval) -> Interval:
+    low, high = min(thin.low_ratio, wider.low_ratio), max(thin.high_ratio, wider.high_ratio)
+    return replace(thin, low_ratio=low, high_ratio=high)
 
 
 def widest(intervals: Intervals) -> Interval:

@@ -13,7 +13,7 @@ from capplan.numbers import Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
 from capplan.operators.device_rates import kernel_rates
 from capplan.operators.elementwise import elementwise_time_s
-from capplan.operators.experts import EXPERT_TILES, grouped_experts_time_s
+from capplan.operators.experts import EXPERT_TILES, ExpertLoads, grouped_experts_time_s
 from capplan.operators.matmul import matmul_bytes, matmul_time_s
 from capplan.operators.roofline import soft_maximum
 
@@ -103,11 +103,19 @@ def _bmm_s(a: Arguments, rates: Any) -> Number:
 
 
 def _experts_s(a: Arguments, rates: Any) -> Number:
-    return grouped_experts_time_s(
+    loads = ExpertLoads(
         a["tokens"], a["routed"], a["hit"], tuple(a[tile_name(rows)] for rows, _ in EXPERT_TILES),
-        a["tokens"] * a["experts_per_token"] / a["experts_on_rank"], a["inputs"], a["intermediate_size"], a["gated"],
-        a["weight_bytes"], a["activation_bytes"], rates,
+        a["tokens"] * a["experts_per_token"] / a["experts_on_rank"],
     )  # fmt: skip
+    return grouped_experts_time_s(
+        loads,
+        a["inputs"],
+        a["intermediate_size"],
+        a["gated"],
+        a["weight_bytes"],
+        a["activation_bytes"],
+        rates,
+    )
 
 
 def _experts_bytes(a: Arguments) -> Number:

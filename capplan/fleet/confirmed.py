@@ -73,6 +73,7 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         tpot_s=_bounded(latencies.tpot_s, "tpot", trial),
         e2e_s=_bounded(latencies.e2e_s, "e2e", trial),
         slo_met_probability=met_probability(trial, sized.busy),
+        few_open_loops_measured=candidate.slowness.thin,
         target_probabilities={
             target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
         },

@@ -34,6 +34,8 @@ class FleetPlan:
     e2e_s: BoundedSpread
     slo_met_probability: float
     """That all targets hold together."""
+    few_open_loops_measured: bool
+    """These probabilities rest on few measured results of such networks under open load."""
     target_probabilities: Mapping[str, float]
     """By target, that it holds, whatever the others do."""
     usd_per_hour: float | None

@@ -93,7 +93,7 @@ def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin
     }  # fmt: skip
     predicted = float(getattr(spreads[target.metric], target.statistic))
     kind = network_class(question.networks[plan.weight_dtype])
-    keys = regime_keys(target.metric, "open", kind, plan.label)
+    keys = regime_keys(target.metric, "open", kind, plan.label, statistic=target.statistic)
     interval = interval_of(question.intervals, keys) or widest(question.intervals)
     return TargetMargin(
         target,

@@ -22,7 +22,7 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
-from capplan.serving.requests import Admission
+from capplan.serving.requests import Admission, offered
 from capplan.workload.slo import Slo
 
 
@@ -123,16 +123,16 @@ def routed_fleet(
         scaling = operation.autoscaling
         if scaling is not None:
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
+        clocked, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
         run = simulate_fleet(
-            stream.requests,
+            clocked,
             engines.setup,
             replicas,
             routing=routing,
             failures=operation.failures,
             autoscaling=scaling,
             hedging=operation.hedging,
-            concurrency=stream.concurrency,
-            crowd=stream.crowd,
+            crowd=crowd,
             until_s=until_s,
             admission=admission or Admission(),
         )

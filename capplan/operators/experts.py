@@ -245,12 +245,24 @@ def experts_bytes(
     return weights + routed * (inputs + intermediate_size_on_rank) * (activation_bytes_per_element + 2.0)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertLoads:
+    """The tokens that the routed experts of one rank receive in one step."""
+
+    tokens: Number
+    """T, routed in the whole expert group."""
+    routed: Number
+    """R, pairs of a token and an expert of this rank that it is routed to."""
+    hit: Number
+    """Experts of this rank that receive a token."""
+    row_tiles: tuple[Number, ...]
+    """Tiles filled by the rows of all experts, for each of `EXPERT_TILES`."""
+    expected_load: Number
+    """L, tokens per expert of this rank if all tokens were routed to this rank: T k / E_r."""
+
+
 def grouped_experts_time_s(
-    tokens: Number,
-    routed: Number,
-    hit: Number,
-    row_tiles: tuple[Number, ...],
-    expected_load: Number,
+    loads: ExpertLoads,
     inputs: Number,
     intermediate_size_on_rank: Number,
     gated: Number,
@@ -266,16 +278,7 @@ def grouped_experts_time_s(
 
     Parameters
     ----------
-    tokens : [-]
-        T, routed in the whole expert group.
-    routed : [-]
-        R, pairs of a token and an expert of this rank that it is routed to.
-    hit : [-]
-        experts of this rank that receive a token.
-    row_tiles : [-]
-        tiles filled by the rows of all experts, for each of `EXPERT_TILES`.
-    expected_load : [-]
-        L, tokens per expert of this rank if all tokens were routed to this rank: T k / E_r.
+    loads : R, T and L
     inputs : [-]
         d, width that an expert reads and writes.
     intermediate_size_on_rank : [-]
@@ -296,37 +299,33 @@ def grouped_experts_time_s(
     Examples
     --------
     >>> rates = ExpertRates(1e12, 1e3, 1.0, 1.0, 1.0, 8.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    >>> round(float(grouped_experts_time_s(1.0, 2.0, 2.0, (2.0,) * 5, 0.25, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
+    >>> loads = ExpertLoads(tokens=1.0, routed=2.0, hit=2.0, row_tiles=(2.0,) * 5, expected_load=0.25)
+    >>> round(float(grouped_experts_time_s(loads, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
     0.674
 
     References
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    least_rows = np.minimum(rates.tile_load_ratio * expected_load, rates.largest_tile_rows)
+    least_rows = np.minimum(rates.tile_load_ratio * loads.expected_load, rates.largest_tile_rows)
     allowed = tuple(
         np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
-        for (rows, _), tiles in zip(EXPERT_TILES, row_tiles, strict=True)
+        for (rows, _), tiles in zip(EXPERT_TILES, loads.row_tiles, strict=True)
     )
     reached = TileRates(
-        rates.flop_per_s * rates.compute_fraction,
-        rates.bytes_per_s * rates.memory_fraction,
-        rates.multiprocessors,
-        rates.tile_edge,
-        rates.start_inputs,
-        rates.wave_fraction,
-        rates.starved_exponent,
-        0.0,
-        rates.sharpness,
-    )
+        rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
+        rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
+        rates.starved_exponent, 0.0, rates.sharpness,
+    )  # fmt: skip
     total_s: Number = 0.0
     widths = ((inputs, (1.0 + gated) * intermediate_size_on_rank), (intermediate_size_on_rank, inputs))
     for width_in, width_out in widths:
-        column_bytes = hit * width_in * width_out * weight_bytes_per_element + 2.0 * routed * width_out
-        row_bytes = routed * width_in * activation_bytes_per_element
-        product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=hit)
+        column_bytes = loads.hit * width_in * width_out * weight_bytes_per_element
+        column_bytes = column_bytes + 2.0 * loads.routed * width_out
+        row_bytes = loads.routed * width_in * activation_bytes_per_element
+        product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
         total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
-    passes = rates.routed_passes * routed + rates.token_passes * tokens
+    passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
     return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
 
 
@@ -394,7 +393,8 @@ def experts_time_s(
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
+    loads = ExpertLoads(tokens, routed, hit, row_tiles, tokens * experts_per_token / experts_on_rank)
     return grouped_experts_time_s(
-        tokens, routed, hit, row_tiles, tokens * experts_per_token / experts_on_rank, inputs,
-        intermediate_size_on_rank, gated, weight_bytes_per_element, activation_bytes_per_element, rates,
+        loads, inputs, intermediate_size_on_rank, gated, weight_bytes_per_element,
+        activation_bytes_per_element, rates,
     )  # fmt: skip

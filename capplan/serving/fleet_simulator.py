@@ -85,7 +85,6 @@ def simulate_fleet(
     failures: Sequence[Failure | tuple[float, int]] = (),
     autoscaling: Autoscaling | None = None,
     hedging: Hedging | None = None,
-    concurrency: int | None = None,
     crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = EVERYBODY,
@@ -104,9 +103,8 @@ def simulate_fleet(
         recomputed with what it has generated.
     autoscaling : when replicas are added and taken away; one that is taken away finishes what it has.
     hedging : when a request gets a copy; rows are those of the copy that answers, totals count both.
-    concurrency : [-]
-        closed loop in the whole fleet.
-    crowd : users of the whole fleet; whoever asks goes through the router again.
+    crowd : users of the whole fleet; whoever asks goes through the router again. A closed loop is a crowd of users who
+        do not think; see `offered`.
     until_s : [s]
         stop there; a step under way in any engine is finished, nothing arrives any more.
 
@@ -143,7 +141,7 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     clock, terms = engine.clock, _terms(engine)
-    requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
+    requests, crowd = _offered(requests, None, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(requests, replace(engine, table=clock), crowd, until_s, admission)
     feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)

@@ -10,7 +10,8 @@ from capplan.accuracy.intervals import Interval
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.fit import fit
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Rejection, Relaxation
+from capplan.fleet.paid import Money
+from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan, Rejection, Relaxation
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -37,12 +38,15 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     return FleetPlan(
         layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1,
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
+        sure_rate_limit_per_replica=32.0 / (busy - 0.5), few_open_loops_measured=False,
+        target_probabilities={target.key: min(sure + 0.02, 1.0) for target in asked.question.slo.targets},
         ttft_s=spread(ttft), tpot_s=spread(tpot), e2e_s=spread(200 * tpot), slo_met_probability=sure,
         usd_per_hour=usd * replicas, usd_per_month=730.0 * usd * replicas,
         usd_per_million_output_tokens=1e6 * usd * replicas / (3600.0 * 6400.0),
         usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0), watts=500.0 * replicas,
         bottleneck="decode memory (gate_up)", label="measured", kv_cache_tokens=400_000.0, checked="simulated",
         price=asked.prices[name],
+        money=Money(1e6 * usd * replicas / (3600.0 * 3200.0), 1e6 * usd * replicas / (3600.0 * 19200.0)),
     )  # fmt: skip
 
 
@@ -55,6 +59,13 @@ def asked(request):
     found = asked_fleet(scenario, offline=True)
     fixed = {metric: Interval(0.5, 2.0, 100, 10) for metric in ("ttft", "tpot", "itl", "e2e")}
     return replace(found, question=replace(found.question, intervals=fixed))
+
+
+def choosing(found, *plans):
+    """Return the answer with other plans, the first of them recommended."""
+    return replace(
+        found, plans=plans, choices=Choices(*(plans[0] for _ in range(4)), why="it is the cheapest")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +81,7 @@ def given(asked):
             Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,
+        choices=Choices(*(plans[0] for _ in range(4)), why="it is the cheapest"),
     )
     rows = (
         OperatorRow("gate_up", "prefill", 0.006, 3e12, 3e9, "compute"),
@@ -95,7 +107,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     review = review_of(given)
     assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
     assert "$7,300 a month" in review.decision
-    assert "ttft_p95 500 of 1,000 ms (90 % sure)" in review.decision
+    assert "ttft_p95 500 of 1,000 ms (92 % sure)" in review.decision
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
@@ -165,11 +177,11 @@ def test_what_people_wrote_in_a_scenario_stays_text(given):
 def test_no_price_leaves_cells_empty_and_no_number_behind(given):
     bare = replace(
         given.found.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
-        usd_per_million_output_tokens=None, usd_per_million_tokens=None,
+        usd_per_million_output_tokens=None, usd_per_million_tokens=None, money=None,
     )  # fmt: skip
     own = replace(given.asked, prices={**given.asked.prices, "h100-sxm": None})
     review = review_of(
-        replace(given, asked=own, found=replace(given.found, plans=(bare,)), margins=given.margins[:1])
+        replace(given, asked=own, found=choosing(given.found, bare), margins=given.margins[:1])
     )
     assert "a price that is not known" in review.decision
     assert "$0" not in review_markdown(review)
@@ -178,7 +190,7 @@ def test_no_price_leaves_cells_empty_and_no_number_behind(given):
 
 def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
     unsure = replace(given.found.plans[0], label="assumed")
-    review = review_of(replace(given, found=replace(given.found, plans=(unsure, given.found.plans[1]))))
+    review = review_of(replace(given, found=choosing(given.found, unsure, given.found.plans[1])))
     markdown = " ".join(review_markdown(review).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown

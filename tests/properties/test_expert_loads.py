@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.accuracy.expert_router import rank_load
-from capplan.operators.experts import EXPERT_TILES, ExpertRates, experts_time_s, grouped_experts_time_s
+from capplan.operators.experts import (
+    EXPERT_TILES,
+    ExpertLoads,
+    ExpertRates,
+    experts_time_s,
+    grouped_experts_time_s,
+)
 
 ROUTERS = ("balanced", "power_law_1.01", "power_law_1.2")
 FEW = settings(max_examples=60, deadline=None)
@@ -82,8 +88,7 @@ def test_loads_that_are_known_give_the_time_of_the_same_loads_guessed():
     even = replace(RATES, router_skew=-1.0)
     load = tokens * chosen / experts
     tiles = tuple(np.array(experts * max(1.0, load / rows + 0.5)) for rows, _ in EXPERT_TILES)
-    known = grouped_experts_time_s(
-        tokens, tokens * chosen, experts, tiles, load, 2048.0, 1024.0, 1.0, 1.0, 1.0, even
-    )
+    loads = ExpertLoads(tokens, tokens * chosen, experts, tiles, load)
+    known = grouped_experts_time_s(loads, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     guessed = experts_time_s(tokens, experts, experts, chosen, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     assert known == pytest.approx(guessed, rel=1e-9)

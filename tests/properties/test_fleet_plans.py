@@ -144,7 +144,7 @@ def test_the_screening_bounds_every_layout(asked):
     strict = Slo(tuple(replace(t, limit_s=t.limit_s * 0.5) for t in asked.question.slo.targets))
     tight = {place(f): f.share_bound for f in search(replace(asked.question, slo=strict)).found}
     for entry in found.found:
-        assert tight.get(place(entry), 0.0) <= entry.share_bound <= entry.rate_ceiling
+        assert tight.get(place(entry), 0.0) <= entry.share_bound <= entry.share_ceiling
         # Asked to be surer of its targets, a replica takes less.
         bounds = [entry.sure_share_bounds[confidence] for confidence in sorted(entry.sure_share_bounds)]
         assert bounds == sorted(bounds, reverse=True)

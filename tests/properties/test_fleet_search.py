@@ -73,7 +73,8 @@ def test_plans_of_one_size_give_exactly_what_each_gives_alone(asked, model, plac
     for item in result.found:
         single = alone(question, item)
         assert single.share_bound == pytest.approx(item.share_bound, rel=1e-9)
-        assert single.response_s == pytest.approx(item.response_s, rel=1e-9)
+        assert single.share_ceiling == pytest.approx(item.share_ceiling, rel=1e-9)
+        assert single.usual_step_s == pytest.approx(item.usual_step_s, rel=1e-9)
         assert single.kv_cache_tokens == item.kv_cache_tokens
 
 

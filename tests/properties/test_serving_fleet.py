@@ -18,7 +18,7 @@ from capplan.serving.engine_pool import EnginePool
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
-from capplan.serving.requests import Admission, Requests
+from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import EngineSetup
@@ -163,13 +163,14 @@ def test_a_fleet_by_events_is_a_fleet_by_steps(policy: str, routing: str, seed: 
     if failures or routing == "least_loaded" or options["concurrency"] is not None:
         options["admission"] = Admission(priority=options["admission"].priority)
     slow, rejected = slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, failures)
+    clocked, crowd = offered(requests, options["concurrency"], None)
     run = simulate_fleet(
-        requests,
+        clocked,
         EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks),
         replicas,
         routing=routing,
         failures=failures,
-        concurrency=options["concurrency"],
+        crowd=crowd,
         admission=options["admission"],
     )
     fast = run.outcome
@@ -211,12 +212,13 @@ def random_run(seed: int, policy: str, *, until: bool = False):
     requests, table, scheduling, blocks, options = random_case(seed, policy)
     replicas = 2 + seed % 3
     happening = events(seed, replicas)
+    clocked, crowd = offered(requests, options["concurrency"], None)
     run = simulate_fleet(
-        requests,
+        clocked,
         EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks),
         replicas,
         routing=("round_robin", "least_loaded")[seed % 2],
-        concurrency=options["concurrency"],
+        crowd=crowd,
         until_s=options["until_s"] if until else inf,
         admission=options["admission"],
         **happening,
@@ -334,11 +336,12 @@ def test_same_requests_give_same_bytes(policy: str, seed: int) -> None:
 def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
     requests, table, scheduling, blocks, options = random_case(seed, policy)
-    rules = {"concurrency": options["concurrency"], "admission": options["admission"]}
-    alone = simulate(requests, EngineSetup(table, scheduling, blocks), **rules)
-    same = simulate_fleet(requests, EngineSetup(table, scheduling, blocks), 1, **rules).outcome
+    clocked, crowd = offered(requests, options["concurrency"], None)
+    rules = {"crowd": crowd, "admission": options["admission"]}
+    alone = simulate(clocked, EngineSetup(table, scheduling, blocks), **rules)
+    same = simulate_fleet(clocked, EngineSetup(table, scheduling, blocks), 1, **rules).outcome
     routed = simulate_fleet(
-        requests,
+        clocked,
         EngineSetup(table, scheduling, blocks),
         1,
         failures=[(1e6, 0)],
@@ -593,14 +596,14 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
     ("options", "words"),
     [
         ({"replicas": 0}, "replicas is 0"),
-        ({"routing": "random"}, "known: round_robin, least_loaded, prefix_aware"),
+        ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware"),
         ({"routing": "prefix_aware"}, "block ids"),
         ({"failures": [(1.0, 2)]}, "replica 2 cannot fail"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),
         ({"hedging": Hedging(-1.0)}, "hedging.after_s"),
         ({"autoscaling": Autoscaling(3, 5, start_s=1.0)}, "cannot start with 2"),
         ({"autoscaling": Autoscaling(1, 5, 1.0, low_fraction=0.9)}, "low_fraction"),
-        ({"concurrency": 0}, "concurrency is 0"),
+        ({"crowd": Crowd(Requests(np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64)), 0)}, "users is 0"),
         ({"until_s": 0.0}, "until_s is 0"),
     ],
 )

@@ -425,16 +425,17 @@ def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
 ) -> None:
     requests, table, scheduling, blocks, options = random_chat(seed, policy)
     rng = np.random.default_rng(seed)
+    clocked, crowd = offered(requests, options["concurrency"], None)
     for operation in (
         {"failures": [Failure(float(rng.random()), 0, 0.3)]},
         {"hedging": Hedging(float(rng.random() * 0.1))},
         {"routing": "least_loaded"},
     ):
         run = simulate_fleet(
-            requests,
+            clocked,
             engine_of(table, scheduling, blocks, options),
             replicas,
-            concurrency=options["concurrency"],
+            crowd=crowd,
             **operation,
         )
         assert run.outcome.count(FINISHED) + run.outcome.count(SHED) == len(requests)

@@ -96,6 +96,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "tpot_s": asdict(plan.tpot_s),
         "e2e_s": asdict(plan.e2e_s),
         "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
         "target_probabilities": dict(plan.target_probabilities),
         "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
         "price_basis": None if plan.price is None else plan.price.basis,
@@ -246,6 +247,15 @@ def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
     )
 
 
+def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
+    """Return what is to be said where the probability of the targets rests on few measured open loops."""
+    if not any(plan.few_open_loops_measured for plan in plans):
+        return ()
+    return (
+        "how sure the plans are rests on few measured results of networks like this under open load: the spread is widened",
+    )
+
+
 def rejected_text(answer: FleetAnswer) -> str:
     """Return how many candidates were turned down, and what became of the others, so that the counts add up."""
     turned_down = sum(item.count for item in answer.rejected)
@@ -276,34 +286,15 @@ def _decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
     ]
 
 
-def fleet_answer(
-    asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None, settings: Sequence[str] = ()
-) -> Answer:
-    """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
-    rows = [plan_row(plan) for plan in answer.plans]
-    kv = several_kv_dtypes(answer.plans)
-    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
-    rejected = [asdict(item) for item in answer.rejected]
-    assumed = frozenset(
-        (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
-    )
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
-    columns = columns if asked.scenario.slo.targets else columns[:-1]
-    if any(plan.price is not None and plan.price.offers < FEW_OFFERS for plan in answer.plans):
-        columns = (*columns[:6], "price_basis", *columns[6:])
-    if any(row["usd_per_job"] for row in rows):
-        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
-    tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
-    tables += _decision_tables(answer, promised=bool(asked.scenario.slo.targets))
-    if rejected:
-        tables.append(
-            Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
-        )
+def _fleet_result(
+    asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], over_time: OverTime | None
+) -> dict[str, Any]:
+    """Return the answer with the keys of the interface."""
     chosen = plan_row(answer.chosen) if answer.chosen else None
-    result = {
+    return {
         "scenario": asked.scenario.name,
         "plans": rows,
-        "rejected": rejected,
+        "rejected": [asdict(item) for item in answer.rejected],
         "evaluated": answer.evaluated,
         "chosen": chosen,
         "recommended": chosen,
@@ -329,6 +320,32 @@ def fleet_answer(
             for r in answer.relaxations
         ],
     }
+
+
+def fleet_answer(
+    asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None, settings: Sequence[str] = ()
+) -> Answer:
+    """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
+    rows = [plan_row(plan) for plan in answer.plans]
+    kv = several_kv_dtypes(answer.plans)
+    shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
+    rejected = [asdict(item) for item in answer.rejected]
+    assumed = frozenset(
+        (i, name) for i, plan in enumerate(answer.plans) if plan.label == "assumed" for name in _PREDICTED
+    )
+    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
+    columns = columns if asked.scenario.slo.targets else columns[:-1]
+    if any(plan.price is not None and plan.price.offers < FEW_OFFERS for plan in answer.plans):
+        columns = (*columns[:6], "price_basis", *columns[6:])
+    if any(row["usd_per_job"] for row in rows):
+        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
+    tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += _decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    if rejected:
+        tables.append(
+            Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
+        )
+    result = _fleet_result(asked, answer, rows, over_time)
     origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
     return Answer(
         command="fleet",
@@ -353,6 +370,6 @@ def fleet_answer(
             *kernel_assumptions(answer.plans),
             *(over_time_assumptions(over_time) if over_time else ()),
         ),
-        warnings=asked.warnings,
+        warnings=(*asked.warnings, *thin_warnings(answer.plans)),
         exit_code=0 if answer.plans else 4,
     )
