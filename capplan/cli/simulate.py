@@ -167,4 +167,4 @@ def command(
         until_s=requests.until_s or float("inf"),
         admission=inputs.admission_of(stream.stream, running.queue_limit, running.deadline_s, asked.scenario.classes),
     )  # fmt: skip
-    return show(simulate_answer(chosen, stream, outcome, requests.seed, utilisation, stated), to)
+    return show(simulate_answer(chosen, stream, outcome, requests.seed, utilisation, stated, operation), to)

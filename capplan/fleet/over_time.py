@@ -58,9 +58,11 @@ class OverTime:
     needed: Counts
     """Replicas that each window needs, headroom included."""
     autoscaled: Counts
-    """Replicas that run when an autoscaler follows what it saw."""
+    """Replicas that serve when an autoscaler follows what it saw."""
+    paid: Counts
+    """The same with those that start: what the autoscaler pays for."""
     foreseen: Counts
-    """Replicas that run when they are started in time for every window."""
+    """Replicas that are paid for when they are started in time for every window; they serve when they are needed."""
     short_fraction: float
     """Share of the requests that come while fewer replicas run than are needed."""
     peak_to_mean_ratio: float
@@ -68,7 +70,7 @@ class OverTime:
     spares: tuple[SpareRow, ...]
 
     def gpu_hours(self, replicas: Counts) -> float:
-        """Return the GPU-hours of so many replicas in each window."""
+        """Return the GPU-hours of replicas that are paid for in each window: `paid` or `foreseen`."""
         return float(replicas.sum()) * self.gpus_per_replica * self.window_s / 3600.0
 
     @property
@@ -175,6 +177,41 @@ def forecast_replicas(needed: Counts, lag: int) -> Counts:
     return result
 
 
+def paid_replicas(serving: Counts, start: int) -> Counts:
+    """Return the replicas that are paid for: each from the decision to start it until it is let go.
+
+        p_j = max(a_i : j <= i <= j + g)
+
+    Parameters
+    ----------
+    serving : [-]
+        a, by window
+    start : [windows]
+        g, from the decision to the first request that a replica serves
+
+    Returns
+    -------
+    [-]
+        p, never below a; a replica that is wanted again within g is kept, and those of the first window were there before
+
+    Examples
+    --------
+    Two more replicas serve in the fourth window; a start takes two, so that they are paid for from the second on:
+
+    >>> serving = np.array([1, 1, 1, 3, 3, 1])
+    >>> paid_replicas(serving, start=2)
+    array([1, 3, 3, 3, 3, 1])
+
+    With windows of an hour and 4 GPUs each, that is (1 + 4 x 3 + 1) x 4 = 56 GPU-hours, where 10 x 4 = 40 serve.
+
+    References
+    ----------
+    An instance is billed from the moment it enters the running state, before anything on it is ready:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html.
+    """
+    return forecast_replicas(serving, start)
+
+
 def fleet_over_time(
     plan: FleetPlan,
     line: RateLine,
@@ -221,6 +258,7 @@ def fleet_over_time(
         rates_per_s=line.rates_per_s,
         needed=needed,
         autoscaled=auto,
+        paid=paid_replicas(auto, start),
         foreseen=forecast_replicas(needed, start),
         short_fraction=late / total if total else 0.0,
         peak_to_mean_ratio=line.peak_to_mean_ratio,

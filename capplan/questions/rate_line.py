@@ -16,7 +16,8 @@ HOUR_S = 3600.0
 def rate_line(scenario: Scenario) -> RateLine | None:
     """Return the rates of all classes together; None where no class is a trace with a time of two windows, or has a curve.
 
-    Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes.
+    Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes. Bursts that a
+    scenario asks to be ready for are not in it: they come on top of the busiest minute.
     """
     lines = [found for item in scenario.classes if (found := _of(item)) is not None]
     if not lines:
@@ -27,7 +28,9 @@ def rate_line(scenario: Scenario) -> RateLine | None:
     total = np.zeros(longest)
     for line in lines:
         total += np.resize(line, longest)  # a shorter trace is repeated
-    constant = sum(item.request_rate_at() for item in scenario.classes if _of(item) is None)
+    constant = sum(
+        item.request_rate_at() / item.burst_ratio for item in scenario.classes if _of(item) is None
+    )
     return RateLine(total + constant, WINDOW_S)
 
 

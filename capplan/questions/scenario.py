@@ -98,6 +98,10 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
             "or write the peak into request_rate and leave burst out"
         )
         reading.note(reading.refuse(("fleet", "burst"), why), ("traffic",))
+    elif fleet.burst is not None:
+        reading.assume(
+            f"sized for bursts of {fleet.burst:g} times the busiest minute of a trace", "fleet.burst"
+        )
     if fleet.headroom is None:
         reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
     if fleet.routing is None:
@@ -259,7 +263,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
-    classes = request_classes(reading, file.traffic)
+    classes = request_classes(reading, file.traffic, file.fleet.burst or 1.0)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)

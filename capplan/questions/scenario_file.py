@@ -130,7 +130,7 @@ class Fleet(Record):
     start_up: SecondsOrZero | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
-    """A burst to be ready for, as a multiple of the busiest minute of a trace."""
+    """Sizes the fleet for so many times the busiest minute of a trace; left out, the spares alone show 1.5 times."""
     routing: Routing | None = None
     """How requests are dealt out to replicas: in turn, at random, to the one with the fewest, or to the one with the prefix."""
     tensor_parallel: Counts | None = None

@@ -51,7 +51,10 @@ class Chosen:
     replicas: int
     """That serve; spares stand by."""
     name: str
-    why: str
+    origin: str
+    """Who chose the layout of a replica."""
+    counted: str
+    """How many replicas there are, where nothing is asked of their operation."""
     plan: FleetPlan | None = None
 
 
@@ -96,13 +99,17 @@ def chosen_plan(
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
         plan = answer.chosen if answer and answer.chosen else recommended_plan(asked, progress)
         serving = plan.replicas - plan.spare_replicas
-        why = f"the plan that capplan fleet chooses: {plan.replicas} replicas, {plan.spare_replicas} of them spare"
+        origin, counted = "the layout that capplan fleet chooses", _count_text(replicas or serving)
+        if replicas is None:
+            origin = "the plan that capplan fleet chooses"
+            counted = f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
         return Chosen(
             asked,
             spec_of_layout(plan.layout, plan.weight_dtype, asked.question),
             replicas or serving,
             layout_name(plan.layout, plan.weight_dtype),
-            why,
+            origin,
+            counted,
             plan,
         )
     question = asked.question
@@ -116,10 +123,19 @@ def chosen_plan(
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
     layout = Layout(target, sharding, dtype, question.kv_formats[0])
     refuse_illegal(network, layout, question.profile)
-    why = f"as asked for, {replicas or 1} replicas" + ("" if replicas else " (replace with --replicas)")
+    counted = _count_text(replicas or 1) + ("" if replicas else " (replace with --replicas)")
     return Chosen(
-        asked, spec_of_layout(layout, dtype, question), replicas or 1, layout_name(layout, dtype), why
+        asked,
+        spec_of_layout(layout, dtype, question),
+        replicas or 1,
+        layout_name(layout, dtype),
+        "as asked for",
+        counted,
     )
+
+
+def _count_text(replicas: int) -> str:
+    return f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,9 +197,10 @@ def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Sour
     return item, _of_trace(reading, item.name, path, index)
 
 
-def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass | None:
+def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
     """Return the class of a line of traffic; None where something in it is wrong, which the reading then knows."""
     at: KeyPath = ("traffic", index)
+    burst = burst_ratio if item.trace else 1.0
     said = len(reading.mistakes)
     rate_keys = [(*at, key) for key in (*RATES, "think_time", "within")]
     reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
@@ -227,7 +228,7 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass 
         name=item.name,
         input_tokens=prompts,
         output_tokens=outputs,
-        request_rate_per_s=source.rate,
+        request_rate_per_s=None if source.rate is None else source.rate * burst,
         users=item.users,
         think_time_s=item.think_time,
         trace=source.path,
@@ -237,21 +238,36 @@ def _request_class(reading: Reading, item: Traffic, index: int) -> RequestClass 
         arrival_cv=cv,
         priority=item.priority,
         deadline_s=item.deadline,
-        mean_rate_fraction=fraction,
-        hourly_rate_fractions=hours,
+        mean_rate_fraction=fraction / burst,
+        hourly_rate_fractions=tuple(hour / burst for hour in hours),
         job_requests=item.requests,
+        burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, found)
     return found
 
 
-def request_classes(reading: Reading, items: list[Traffic]) -> tuple[RequestClass, ...]:
-    """Return the classes of requests that the lines of traffic describe, without those that are wrong."""
+def request_classes(
+    reading: Reading, items: list[Traffic], burst_ratio: float = 1.0
+) -> tuple[RequestClass, ...]:
+    """Return the classes of requests that the lines of traffic describe, without those that are wrong.
+
+    Parameters
+    ----------
+    reading : of the file
+    items : lines of traffic
+    burst_ratio : [-]
+        the peak that is sized for over the busiest minute of a trace
+
+    Returns
+    -------
+    in the order of the lines
+    """
     names = [item.name for item in items]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
         text = f"{twice!r} names two kinds of traffic; give each its own name"
         reading.note(reading.refuse(at, text), ("traffic",))
-    found = [_request_class(reading, item, index) for index, item in enumerate(items)]
+    found = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
     return tuple(item for item in found if item is not None)

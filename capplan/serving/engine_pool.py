@@ -67,7 +67,7 @@ class EnginePool:
         self.serving.remove(life)
         life.draining = True
         if not life.load:
-            self.end(life, at_s)
+            self.end(life, max(at_s, life.server.now_s))  # a copy that was cancelled may have begun a step
 
     def numbered(self, number: int) -> EngineLife | None:
         """Return the replica that has this number now."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
+from typing import Literal
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher
@@ -45,6 +46,8 @@ class ReplicaUse:
     """Sent to it, copies and rerouted ones included."""
     preemptions: int
     gauges: Gauges
+    pool: Literal["prefill", "decode"] | None = None
+    """Where prompts and the tokens after the first have replicas of their own; each pool counts from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,12 @@ def simulate_disaggregated(
     hand_over = HandOver(dispatcher, link)
     dispatcher.entry, dispatcher.hand_over = hand_over.enters, hand_over.goes_on
     seconds = dispatcher.run(until_s)
-    return _fleet_run(ledger, [life for pool in dispatcher.pools for life in pool.lives], seconds)
+    run = _fleet_run(ledger, [life for pool in dispatcher.pools for life in pool.lives], seconds)
+    named = [
+        replace(use, pool="prefill" if place < prefill.replicas else "decode")
+        for place, use in enumerate(run.replicas)
+    ]
+    return replace(run, replicas=tuple(named))
 
 
 def _terms(engine: EngineSetup) -> EngineTerms:
@@ -294,8 +302,10 @@ def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> F
     ]
     for life in lives:
         ledger.add_totals(life.ledger)
-    lifetimes = [use.until_s - use.from_s for use in uses]
-    outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes)
+    there_s = [(use.from_s, use.until_s) for use in uses]
+    outcome = ledger.outcome(seconds, [use.gauges for use in uses], there_s)
     counts = [life.server.found_by_place for life in lives]
     found = tuple(sum(places) for places in zip_longest(*counts, fillvalue=0))
-    return FleetRun(replace(outcome, found_blocks=found), tuple(uses), sum(lifetimes))
+    return FleetRun(
+        replace(outcome, found_blocks=found), tuple(uses), sum(until - begin for begin, until in there_s)
+    )

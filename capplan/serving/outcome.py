@@ -15,6 +15,8 @@ from capplan.serving.requests import InFlight
 
 FINISHED, SHED, UNFINISHED = 0, 1, 2
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
+NO_TIME = 1e-9
+"""Of a span, below which an engine is not said to be there: what is left there is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +246,10 @@ class Ledger:
         self.itl.merge(other.itl)
 
     def outcome(
-        self, seconds: float, gauges: Sequence[Gauges], lifetimes_s: Sequence[float] | None = None
+        self, seconds: float, gauges: Sequence[Gauges], there_s: Sequence[tuple[float, float]] | None = None
     ) -> Outcome:
-        """Return everything, with the gauges of one or several engines and how long each of them was there."""
-        lives = [seconds] * len(gauges) if lifetimes_s is None else list(lifetimes_s)
+        """Return everything, with the gauges of one or several engines and from when until when each of them was there."""
+        lives = [seconds] * len(gauges) if there_s is None else [until - begin for begin, until in there_s]
         ttft, e2e, output = _column(self._ttft), _column(self._e2e), _column(self._output)
         with np.errstate(invalid="ignore"):
             tpot = np.where(output > 1, (e2e - ttft) / np.maximum(output - 1, 1), nan)
@@ -278,7 +280,7 @@ class Ledger:
             else 0.0,
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
             busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
-            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges]),
+            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], there_s),
             class_totals=self.class_totals,
         )
 
@@ -296,16 +298,43 @@ def _summed(rows: Sequence[list[float]]) -> Array:
     return total
 
 
-def joint_timeline(timelines: Sequence[Timeline]) -> Timeline:
-    """Return the sum over engines on the coarsest spans; each is a power of two of the finest."""
-    widest = max(timelines, key=lambda timeline: timeline.span_s)
+def joint_timeline(
+    timelines: Sequence[Timeline], there_s: Sequence[tuple[float, float]] | None = None
+) -> Timeline:
+    """Return the sum over engines on the coarsest spans; each is a power of two of the finest.
+
+    Parameters
+    ----------
+    timelines : of the engines
+    there_s : [s]
+        from when until when each of them was there; None: all of them, all the time
+
+    Returns
+    -------
+    sequences and blocks in all of them; busy is the share of the time that they were there
+    """
+    widest = max(timelines, key=lambda timeline: (timeline.span_s, timeline.start_s.size))
     if len(timelines) == 1:
         return widest
     sums = []
     for name in ("batch_sequences", "kv_blocks", "busy_fraction"):
         total = np.zeros(widest.start_s.size)
         for timeline in timelines:
-            place = np.minimum((timeline.start_s / widest.span_s).astype(np.int64), total.size - 1)
+            place = (timeline.start_s / widest.span_s).astype(np.int64)
             np.add.at(total, place, getattr(timeline, name) * (timeline.span_s / widest.span_s))
         sums.append(total)
-    return Timeline(widest.start_s, widest.span_s, sums[0], sums[1], sums[2] / len(timelines))
+    engines = np.full(widest.start_s.size, float(len(timelines)))
+    if there_s is not None:
+        engines = _engines_there(widest, there_s)
+    busy = np.divide(sums[2], engines, out=np.zeros_like(sums[2]), where=engines > NO_TIME)
+    return Timeline(widest.start_s, widest.span_s, sums[0], sums[1], busy)
+
+
+def _engines_there(line: Timeline, there_s: Sequence[tuple[float, float]]) -> Array:
+    """Return how many engines are there in each span, mean over it."""
+    ends = line.start_s + line.span_s
+    parts = [
+        np.clip(np.minimum(until, ends) - np.maximum(begin, line.start_s), 0.0, None)
+        for begin, until in there_s
+    ]
+    return np.asarray(np.sum(parts, axis=0) / line.span_s)

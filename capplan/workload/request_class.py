@@ -75,6 +75,8 @@ class RequestClass:
     """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
     job_requests: float | None = None
     """Of a batch job; None for traffic without an end."""
+    burst_ratio: float = 1.0
+    """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
         """Return the requests per second, given how long an answer takes."""

@@ -59,7 +59,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.headroom": f"{_LIMITS.headroom_fraction:.0%}",
         "fleet.spare_replicas": f"{_LIMITS.spare_replicas}; 0 where all traffic is batch jobs",
         "fleet.start_up": f"{_LIMITS.start_up_s:g} s",
-        "fleet.burst": f"{_LIMITS.burst_ratio:g}",
+        "fleet.burst": f"1; for the spares {_LIMITS.burst_ratio:g}",
         "fleet.routing": "round_robin; prefix_aware where a trace names blocks",
         "fleet.tensor_parallel": ", ".join(map(str, TENSOR_PARALLEL)),
         "fleet.pipeline_parallel": ", ".join(map(str, PIPELINE_PARALLEL)),

@@ -18,7 +18,7 @@ from capplan.fleet.simulation import (
     split_by_prefix,
     split_round_robin,
 )
-from capplan.serving.outcome import FINISHED, SHED
+from capplan.serving.outcome import FINISHED, SHED, joint_timeline
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
@@ -253,3 +253,18 @@ def test_the_capacity_is_what_engines_reach_that_are_never_idle(seats, expected)
         assert 4 / (4 * 0.5 + 3 * 0.25) * 0.99 <= found <= 4 / (0.5 + 3 * 0.25) * 1.01
     # It does not depend on when requests come.
     assert capacity_per_s(engine, replace(requests, arrival_s=np.zeros(400))) == found
+
+
+@FEW
+@given(seeds, st.integers(2, 5))
+def test_no_span_of_replicas_that_end_at_different_times_is_busy_for_longer_than_it_lasts(seed, replicas):
+    engine = EngineSetup(TABLE, Scheduling("mixed", 3, 64), 20)
+    parts = [
+        simulate(own.part(0, 5 + 9 * number), engine)
+        for number, own in enumerate(split_round_robin(drawn(seed), replicas))
+    ]
+    line = joint_timeline([part.timeline for part in parts])
+    assert line.busy_fraction.max() <= 1.0 + 1e-9
+    assert line.start_s[-1] <= max(part.seconds for part in parts) < line.start_s[-1] + line.span_s
+    busy = sum(part.busy_fraction * part.seconds for part in parts)
+    assert line.busy_fraction.sum() * line.span_s * replicas == near(busy)

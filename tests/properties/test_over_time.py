@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
@@ -14,10 +14,12 @@ from capplan.fleet.over_time import (
     autoscaled_replicas,
     fleet_over_time,
     forecast_replicas,
+    paid_replicas,
     replicas_over_time,
 )
 from capplan.questions.rate_line import rate_line
 from capplan.questions.scenario import read_scenario
+from capplan.report.answers.over_time import over_time_result, over_time_tables
 
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 
@@ -49,7 +51,7 @@ def test_a_forecast_never_falls_short_and_never_costs_more_than_the_static_fleet
     assert (found.foreseen >= found.needed).all()
     assert found.static_replicas == found.needed.max()
     assert found.gpu_hours(found.needed) <= found.gpu_hours(found.foreseen) <= found.static_gpu_hours
-    assert found.gpu_hours(found.autoscaled) <= found.static_gpu_hours
+    assert found.gpu_hours(found.autoscaled) <= found.gpu_hours(found.paid) <= found.static_gpu_hours
     assert 0.0 <= found.short_fraction <= 1.0
     assert [row.replicas for row in found.spares] == [found.static_replicas + k for k in (0, 1, 2)]
     assert all(row.burst_replicas >= row.replicas for row in found.spares)
@@ -117,3 +119,57 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     assert "peak to mean 2.40" in shown
     assert "a burst of 2 times the peak" in shown
     assert "autoscaled on what was seen" in shown
+
+
+@settings(derandomize=True, deadline=None)
+@given(serving=needs, start=st.integers(0, 6))
+def test_every_replica_is_paid_for_from_its_decision_until_it_is_let_go(serving, start):
+    """Counted replica by replica: the k-th one serves where at least k do, and is paid for through each start before that."""
+    paid = np.zeros(serving.size, dtype=int)
+    for number in range(1, int(serving.max()) + 1):
+        mine = np.zeros(serving.size, dtype=bool)
+        for window in np.flatnonzero(serving >= number):
+            mine[max(window - start, 0) : window + 1] = True
+        paid += mine
+    assert paid_replicas(serving, start).tolist() == paid.tolist()
+
+
+def test_gpu_hours_of_an_autoscaler_hold_the_starts():
+    """From 1 to 9 req/s after ten minutes: decided one minute later, paid from there, serving two minutes after that."""
+    found = over_time([1.0] * 10 + [9.0] * 10)
+    assert found.autoscaled.tolist() == [1] * 13 + [6] * 7
+    assert found.paid.tolist() == [1] * 11 + [6] * 9
+    assert over_time_result(found)["autoscaled_gpu_hours"] == (11 + 9 * 6) * 4 / 60
+    assert over_time_tables(found)[0].rows[1]["gpu_hours"] == (11 + 9 * 6) * 4 / 60
+
+
+SCENARIO = (
+    "name: s\nmodel: llama-3.1-8b\ntraffic:\n- {name: t, trace: t.csv%s}\n- {name: x, request_rate: 2 req/s, input_tokens: 300, "
+    "output_tokens: 30}\nslo: {ttft_p95: 2 s}\nfleet: {hardware: [h100-sxm]%s}\n"
+)
+
+
+@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    burst=st.floats(1.0, 100.0),
+    more=st.sampled_from(["", ", mean_rate: 1 req/s", ", daily_curve: office", ", active_hours: 10 h"]),
+)
+def test_a_burst_that_is_given_is_the_peak_and_changes_nothing_else(tmp_path, burst, more):
+    """The peak of a trace times the burst; its mean, its hours, its rates over time and other traffic as before."""
+    rows = [f"{at:.2f},300,30" for at in np.concatenate([np.linspace(0, 60, 60), np.linspace(60, 121, 200)])]
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    scenarios = []
+    for name, fleet in (("a.yaml", ""), ("b.yaml", f", burst: {burst!r}")):
+        (tmp_path / name).write_text(SCENARIO % (more, fleet))
+        scenarios.append(read_scenario(tmp_path / name))
+    (before, other), (after, same) = (found.classes for found in scenarios)
+    assert after.request_rate_per_s == pytest.approx(burst * before.request_rate_per_s)
+    assert same == other
+    for mean in (lambda item: item.mean_rate_fraction, lambda item: np.array(item.hourly_rate_fractions)):
+        assert mean(after) * after.request_rate_per_s == pytest.approx(
+            mean(before) * before.request_rate_per_s
+        )
+    lines = [rate_line(found) for found in scenarios]
+    assert lines[1].rates_per_s == pytest.approx(lines[0].rates_per_s)
+    said = [item.what for found in scenarios for item in found.assumptions if "bursts" in item.what]
+    assert said == [f"sized for bursts of {burst:g} times the busiest minute of a trace"]

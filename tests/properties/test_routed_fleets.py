@@ -71,3 +71,48 @@ def test_an_operation_that_cannot_be_is_refused_by_name(flags, words: str) -> No
     result = ran(*flags)
     assert result.exit_code not in {0, 4}
     assert words in result.output + str(result.exception)
+
+
+def text(*flags: str) -> str:
+    shown = CliRunner().invoke(app, [*PLAN[:-2], *flags])
+    assert shown.exit_code in {0, 4}, shown.output
+    return shown.stdout
+
+
+def test_an_autoscaled_fleet_has_one_count_of_its_replicas() -> None:
+    """From how many to how many, and how many on average: at the top and below, and nowhere another number."""
+    flags = ("--autoscale", "2:8", "--replicas", "4")
+    operation = answer(*flags[:2])["operation"]
+    there = sum(use["until_s"] - use["from_s"] for use in operation["replicas"])
+    ends = max(use["until_s"] for use in operation["replicas"])
+    assert operation["replicas_mean"] == pytest.approx(there / ends)
+    shown = text(*flags)
+    headline, closing = shown.splitlines()[0], shown.partition("as asked for: ")[2].splitlines()[0]
+    count = headline.partition(" on ")[2].partition(", each")[0]
+    assert count.startswith("2 to 8 replicas, ")
+    assert closing == count
+    assert "4 replicas" not in shown
+
+
+def test_both_pools_call_their_replicas_by_their_own_name() -> None:
+    flags = ("--prefill-replicas", "2", "--decode-replicas", "1", "--kv-link", "nvlink4")
+    replicas = answer(*flags)["operation"]["replicas"]
+    assert [(use["pool"], use["replica"]) for use in replicas] == [
+        ("prefill", 0),
+        ("prefill", 1),
+        ("decode", 0),
+    ]
+    shown = text(*flags)
+    assert "on 2 prefill and 1 decode replicas, each (h100-sxm TP4" in shown
+    rows = [line for line in shown.splitlines() if line.startswith(("prefill ", "decode "))]
+    assert [line.split()[:2] for line in rows] == [["prefill", "0"], ["prefill", "1"], ["decode", "0"]]
+    assert {use["pool"] for use in answer("--routing", "least_loaded")["operation"]["replicas"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"), [(("--replicas", "3"), "3 replicas"), ((), "1 replica (replace")]
+)
+def test_the_count_of_a_named_plan_is_that_which_is_simulated(flags, count: str) -> None:
+    shown = text(*flags)
+    assert f"as asked for: {count}" in shown
+    assert f"on {count[0]} x (h100-sxm TP4" in shown

@@ -252,6 +252,46 @@ def test_nothing_is_lost_whatever_happens_to_the_fleet(policy: str, seed: int) -
     assert run.replica_seconds == pytest.approx(sum(lifetimes))
     assert all(life >= use.gauges.busy_s - 1e-9 for life, use in zip(lifetimes, run.replicas, strict=True))
     assert 0.0 <= outcome.kv_occupancy_mean <= 1.0
+    assert_never_busier_than_there(run)
+
+
+def assert_never_busier_than_there(run):
+    """No replica, no span and no fleet is busy for longer than it is there, and time is counted once."""
+    outcome, line = run.outcome, run.outcome.timeline
+    assert 0.0 <= outcome.busy_fraction <= 1.0 + 1e-9
+    assert line.busy_fraction.max() <= 1.0 + 1e-9
+    starts = line.start_s
+    there = sum(
+        np.clip(np.minimum(use.until_s, starts + line.span_s) - np.maximum(use.from_s, starts), 0.0, None)
+        for use in run.replicas
+    )
+    busy = sum(use.gauges.busy_s for use in run.replicas)
+    if len(run.replicas) > 1:
+        assert line.busy_fraction @ there == pytest.approx(busy, rel=1e-6, abs=1e-9)
+
+
+@POLICIES
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), until_s=st.floats(0.01, 3.0))
+def test_no_replica_is_busy_for_longer_than_it_is_there(policy: str, seed: int, until_s: float) -> None:
+    assert_never_busier_than_there(random_run(seed, policy, until=True)[0])
+    assert_never_busier_than_there(random_disaggregation(seed, 1e3, until_s=until_s)[0])
+
+
+def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
+    """A copy that was cancelled at 12 s keeps replica 1 busy until 15.5 s; at 13 s it is told to leave."""
+    one, tokens = np.array([1.0]), np.array([1.0, 100.0])
+    table = StepTable(one, one, 0 * one, one, np.array([[0.0]]), tokens, tokens, one, one, np.array([[0.0]]))
+    requests = Requests(np.array([1, 4, 10, 1]), np.array([1, 1, 2, 1]), np.array([0.0, 0.0, 0.5, 30.0]))
+    run = simulate_fleet(
+        requests,
+        EngineSetup(table, Scheduling("mixed", 4, 64), 100),
+        2,
+        hedging=Hedging(5.0),
+        autoscaling=Autoscaling(1, 2, start_s=1.0, interval_s=13.0),
+    )
+    gone = run.replicas[1]
+    assert (gone.replica, gone.gauges.busy_s, gone.until_s) == (1, 14.0, 15.5)
 
 
 @POLICIES
@@ -426,7 +466,7 @@ def test_prefix_aware_routing_finds_more_and_does_not_pile_up() -> None:
     assert min(use.requests for use in runs["prefix_aware"].replicas) > count / 12
 
 
-def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0):
+def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0, until_s: float = inf):
     requests, table, scheduling, blocks, options = random_case(seed, "mixed")
     rng = np.random.default_rng(seed + 1)
     reserving = replace(scheduling, reserved_output_fraction=options["fraction"])
@@ -439,6 +479,7 @@ def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0)
         *plans,
         KvLink(1.0, bytes_per_s, latency_s),
         concurrency=options["concurrency"],
+        until_s=until_s,
         admission=options["admission"],
     )
     return run, requests

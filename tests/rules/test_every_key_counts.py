@@ -227,6 +227,20 @@ def test_a_change_of_a_key_changes_an_answer(key, answer, numbers):
         assert was != now
 
 
+def test_a_burst_that_is_given_changes_the_plan_itself(answer):
+    """Nine times the busiest minute of the trace: the plan serves nine times the rate; left out, it serves the minute."""
+    before = changed(BASE, TRACE)
+    plans = [
+        json.loads(answer(scenario, "fleet"))["result"]["chosen"]
+        for scenario in (before, changed(before, {"fleet.burst": 1}), changed(before, {"fleet.burst": 9}))
+    ]
+    left_out, minute, burst = (plan["request_rate_per_replica"] * plan["replicas"] for plan in plans)
+    assert left_out == minute
+    assert burst == pytest.approx(9 * minute)
+    assert plans[0] == plans[1]
+    assert plans[2]["replicas"] > plans[0]["replicas"]
+
+
 @pytest.mark.parametrize("key", REFUSALS)
 def test_a_key_with_nothing_to_apply_to_is_refused(key, answer):
     value, before, reason = REFUSALS[key]

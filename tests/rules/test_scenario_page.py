@@ -94,6 +94,6 @@ def test_defaults_are_those_of_the_program():
     assert (DEFAULTS["fleet.headroom"], DEFAULTS["slo.confidence"], DEFAULTS["fleet.burst"]) == (
         "20%",
         "80%",
-        "1.5",
+        "1; for the spares 1.5",
     )
     assert DEFAULTS["fleet.tensor_parallel"] == "1, 2, 4, 8"

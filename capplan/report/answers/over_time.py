@@ -22,7 +22,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
         "static_replicas": over_time.static_replicas,
         "static_gpus": over_time.static_replicas * gpus,
         "static_gpu_hours": over_time.static_gpu_hours,
-        "autoscaled_gpu_hours": over_time.gpu_hours(over_time.autoscaled),
+        "autoscaled_gpu_hours": over_time.gpu_hours(over_time.paid),
         "autoscaled_short_fraction": over_time.short_fraction,
         "foreseen_gpu_hours": over_time.gpu_hours(over_time.foreseen),
         "burst_ratio": over_time.burst_ratio,
@@ -30,6 +30,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
         "request_rate": over_time.rates_per_s.tolist(),
         "needed_gpus": (over_time.needed * gpus).tolist(),
         "autoscaled_gpus": (over_time.autoscaled * gpus).tolist(),
+        "autoscaled_paid_gpus": (over_time.paid * gpus).tolist(),
         "foreseen_gpus": (over_time.foreseen * gpus).tolist(),
     }
 
@@ -39,7 +40,7 @@ def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
     gpus = over_time.gpus_per_replica
     ways = [
         {"way": "static, enough for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
-        {"way": "autoscaled on what was seen", "gpus": int(over_time.autoscaled.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.autoscaled), "requests_short_fraction": over_time.short_fraction},
+        {"way": "autoscaled on what was seen", "gpus": int(over_time.autoscaled.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.paid), "requests_short_fraction": over_time.short_fraction},
         {"way": "autoscaled with a perfect forecast", "gpus": int(over_time.foreseen.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.foreseen), "requests_short_fraction": 0.0},
     ]  # fmt: skip
     width = -(-over_time.needed.size // ROWS)
@@ -80,6 +81,9 @@ def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
 def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
     """Return what the figures over time rest on."""
     return (
-        Assumption(f"a replica serves {over_time.start_up_s:g} s after it was asked for", "fleet.start_up"),
+        Assumption(
+            f"a replica serves {over_time.start_up_s:g} s after it was asked for, and is paid for from then on",
+            "fleet.start_up",
+        ),
         Assumption(f"a burst is {over_time.burst_ratio:g} times the busiest minute", "fleet.burst"),
     )

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.fleet.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
@@ -58,6 +59,7 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     """Return what befell the replicas behind a router, and what each of them did."""
     replicas = [
         {
+            "pool": use.pool,
             "replica": use.replica,
             "from_s": use.from_s,
             "until_s": use.until_s,
@@ -69,11 +71,38 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     ]
     return {
         "replica_time_s": run.replica_seconds,
+        "replicas_mean": mean_replicas(run),
         "rerouted_requests": run.rerouted_requests,
         "copied_requests": run.copied_requests,
         "cancelled_output_tokens": run.cancelled_output_tokens,
         "replicas": replicas,
     }
+
+
+def mean_replicas(run: FleetRun) -> float:
+    """Return the replicas that are there, mean over the time; those that start or drain included."""
+    return run.replica_seconds / run.outcome.seconds if run.outcome.seconds else 0.0
+
+
+def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
+    """Return how many replicas there are where that is more than one number; else empty."""
+    if operation is None or run is None:
+        return ""
+    if operation.autoscaling is not None:
+        rule = operation.autoscaling
+        return f"{rule.min_replicas} to {rule.max_replicas} replicas, {mean_replicas(run):.3g} on average"
+    if operation.prefill_replicas is not None:
+        return f"{operation.prefill_replicas} prefill and {operation.decode_replicas} decode replicas"
+    return ""
+
+
+def _replica_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each replica did under the name by which people tell it from the others."""
+    return [
+        {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
+        | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
+        for row in replicas
+    ]
 
 
 def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]]:
@@ -156,7 +185,10 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
     if outcome.run:
         replicas = result["operation"]["replicas"]
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
-        tables += [Table([events], title="Operation", upright=True), Table(replicas, title="Replicas")]
+        tables += [
+            Table([events], title="Operation", upright=True),
+            Table(_replica_rows(replicas), title="Replicas"),
+        ]
     tables.append(Table(result["timeline"], title="Over time, all replicas"))
     if targets:
         tables.append(Table(targets, title="Targets"))
@@ -181,8 +213,11 @@ def simulate_answer(
     seed: int,
     utilisation: float,
     stated: Sequence[Assumption] = (),
+    operation: Operation | None = None,
 ) -> Answer:
     """Return the latencies of a simulated fleet; exit code 4 where a target is missed."""
+    counts = several_counts(operation, outcome.run)
+    bought = f"{counts}, each ({chosen.name})" if counts else f"{outcome.replicas} x ({chosen.name})"
     result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
     slo = chosen.asked.scenario.slo
     every = outcome.all
@@ -202,8 +237,8 @@ def simulate_answer(
         command="simulate",
         result=result,
         tables=tuple(tables),
-        headline=f"{chosen.asked.scenario.name} on {outcome.replicas} x ({chosen.name}): {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
-        closing=(chosen.why,),
+        headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
+        closing=(f"{chosen.origin}: {counts or chosen.counted}",),
         assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
         warnings=tuple(warnings),
         exit_code=4 if missed else 0,
