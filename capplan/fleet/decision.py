@@ -16,6 +16,7 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.search import CONFIDENCES, RATE_SLACK, Question, search
+from capplan.fleet.trial import Trial
 
 SENSIBLE_SHARE = 0.1
 """Of the requests that a device can serve, what the targets must leave for it to be worth a row."""
@@ -51,7 +52,7 @@ def fleet_decision(
         step()
     best.sort(key=lambda item: _rank(item, terms))
     poor = [item for item in best[1:] if not _sensible(item, found)]
-    insensible = tuple(_insensible(item, terms) for item in poor)
+    insensible = tuple(_insensible(item.trial, item.gpus, terms) for item in poor) + _hopeless(found, best)
     sized = [item for item in best if item not in poor]
     if sized:
         step()
@@ -168,8 +169,19 @@ def _sensible(item: Sized, found: Search) -> bool:
     return item.busy == 1 or 1.0 / (item.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
-def _insensible(item: Sized, terms: Terms) -> Insensible:
-    trial = item.trial
+def _hopeless(found: Search, best: list[Sized]) -> tuple[Insensible, ...]:
+    """Return the devices that hold the targets by the closed form and at no load that was simulated; all of them where no plan is found."""
+    rows = []
+    met = {item.trial.candidate.layout.device.name for item in best}
+    for name in dict.fromkeys(item.layout.device.name for item in found.candidates):
+        if name not in met and found.question.slo.targets:
+            mine = [item for item in found.candidates if item.layout.device.name == name]
+            nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
+            rows.append(_insensible(found.trial(nearest), None, found.terms))
+    return tuple(rows)
+
+
+def _insensible(trial: Trial, gpus: int | None, terms: Terms) -> Insensible:
     idle = trial.at(
         trial.total_rate * 1e-3 if not trial.demand.users else trial.total_rate / trial.demand.users, 16
     )
@@ -183,7 +195,7 @@ def _insensible(item: Sized, terms: Terms) -> Insensible:
         if busy is not None:
             at.append((limit, (busy + spares) * devices))
     name = trial.candidate.layout.device.name
-    return Insensible(name, target.key, value, target.limit_s, item.gpus, tuple(at))
+    return Insensible(name, target.key, value, target.limit_s, gpus, tuple(at))
 
 
 def _two_digits(value: float) -> float:

@@ -129,8 +129,8 @@ class Insensible:
     value_s: float
     """What the target limits, when a replica has next to nothing to do."""
     limit_s: float
-    gpus: int
-    """That it would take."""
+    gpus: int | None
+    """That it would take; None: no number of them holds the target."""
     gpus_at: tuple[tuple[float, int], ...]
     """(limit [s], devices of the fleet then)."""
 

@@ -118,6 +118,7 @@ def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) ->
         terms.hold_prompts,
         terms.gather_steps,
         terms.poll_steps,
+        1 + int(np.max(np.asarray(class_index), initial=0)),
     )
     return FlatEngine(
         limits,

@@ -36,6 +36,8 @@ class FlatLimits(NamedTuple):
     hold_prompts: int
     gather_steps: int
     poll_steps: int
+    classes: int
+    """Of requests."""
 
 
 class FlatBatch:
@@ -70,8 +72,8 @@ class FlatBatch:
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
         self.reserved_output_fraction = limits.reserved_output_fraction
-        self.remaining = array("q", self.output)
-        self.prompt_now = array("q", self.prompt)
+        self.remaining = array("q", bytes(8 * count)) if users else columns[2][:]
+        self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
         self.shared, self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(4))
         self.base, self.end_step, self.serial = (array("q", bytes(8 * count)) for _ in range(3))
         self.before, self.after = (array("q", bytes(8 * count)) for _ in range(2))
@@ -93,10 +95,9 @@ class FlatBatch:
         self.now_s = 0.0
         self.next_s = float("inf")
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
-        classes = max(self.offered_class, default=0) + 1
-        self.class_prompt, self.class_cached = array("q", bytes(8 * classes)), array("q", bytes(8 * classes))
-        self.class_preempted = array("q", bytes(8 * classes))
-        self.class_seen = array("q", bytes(8 * classes))
+        self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
+            array("q", bytes(8 * limits.classes)) for _ in range(4)
+        )
         while self.ends_count:
             self.think()
         self.find_next()

@@ -193,10 +193,11 @@ def insensible_text(row: Insensible) -> str:
     def milliseconds(value_s: float) -> str:
         return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
 
-    at = ", ".join(f"at {milliseconds(limit)} about {gpus}" for limit, gpus in row.gpus_at)
+    at = ", ".join(f"at {milliseconds(limit)} about {gpus} GPUs" for limit, gpus in row.gpus_at)
+    needed = "no number of them is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
     return (
-        f"{row.hardware}: {row.target} of an idle replica is {milliseconds(row.value_s)} of {milliseconds(row.limit_s)}, so it would "
-        f"take {row.gpus} GPUs{f'; {at}' if at else ''}"
+        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica and the limit {milliseconds(row.limit_s)}"
+        f", so {needed}{f'; {at}' if at else ''}"
     )
 
 

@@ -1,0 +1,300 @@
+"""Every command says the same of the same fleet at the same load; a plan that is a file says it again."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.cli.main import main
+from capplan.fleet.cheapest import Search, Terms
+from capplan.fleet.confirmed import met_probability
+from capplan.fleet.decision import fleet_decision
+from capplan.fleet.offered import SamplePath
+from capplan.fleet.search import search
+from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.sweep import Contender, Point, point_result
+from capplan.fleet.trial import Trial
+from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.plan_file import answer_of
+from capplan.questions.scenario import read_scenario
+from capplan.readers.plan_file import read_plan_file
+from capplan.workload.slo import Target
+
+SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
+SMALL = """name: small
+model: llama-3.1-8b
+traffic:
+  - {name: chat, request_rate: 30 req/s, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 120, p95: 300}}
+slo: {ttft_p95: 600 ms, tpot_p95: 30 ms}
+fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}
+"""
+
+
+def free(usd=1.0, **changes):
+    class Priced:
+        total_usd_per_hour = usd
+        usd_per_hour = usd
+        energy_usd_per_hour = None
+
+    rules = {"headroom_fraction": 0.2, "spare_replicas": 0, **changes}
+    return Terms(
+        **rules, prices=dict.fromkeys(("h100-sxm", "h200-sxm", "b200", "a100-sxm-80gb", "l40s"), Priced())
+    )
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
+    """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests."""
+    question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=30_000)
+    candidate = max(search(question).found, key=lambda item: item.share_ceiling)
+    trial = Trial(candidate, question, {})
+    limit = trial.limit(3, 1.0, trial.limits)
+    share = 0.7 * limit / trial.total_rate
+    alone = trial.at(0.7 * limit, 3)
+    whole = SamplePath(
+        trial.demand, count=90_000, seed=11, longest=question.max_model_len,
+        response_s=alone.e2e_s.mean if trial.demand.users else 0.0,
+    ).offered(3 * share)  # fmt: skip
+    stream = Stream(whole.requests, tuple(c.name for c in trial.demand.classes), crowd=whole.crowd)
+    together = simulated_fleet(trial.replica, stream, replicas=3, slo=question.slo, warm_share=0.15)
+    assert together.all.tpot_s.mean == pytest.approx(alone.tpot_s.mean, rel=0.05)
+    assert together.all.tpot_s.p95 == pytest.approx(alone.tpot_s.p95, rel=0.06)
+    assert together.all.ttft_s.p50 == pytest.approx(alone.ttft_s.p50, rel=0.05)
+    assert together.all.ttft_s.p95 == pytest.approx(alone.ttft_s.p95, rel=0.08)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "small.yaml").write_text(SMALL)
+    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json")]) == 0
+    return folder
+
+
+def result_of(capsys, *words):
+    assert main([*words, "--format", "json"]) in (0, 4)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
+    plan = json.loads((small / "plan.json").read_text())["result"]["recommended"]
+    simulated = result_of(capsys, "simulate", "--plan", str(small / "plan.json"), "--until", "20 min")[
+        "result"
+    ]
+    assert simulated["plan"].startswith(plan["hardware"])
+    assert simulated["replicas"] == plan["replicas"] - plan["spare_replicas"]
+    assert simulated["ttft_s"]["p50"] == pytest.approx(plan["ttft_s"]["p50"], rel=0.05)
+    assert simulated["ttft_s"]["p95"] == pytest.approx(plan["ttft_s"]["p95"], rel=0.12)
+    assert simulated["tpot_s"]["p95"] == pytest.approx(plan["tpot_s"]["p95"], rel=0.03)
+    assert simulated["missed"] == []
+    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
+    answer = answer_of(read_plan_file(small / "plan.json"), asked)
+    from capplan.fleet.search import spec_of_layout
+
+    spec = spec_of_layout(answer.chosen.layout, answer.chosen.weight_dtype, asked.question)
+    row = point_result(
+        Point(
+            Contender("plan", spec),
+            asked.question.demand,
+            asked.scenario.slo,
+            3,
+            plan["request_rate_per_replica"],
+        )
+    )
+    assert row["ttft_s"]["p50"] == pytest.approx(plan["ttft_s"]["p50"], rel=0.08)
+    assert row["tpot_s"]["p95"] == pytest.approx(plan["tpot_s"]["p95"], rel=0.06)
+    review = result_of(capsys, "report", "--plan", str(small / "plan.json"))["result"]
+    assert review["recommended"] == plan
+
+
+def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small, capsys):
+    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
+    fresh, kept = fleet_for(asked), answer_of(read_plan_file(small / "plan.json"), asked)
+    for name in ("plans", "choices", "certainty", "insensible", "evaluated"):
+        assert getattr(kept, name) == getattr(fresh, name)
+    other = small / "other"
+    other.mkdir()
+    (other / "small.yaml").write_text(SMALL + "# changed\n")
+    text = (small / "plan.json").read_text()
+    (other / "plan.json").write_text(text)
+    (other / "edited.json").write_text(text.replace('"replicas": ', '"replicas": 1', 1))
+    (other / "broken.json").write_text(text[:500])
+    (other / "none.json").write_text("{}")
+    for name, words in (
+        ("edited.json", "was edited after it was written"),
+        ("broken.json", "is not JSON"),
+        ("none.json", "is no plan file"),
+        ("missing.json", "no such file"),
+    ):
+        assert main(["simulate", "--plan", str(other / name)]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert "Traceback" not in error
+    assert main(["report", str(other / "small.yaml"), "--plan", str(small / "plan.json")]) == 0
+    capsys.readouterr()
+    (small / "small.yaml").write_text(SMALL + "# changed\n")
+    assert main(["report", "--plan", str(small / "plan.json")]) == 0
+    assert "small.yaml has changed since" in capsys.readouterr().err
+    (small / "small.yaml").write_text(SMALL)
+    assert main(["simulate"]) == 2
+    assert "no scenario is named" in capsys.readouterr().err
+
+
+def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
+    path = str(small / "small.yaml")
+    flags = [
+        "--hardware",
+        "l40s",
+        "--confidence",
+        "60%",
+        "--set",
+        "traffic[0].request_rate=4 req/s",
+        "--set",
+        "fleet.spare_replicas=0",
+    ]
+    found = result_of(capsys, "fleet", path, *flags)["result"]
+    (small / "set.yaml").write_text(
+        SMALL.replace("[h100-sxm, l40s]", "[l40s]")
+        .replace("30 req/s", "4 req/s")
+        .replace("tpot_p95: 30 ms", "tpot_p95: 30 ms, confidence: 60 %")
+        .replace("fleet: {", "fleet: {spare_replicas: 0, ")
+    )
+    assert result_of(capsys, "fleet", str(small / "set.yaml"))["result"]["plans"] == found["plans"]
+    for setting, words in (
+        ("slo.p95_ttft=1 s", "did you mean 'ttft_p95'"),
+        ("slo.ttft_p95", "is not KEY=VALUE"),
+        ("traffic[7].users=3", "it has 1 entries"),
+        ("=3", "is no key of a scenario"),
+        ("name.first=3", "the scenario has no 'first'"),
+        ("slo.confidence=1", "confidence"),
+    ):
+        assert main(["fleet", path, "--set", setting]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert "Traceback" not in error
+
+
+def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
+    """A thousand users with next to no time to think are as many as 250 in each of four replicas that hold that concurrency."""
+    path = tmp_path / "users.yaml"
+    path.write_text(
+        SMALL.replace("request_rate: 30 req/s", "users: 1000, think_time: 1 ms")
+        .replace("ttft_p95: 600 ms, tpot_p95: 30 ms", "ttft_p95: 3 s, tpot_p95: 60 ms, confidence: 50 %")
+        .replace("[h100-sxm, l40s]", "[h100-sxm]")
+    )
+    asked = asked_fleet(read_scenario(path), offline=True)
+    question = replace(asked.question, requests=6000)
+    found = Search(question, search(question).found, free(headroom_fraction=0.0))
+    best = found.cheapest(0.5)
+    crowd = (
+        SamplePath(question.demand, count=6000, seed=5, longest=question.max_model_len, response_s=1.0)
+        .offered(1.0 / best.busy)
+        .crowd
+    )
+    assert crowd.users == round(1000 / best.busy)
+    rows = replace(crowd.requests, class_index=None)
+    closed = Stream(rows, ("chat",), concurrency=crowd.users)
+    outcome = simulated_fleet(best.trial.replica, closed, slo=question.slo, warm_share=0.15)
+    assert outcome.missed(question.slo) == ()
+    seen = best.trial.at(best.trial.total_rate / best.busy, best.busy)
+    assert seen.tpot_s.p95 == pytest.approx(outcome.all.tpot_s.p95, rel=0.05)
+    assert best.busy <= 6
+
+
+def test_a_device_without_room_for_a_prompt_is_a_line_with_the_way_out(tmp_path):
+    path = tmp_path / "tight.yaml"
+    path.write_text(
+        """name: tight
+model: meta-llama/Llama-3.1-70B-Instruct
+weight_dtype: fp8
+traffic: [{name: chat, request_rate: 20 req/s, input_tokens: {mean: 1800, p95: 6000}, output_tokens: {mean: 350, p95: 900}}]
+slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
+fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 1}
+"""
+    )
+    asked = asked_fleet(read_scenario(path), offline=True)
+    answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
+    assert {plan.layout.device.name for plan in answer.plans} == {"b200"}
+    (line,) = answer.insensible
+    assert (line.hardware, line.target, line.limit_s) == ("a100-sxm-80gb", "ttft_p95", 0.9)
+    assert 0.45 < line.value_s < 0.9
+    limits, gpus = zip(*line.gpus_at, strict=True)
+    assert line.limit_s < limits[0] < limits[1]
+    assert gpus[0] > gpus[1]
+    assert line.gpus is None or line.gpus > gpus[0]
+
+
+def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
+    path = tmp_path / "alone.yaml"
+    path.write_text(
+        SMALL.replace("[h100-sxm, l40s]", "[l40s]").replace("ttft_p95: 600 ms", "ttft_p95: 400 ms")
+    )
+    answer = fleet_for(asked_fleet(read_scenario(path), offline=True))
+    assert answer.insensible == ()
+    assert {plan.layout.device.name for plan in answer.plans} == {"l40s"}
+
+
+def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
+    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
+    question = replace(asked.question, requests=4000)
+    best = Search(question, search(question).found, free(headroom_fraction=0.0)).cheapest(0.8)
+    chances = [met_probability(best.trial, busy) for busy in range(best.busy, best.busy + 8)]
+    assert chances[0] >= 0.79
+    assert all(after >= before - 0.015 for before, after in pairwise(chances))
+    assert chances[-1] > chances[0] + 0.05
+    with_slack = {target: 1.3 * target.limit_s for target in question.slo.targets}
+    slowest = [
+        best.trial.slowest(best.trial.total_rate / best.busy, best.busy, limits)
+        for limits in (best.trial.limits, with_slack)
+    ]
+    assert slowest[0] < slowest[1] < 1.35 * slowest[0]
+
+
+def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
+    """Against the table itself made slower; the time of the front end is scaled with it."""
+    question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=4000)
+    candidate = search(question).found[0]
+    plain, slow = Trial(candidate, question, {}), Trial(candidate, question, {})
+    table = slow.replica.table
+    longer = {
+        name: 1.4 * getattr(table, name)
+        for name in (
+            "decode_s",
+            "head_s",
+            "decode_attention_s",
+            "mixed_s",
+            "prefill_attention_s",
+            "request_s",
+        )
+    }
+    slow._engine = replace(slow.replica.engine, table=replace(table, **longer))
+    rate = 0.6 * plain.limit(4, 1.4, plain.limits)
+    scaled, made = plain.at(rate, 4, 1.4), slow.at(rate, 4)
+    for target in (Target("ttft", "p95", 1.0), Target("tpot", "p95", 1.0), Target("e2e", "mean", 1.0)):
+        assert scaled.value(target) * 1.4 == pytest.approx(made.value(target), rel=0.01)
+
+
+def test_the_bounds_of_the_search_hold_at_full_length():
+    """Over layouts of shipped scenarios: the whole run's largest rate is below that of the closed form and of the short run."""
+    ratios = []
+    for path in SCENARIOS[:5]:
+        question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=10_000)
+        found = sorted(search(question).found, key=lambda item: item.layout.in_words(""))
+        for candidate in np.random.default_rng(3).choice(len(found), min(len(found), 3), replace=False):
+            trial = Trial(found[candidate], question, {})
+            limit = trial.limit(16, 1.0, trial.limits)
+            assert limit <= found[candidate].share_bound * trial.total_rate
+            assert limit <= trial.rate_bound(1.0, trial.limits)
+            ratios.append(limit / trial.rate_bound(1.0, trial.limits))
+    assert max(ratios) > 0.5  # and no bound is so loose that it bounds nothing
+
+
+def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
+    question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=1500)
+    answer = fleet_decision(question, Terms(0.2, 1, {}))
+    assert answer.choices is not None
+    assert answer.choices.cheapest.usd_per_month is None
+    assert answer.choices.cheapest.gpus == min(plan.gpus for plan in answer.plans)
