@@ -8,11 +8,13 @@ import numpy as np
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import interval_of, regime_keys, widest
 from capplan.accuracy.serving import network_class
+from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.search import Question, spec_of_layout
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
+from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.pipeline import turn_ratio
@@ -80,6 +82,18 @@ class PlanDetail:
 def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
     """Return one replica of a plan."""
     return spec_of_layout(plan.layout, plan.weight_dtype, question)
+
+
+def kernel_assumptions(plan: FleetPlan, question: Question) -> tuple[Assumption, ...]:
+    """Return what of the kernels of a plan was not measured on its device; nothing where its label is measured."""
+    rates = step_rates(
+        question.networks[plan.weight_dtype],
+        plan.layout.device,
+        question.efficiencies[plan.layout.device.name],
+        profile=question.profile,
+        kv_format=plan.layout.kv_format,
+    )
+    return tuple(item.of_scenario() for item in rates.assumptions)
 
 
 def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:

@@ -1,5 +1,6 @@
 """The page for the planning review, unchanged: plans made up with round numbers, so that no fit moves it."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -15,10 +16,15 @@ from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan, Rejection, Relax
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device, device_names
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
+from capplan.replica.rates import step_rates
+from capplan.report.answers.fleet import fleet_answer
 from capplan.report.review.findings import Findings
 from capplan.report.review.html import review_html
 from capplan.report.review.page import review_of
@@ -188,13 +194,80 @@ def test_no_price_leaves_cells_empty_and_no_number_behind(given):
     page_of(review_html(review))
 
 
+def on_device(given, hardware, dtype):
+    """Return the findings with the first plan on another device, its efficiencies as they ship, labelled as they are."""
+    question = given.asked.question
+    network = in_weight_format(next(iter(question.networks.values())), dtype)
+    efficiency = efficiency_for(hardware)
+    rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
+    first = given.found.plans[0]
+    moved = replace(
+        first,
+        layout=replace(first.layout, device=hardware),
+        weight_dtype=dtype,
+        label=rates.label,
+        price=None,
+    )
+    question = replace(
+        question, devices=(hardware,), networks={dtype: network}, efficiencies={hardware.name: efficiency}
+    )
+    return replace(
+        given,
+        asked=replace(given.asked, question=question, prices={}),
+        found=choosing(given.found, moved),
+        margins=(target_margins(moved, question),),
+    ), rates
+
+
+NOT_MEASURED_HERE = [
+    name for name in device_names() if efficiency_for(device(name)).borrowed or name.startswith("a100")
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("name", NOT_MEASURED_HERE)
+def test_a_device_that_borrows_kernels_has_one_label_everywhere(given, name, dtype):
+    """In the plans, in their marks, among the assumptions and among the sources, of the page and of `fleet`."""
+    findings, rates = on_device(given, device(name), dtype)
+    assert rates.label == "assumed"
+    review = review_of(findings)
+    sections = {section.title: section for section in review.sections}
+    (plans,) = sections["Chosen plan and runners-up"].tables
+    (decision,) = sections["Decision"].tables
+    assert [row["label"] for row in plans.rows] == ["assumed"]
+    assert (0, "label") in plans.assumed
+    assert (0, "predicted_s") in decision.assumed
+    kernels = [
+        row for row in sections["Sources"].tables[-1].rows if row["title"].startswith("kernel efficiencies")
+    ]
+    (source,) = kernels
+    assert re.search(r"\b(measured|assumed)\b", source["title"]).group() == "assumed"
+    (assumptions,) = sections["Assumptions"].tables
+    stated = {row["assumed"] for row in assumptions.rows}
+    told = {item.what for item in fleet_answer(findings.asked, findings.found).assumptions}
+    for item in rates.assumptions:
+        assert item.what in stated
+        assert item.what in told
+        assert item.what in source["where"]
+    assert not [what for what in stated if "borrowed" in what]
+
+
+def test_a_device_whose_kernels_were_measured_is_marked_nowhere(given):
+    findings, rates = on_device(given, device("h100-sxm"), "bf16")
+    assert (rates.label, rates.assumptions) == ("measured", ())
+    sections = {section.title: section for section in review_of(findings).sections}
+    (plans,) = sections["Chosen plan and runners-up"].tables
+    assert plans.assumed == frozenset()
+    titles = [row["title"] for row in sections["Sources"].tables[-1].rows]
+    assert "kernel efficiencies, measured, fitted on h100" in titles
+
+
 def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
-    unsure = replace(given.found.plans[0], label="assumed")
-    review = review_of(replace(given, found=choosing(given.found, unsure, given.found.plans[1])))
-    markdown = " ".join(review_markdown(review).split())
+    findings, _ = on_device(given, device("b300"), "bf16")
+    markdown = " ".join(review_markdown(review_of(findings)).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown
-    assert "kernel efficiencies of h100-sxm are borrowed from a related device" in markdown
+    assert "kernels on b300 reach the same share of their peak as on b200" in markdown
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):

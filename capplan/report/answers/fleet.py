@@ -10,6 +10,8 @@ from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
 from capplan.fleet.price import PriceChoice
+from capplan.fleet.review import kernel_assumptions
+from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
@@ -236,16 +238,9 @@ def relaxation_text(relaxation: Relaxation) -> str:
     )
 
 
-def kernel_assumptions(plans: Sequence[FleetPlan]) -> tuple[Assumption, ...]:
-    """Return which devices of the plans borrow what their kernels reach from another one."""
-    names = dict.fromkeys(plan.layout.device.name for plan in plans if plan.label == "assumed")
-    return tuple(
-        Assumption(
-            f"kernel efficiencies of {name} are borrowed from a related device",
-            "calibration, a file of capplan calibrate",
-        )
-        for name in names
-    )
+def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Assumption, ...]:
+    """Return which kernels of the plans were not measured on their device, each device and format once."""
+    return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
 
 
 def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
@@ -368,7 +363,7 @@ def fleet_answer(
         ),
         assumptions=(
             *asked.assumptions,
-            *kernel_assumptions(answer.plans),
+            *assumed_kernels(answer.plans, asked.question),
             *(over_time_assumptions(over_time) if over_time else ()),
         ),
         warnings=(*asked.warnings, *thin_warnings(answer.plans)),

@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.review import PlanDetail
+from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
@@ -157,7 +157,7 @@ def sources_section(given: Findings) -> Section:
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
             rows += _device_rows(device)
-            rows.append(_efficiency_row(given, device))
+            rows += _efficiency_rows(given, device)
     prices = price_rows(given)
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
     priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
@@ -189,19 +189,27 @@ def _device_rows(device: Device) -> list[dict[str, Any]]:
     ]
 
 
-def _efficiency_row(given: Findings, device: Device) -> dict[str, Any]:
-    efficiency = given.asked.question.efficiencies[device.name]
-    note = efficiency.borrowed.what if efficiency.borrowed else efficiency.note
+def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
+    """Return where the kernel efficiencies of a device come from, a row for each label that its plans have."""
+    question = given.asked.question
+    efficiency = question.efficiencies[device.name]
+    plans = [plan for plan in given.found.plans if plan.layout.device.name == device.name]
+    own = [item.what for plan in plans for item in kernel_assumptions(plan, question)]
+    borrowed = dict.fromkeys(own or ([efficiency.borrowed.what] if efficiency.borrowed else []))
     where = (
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
     )
-    return {
-        "what": device.name,
-        "title": f"kernel efficiencies fitted on {efficiency.device}, {efficiency.label}",
-        "date": None,
-        "where": f"{where}{'; ' + note if note else ''}",
-    }
+    notes = {"measured": efficiency.note, "assumed": "; ".join(borrowed)}
+    return [
+        {
+            "what": device.name,
+            "title": f"kernel efficiencies, {label}, fitted on {efficiency.device}",
+            "date": None,
+            "where": f"{where}{'; ' + notes[label] if notes[label] else ''}",
+        }
+        for label in (dict.fromkeys(plan.label for plan in plans) or {efficiency.label: None})
+    ]
 
 
 def command_section(given: Findings) -> Section:

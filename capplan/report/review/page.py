@@ -6,7 +6,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet import fleet_answer, kernel_assumptions
+from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.review import evidence, plans
 from capplan.report.review.decision import decision_section, decision_sentence
 from capplan.report.review.findings import Findings, Review, Section
@@ -46,7 +46,7 @@ def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     ]
     if given.chosen is None:
         return given.asked.assumptions
-    return (*given.asked.assumptions, *own, *kernel_assumptions((given.chosen,)))
+    return (*given.asked.assumptions, *own, *assumed_kernels((given.chosen,), given.asked.question))
 
 
 def _answer(

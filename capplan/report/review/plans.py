@@ -109,7 +109,7 @@ def plans_section(given: Findings) -> Section:
     left = len(given.found.plans) - len(rows)
     text = [
         "The first line is chosen. A margin is the share of the limit that the prediction leaves; kernels are measured "
-        "where their efficiency was fitted on that device, assumed (*) where it was taken from another one."
+        "where their efficiency was fitted on that device, assumed (*) where that of some of them was taken from another device or dtype."
     ]
     if left > 0:
         text.append(f"{left} dearer plans are in the CSV and JSON of this report.")
