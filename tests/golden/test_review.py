@@ -37,6 +37,7 @@ from capplan.report.review.findings import Findings
 from capplan.report.review.html import review_html
 from capplan.report.review.page import review_of
 from capplan.report.review.show import review_markdown
+from capplan.workload.slo import Slo
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
 
@@ -215,6 +216,17 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
     assert tokens.rows[0]["thousand_requests"] == pytest.approx(1000.0)
     assert tokens.rows[0]["total_million_tokens_per_job"] == pytest.approx(1200.0)
     assert "month" not in review_markdown(review)
+
+
+def test_without_targets_the_page_speaks_of_none(given):
+    asked = replace(given.asked, scenario=replace(given.asked.scenario, slo=Slo()))
+    found = replace(given.found, certainty=(), insensible=())
+    review = review_of(replace(given, asked=asked, found=found, margins=((), ())))
+    markdown = review_markdown(review)
+    assert "no target is set" in review.decision
+    assert "targets met" not in markdown
+    assert "surest" not in markdown
+    assert "## Decision" not in markdown
 
 
 def page_of(html):

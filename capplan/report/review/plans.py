@@ -103,6 +103,8 @@ def plans_section(given: Findings) -> Section:
         "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
         *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
     )  # fmt: skip
+    if not given.margins[0]:
+        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
     if by_the_job(given.found.plans):
         shown_names = tuple(
             "usd_per_job" if name == "usd_per_month" else name
