@@ -1,10 +1,21 @@
 """The top of a review: what to buy, what it costs, which targets it meets and how surely."""
 
+from capplan.fleet.decision import CLEARLY_SURER, SENSIBLE_SHARE, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import purchase_text, relaxation_text, sure
+from capplan.report.answers.fleet import (
+    cost_texts,
+    decision_tables,
+    insensible_text,
+    purchase_text,
+    relaxation_text,
+    sure,
+    surer_text,
+)
 from capplan.report.review.findings import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
+
+INSENSIBLE = "Devices that do not suit these targets"
 
 
 def shown(name: str, value: float) -> str:
@@ -26,13 +37,10 @@ def decision_sentence(given: Findings) -> str:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
         return f"No fleet of {names} serves {scenario.name} within its targets; nothing should be bought on these terms."
     verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
-    cost = (
-        f"${plan.usd_per_month:,.0f} a month"
-        if plan.usd_per_month is not None
-        else "a price that is not known"
-    )
-    targets = _targets_text(given.margins[0])
-    return f"{verb} {purchase_text(plan)} for {cost}: {targets}."
+    cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "a price that is not known"
+    more = surer_text(plan, given.found)
+    together = f", {sure(plan.slo_met_probability)} sure together" if len(given.margins[0]) > 1 else ""
+    return f"{verb} {purchase_text(plan)} for {cost}: {_targets_text(given.margins[0])}{together}{f'; {more}' if more else ''}."
 
 
 def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
@@ -74,8 +82,40 @@ def decision_section(given: Findings) -> Section:
         "Decision",
         text=(
             "Low and high bound what will be measured in 80 % of the cases; the margin is what is left of the limit. "
-            "All targets hold together with "
-            f"{sure(given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
+            f"All targets hold together in {sure(given.chosen.slo_met_probability)} of the cases: steps take longer or shorter than "
+            "predicted, and that moves every target at once, so this is how often the steps are not too slow for any of them, with the "
+            "queue that slower steps make. What stands beside a target is for that one alone.",
         ),
         tables=(Table(rows, titles={"met_probability": "met with probability"}, assumed=assumed),),
+    )
+
+
+def choices_section(given: Findings) -> Section:
+    """Return the three choices, why one of them is recommended, and what more certainty would cost."""
+    choices = given.found.choices
+    if choices is None:
+        return Section("Choices")
+    return Section(
+        "Choices",
+        text=(
+            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}. The rule: the cheapest, unless a plan that costs less than "
+            f"{SMALL_EXTRA - 1.0:.0%} more is at least {100.0 * CLEARLY_SURER:.0f} points surer.",
+        ),
+        tables=tuple(
+            table for table in decision_tables(given.found, promised=bool(given.margins[0])) if table.rows
+        ),
+    )
+
+
+def insensible_section(given: Findings) -> Section:
+    """Return the devices that are no row, each with what would make it one."""
+    if not given.found.insensible:
+        return Section(INSENSIBLE)
+    return Section(
+        INSENSIBLE,
+        text=(
+            f"The targets leave them less than {SENSIBLE_SHARE:.0%} of the requests that they could serve, or none at all. Each with the "
+            "target that is in the way, and how many GPUs looser ones would take:",
+        ),
+        lines=tuple(insensible_text(row) for row in given.found.insensible),
     )
