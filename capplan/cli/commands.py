@@ -11,7 +11,7 @@ COMMANDS = {
     "fit": "Show whether a model fits, what takes the memory, and how many sequences are left room for.",
     "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
     "spec": "Show what speculative decoding brings by batch and draft length, and where it stops paying.",
-    "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected.",
+    "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
     "report": "Write the page for the planning review of a scenario: the decision first, then everything it rests on.",
     "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
     "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the last good load.",
