@@ -56,7 +56,7 @@ class OverTime:
     gpus_per_replica: int
     rates_per_s: Array
     needed: Counts
-    """Replicas that each window needs, headroom included."""
+    """Replicas that each window needs, with headroom and with the confidence asked for."""
     autoscaled: Counts
     """Replicas that serve when an autoscaler follows what it saw."""
     paid: Counts
@@ -79,19 +79,23 @@ class OverTime:
         return self.static_replicas * self.gpus_per_replica * self.needed.size * self.window_s / 3600.0
 
 
-def replicas_over_time(rates_per_s: Array, limit_per_s: float, headroom_fraction: float) -> Counts:
-    """Return the replicas that each window needs.
+def replicas_over_time(
+    rates_per_s: Array, limit_per_s: float, headroom_fraction: float, sure_limit_per_s: float
+) -> Counts:
+    """Return the replicas that each window needs, by the rule that sizes the plan.
 
-        n_i = max(1, ceil(r_i / (l (1 - h))))
+        n_i = max(1, ceil(r_i / min(l (1 - h), s)))
 
     Parameters
     ----------
     rates_per_s : [1/s]
         r, by window
     limit_per_s : [1/s]
-        l, largest rate at which one replica holds the targets
+        l, largest rate at which one replica is predicted to hold the targets
     headroom_fraction : [-]
-        h
+        h, for traffic that nobody foresaw
+    sure_limit_per_s : [1/s]
+        s, largest rate at which it holds them with the confidence asked for
 
     Returns
     -------
@@ -100,14 +104,15 @@ def replicas_over_time(rates_per_s: Array, limit_per_s: float, headroom_fraction
 
     Examples
     --------
-    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 5.0, 0.2)
-    array([1, 1, 3])
+    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 5.0, 0.2, 4.5), replicas_over_time(np.array([9.0]), 5.0, 0.2, 2.0)
+    (array([1, 1, 3]), array([5]))
 
     References
     ----------
     Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
     """
-    needed = np.ceil(rates_per_s / (limit_per_s * (1.0 - headroom_fraction)) - 1e-9)
+    carried = min(limit_per_s * (1.0 - headroom_fraction), sure_limit_per_s)
+    needed = np.ceil(rates_per_s / carried - 1e-9)
     return np.maximum(needed, 1.0).astype(np.int64)
 
 
@@ -225,7 +230,7 @@ def fleet_over_time(
 
     Parameters
     ----------
-    plan : whose replica and largest rate count
+    plan : whose replica and largest rates count
     line : rates by window
     headroom_fraction : [-]
     start_up_s : [s]
@@ -239,8 +244,8 @@ def fleet_over_time(
     -------
     replicas by window and GPU-hours
     """
-    limit = plan.request_rate_limit_per_replica
-    needed = replicas_over_time(line.rates_per_s, limit, headroom_fraction)
+    limit, sure = plan.request_rate_limit_per_replica, plan.sure_rate_limit_per_replica
+    needed = replicas_over_time(line.rates_per_s, limit, headroom_fraction, sure)
     start = ceil(start_up_s / line.window_s)
     auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))
     total = float(line.rates_per_s.sum())
@@ -248,7 +253,7 @@ def fleet_over_time(
     devices = plan.layout.devices
     peak = int(needed.max())
     (burst,) = replicas_over_time(
-        np.array([line.rates_per_s.max() * burst_ratio]), limit, headroom_fraction
+        np.array([line.rates_per_s.max() * burst_ratio]), limit, headroom_fraction, sure
     ).tolist()
     return OverTime(
         window_s=line.window_s,

@@ -254,6 +254,8 @@ def fleet_outcome(
         histogram.merge(part.itl)
     every = np.ones(met.size, dtype=bool)
     whole, totals = _totals(parts)
+    busy_s = [part.busy_fraction * part.seconds for part in parts]
+    there_s = len(parts) * seconds or 1.0
     return FleetOutcome(
         all=_figures(columns, met, every, warm, seconds, whole),
         classes={
@@ -271,10 +273,11 @@ def fleet_outcome(
         itl_s=histogram_spread(histogram),
         prefix_hit_fraction=whole.cached_tokens / whole.prompt_tokens if whole.prompt_tokens else 0.0,
         preemptions=whole.preemptions,
-        kv_occupancy_mean=float(np.mean([part.kv_occupancy_mean for part in parts])),
+        kv_occupancy_mean=sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=float(np.mean([part.batch_mean for part in parts])),
-        busy_fraction=float(np.mean([part.busy_fraction for part in parts])),
+        batch_mean=sum(part.batch_mean * own for part, own in zip(parts, busy_s, strict=True))
+        / (sum(busy_s) or 1.0),
+        busy_fraction=sum(busy_s) / there_s,
         replicas=len(parts),
         parts=tuple(parts),
     )

@@ -1,5 +1,6 @@
 """Laws of a fleet over the time of a trace."""
 
+import json
 from math import ceil
 from types import SimpleNamespace
 
@@ -36,7 +37,8 @@ def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, h
 
 
 def over_time(rates, window_s=60.0, **changes):
-    plan = SimpleNamespace(request_rate_limit_per_replica=2.0, layout=SimpleNamespace(devices=4))
+    limits = {"request_rate_limit_per_replica": 2.0, "sure_rate_limit_per_replica": changes.pop("sure", 1.7)}
+    plan = SimpleNamespace(**limits, layout=SimpleNamespace(devices=4))
     asked = {"headroom_fraction": 0.2, "start_up_s": 120.0, "burst_ratio": 1.5} | changes
     return fleet_over_time(plan, RateLine(np.array(rates), window_s), **asked)
 
@@ -99,7 +101,22 @@ def test_no_requests_at_all_have_no_peak():
 
 def test_headroom_never_needs_fewer_replicas():
     line = np.array([0.5, 3.0, 7.9])
-    assert (replicas_over_time(line, 2.0, 0.5) >= replicas_over_time(line, 2.0, 0.0)).all()
+    assert (replicas_over_time(line, 2.0, 0.5, 2.0) >= replicas_over_time(line, 2.0, 0.0, 2.0)).all()
+
+
+@settings(derandomize=True, deadline=None)
+@given(values=rates, sure=st.floats(0.2, 3.0))
+def test_replicas_over_time_are_the_larger_of_those_for_headroom_and_those_for_confidence(values, sure):
+    found = over_time(values, sure=sure)
+    by_headroom, by_confidence = (
+        over_time(values, sure=1e9),
+        over_time(values, sure=sure, headroom_fraction=0.0),
+    )
+    assert (found.needed >= by_headroom.needed).all()
+    assert (found.needed >= by_confidence.needed).all()
+    assert (
+        found.needed == np.maximum(by_headroom.needed, np.maximum(np.ceil(np.array(values) / sure - 1e-9), 1))
+    ).all()
 
 
 def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
@@ -114,6 +131,11 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     )
     line = rate_line(read_scenario(scenario))
     assert (line.rates_per_s * 60).tolist() == [20, 20, 90, 20]
+    assert main(["fleet", str(scenario), "--offline", "--format", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    chosen, spares = result["chosen"], result["over_time"]["spares"]
+    assert chosen["replicas"] - chosen["spare_replicas"] == spares[0]["burst_replicas"]
+    assert spares[0]["replicas"] == result["over_time"]["static_replicas"]
     assert main(["fleet", str(scenario), "--offline"]) == 0
     shown = capsys.readouterr().out
     assert "peak to mean 2.40" in shown
