@@ -294,7 +294,7 @@ def simulation_summary(
     engines: Engines, outcome: FleetOutcome, parts: Sequence[Outcome], replicas: int
 ) -> dict[str, Any]:
     """Return what is to be said of engines that do more than their defaults."""
-    counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
+    counts = np.sum([list(part.hit_blocks) or [0] for part in parts], axis=0)
     caching = engines.setup.caching
     names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())

@@ -1,4 +1,4 @@
-"""Copies of requests: which of them are under way, which one answers, what the others cost."""
+"""Hedged requests: which copies are running, which one wins, what the others cost."""
 
 from capplan.serving.engine_life import EngineLife
 from capplan.serving.fleet_terms import Hedging
@@ -6,11 +6,11 @@ from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.requests import InFlight
 
 FIRST_TOKEN = -1
-"""Status of a report that is not yet an end."""
+"""Status of a report that is not the end of a request."""
 
 
 class Hedges:
-    """All requests in the fleet with their copies, one or two of each."""
+    """All requests in the fleet, each with its one or two copies."""
 
     __slots__ = ("_hedged", "cancelled_output_tokens", "copied_requests", "copies", "hedging", "live")
 
@@ -19,17 +19,17 @@ class Hedges:
         self.hedging = hedging
         self.copies: dict[int, list[tuple[EngineLife, InFlight]]] = {}
         self.live = 0
-        """Requests of which two copies are under way."""
+        """Requests with two copies in the fleet."""
         self._hedged: set[int] = set()
         self.copied_requests = 0
         self.cancelled_output_tokens = 0
 
     def hedged(self, index: int) -> bool:
-        """Return whether a request in the fleet ever had a copy."""
+        """Return whether a request in the fleet has ever been copied."""
         return index in self._hedged
 
     def sent(self, life: EngineLife, flight: InFlight) -> bool:
-        """Keep where a request is; return whether it is a new one."""
+        """Note where a request or its copy was sent; return whether the request is new."""
         new = flight.index not in self.copies
         copies = self.copies.setdefault(flight.index, [])
         copies.append((life, flight))
@@ -40,12 +40,12 @@ class Hedges:
         return new
 
     def only_copy(self, index: int) -> tuple[EngineLife, InFlight] | None:
-        """Return where a request is that has one copy under way."""
+        """Return where a request is if it has exactly one copy in the fleet."""
         copies = self.copies.get(index, [])
         return copies[0] if len(copies) == 1 else None
 
     def lost(self, flight: InFlight) -> bool:
-        """Learn that a copy is without a replica; return whether another one goes on."""
+        """Drop a copy whose replica has failed; return whether another copy remains, or none is needed."""
         copies = self.copies.get(flight.index)
         if copies is None:
             return True
@@ -57,7 +57,7 @@ class Hedges:
         return bool(others)
 
     def settle(self, flight: InFlight, status: int, ledger: Ledger) -> tuple[bool, list[EngineLife]]:
-        """Take a report of a copy; return whether it ends the request, and where another copy was cancelled."""
+        """Process the report of a copy; return whether it ends the request, and where the other copy was cancelled."""
         copies = self.copies.get(flight.index, [])
         if all(copy is not flight for _, copy in copies):
             if status == FINISHED:
@@ -91,7 +91,7 @@ class Hedges:
 
 
 def copy_of(flight: InFlight) -> InFlight:
-    """Return a copy of a request that has not got a token yet."""
+    """Return a copy of a request that has no token yet."""
     copy = InFlight(
         flight.index, flight.arrival_s, flight.enqueued_s, flight.prompt_tokens, flight.output_tokens
     )

@@ -1,4 +1,4 @@
-"""What befalls the replicas of a pool: they start, fail, are repaired, added and taken away."""
+"""Operations on the replicas of a pool: start, failure, repair, scaling up and down."""
 
 from functools import partial
 from math import inf
@@ -11,12 +11,12 @@ from capplan.serving.requests import InFlight
 
 
 class Operations:
-    """Runs the replicas of one pool."""
+    """Starts and stops the replicas of one pool."""
 
     __slots__ = ("_dispatcher", "_pool", "rerouted_requests")
 
     def __init__(self, dispatcher: Dispatcher, pool: EnginePool, replicas: int) -> None:
-        """Start with replicas that serve from zero on."""
+        """Start replicas that serve from time zero."""
         self._dispatcher = dispatcher
         self._pool = pool
         self.rerouted_requests = 0
@@ -24,11 +24,11 @@ class Operations:
             pool.admit(pool.start(number, 0.0))
 
     def plan_failure(self, failure: Failure) -> None:
-        """Have a replica fail."""
+        """Schedule a failure."""
         self._dispatcher.at(failure.time_s, partial(self._fail, failure))
 
     def plan_autoscaling(self, autoscaling: Autoscaling) -> None:
-        """Have the number of replicas looked at in equal intervals."""
+        """Schedule the first decision of the autoscaler."""
         self._dispatcher.at(autoscaling.interval_s, partial(self._look, autoscaling))
 
     def _fail(self, failure: Failure, at_s: float) -> None:
@@ -66,7 +66,7 @@ class Operations:
         self._dispatcher.admit(self._pool, life)
 
     def _look(self, autoscaling: Autoscaling, at_s: float) -> None:
-        """Compare load with the replicas there are; nobody is taken away while somebody starts."""
+        """Scale the pool to its load and schedule the next decision; no replica is removed while another one starts."""
         dispatcher, pool = self._dispatcher, self._pool
         pool.advance(at_s)
         dispatcher.settle(at_s)
