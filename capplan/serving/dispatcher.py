@@ -11,7 +11,7 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf, isnan
 
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.hedges import FIRST_TOKEN, Hedges, copy_of
 from capplan.serving.outcome import SHED, Ledger
@@ -42,14 +42,14 @@ class Dispatcher:
         self._ledger = ledger
         self._closed_loop = closed_loop
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
-        self._ends: list[tuple[float, int, EngineLife, InFlight, int]] = []
+        self._ends: list[tuple[float, int, EngineInstance, InFlight, int]] = []
         self._serial = 0
         self.now_s = 0.0
         self.pools: list[EnginePool] = []
         """The first pool receives arrivals, the others only requests that are handed over."""
         self.entry: Callable[[InFlight], bool] | None = None
         """Says whether to accept an arrival; None: accept all."""
-        self.hand_over: Callable[[EngineLife, InFlight, float], bool] | None = None
+        self.hand_over: Callable[[EngineInstance, InFlight, float], bool] | None = None
         """Hands a request that an engine has finished to the next pool; returns False if it is complete."""
         self.hedges: Hedges | None = None
 
@@ -65,20 +65,20 @@ class Dispatcher:
 
     # --- reports of engines ---
 
-    def first_token(self, life: EngineLife, flight: InFlight) -> None:
+    def first_token(self, instance: EngineInstance, flight: InFlight) -> None:
         """Record a first token; for a hedged request, once all earlier events are handled."""
         if self.hedges and self.hedges.hedged(flight.index):
-            self._report(flight.first_token_s, life, flight, FIRST_TOKEN)
+            self._report(flight.first_token_s, instance, flight, FIRST_TOKEN)
         else:
             self._ledger.first_token(flight)
 
-    def ended(self, life: EngineLife, flight: InFlight, at_s: float, status: int) -> None:
+    def ended(self, instance: EngineInstance, flight: InFlight, at_s: float, status: int) -> None:
         """Note the end of a request, to be settled when the fleet reaches that time."""
-        self._report(at_s, life, flight, status)
+        self._report(at_s, instance, flight, status)
 
-    def _report(self, at_s: float, life: EngineLife, flight: InFlight, status: int) -> None:
+    def _report(self, at_s: float, instance: EngineInstance, flight: InFlight, status: int) -> None:
         self._serial += 1
-        heappush(self._ends, (at_s, self._serial, life, flight, status))
+        heappush(self._ends, (at_s, self._serial, instance, flight, status))
 
     # --- time ---
 
@@ -88,8 +88,8 @@ class Dispatcher:
             event_s = min(self._timers[0][0] if self._timers else inf, self._feed.next_s, until_s)
             if self._closed_loop or (self.hedges and self.hedges.live):
                 event_s = min(event_s, self._ends[0][0] if self._ends else inf)
-                lives = [life for pool in self.pools for life in pool.alive]
-                first = min(lives, key=lambda life: life.next_start_s, default=None)
+                instances = [instance for pool in self.pools for instance in pool.alive]
+                first = min(instances, key=lambda instance: instance.next_start_s, default=None)
                 if first is not None and first.next_start_s < event_s:
                     first.step()
                     continue
@@ -102,7 +102,7 @@ class Dispatcher:
         for pool in self.pools:
             pool.advance(until_s)
         self.settle(inf)
-        return max(life.server.now_s for pool in self.pools for life in pool.lives)
+        return max(instance.server.now_s for pool in self.pools for instance in pool.instances)
 
     def _upstream(self, event_s: float) -> bool:
         """Run the pools that hand requests over; return whether that scheduled an earlier event."""
@@ -130,17 +130,17 @@ class Dispatcher:
         """Settle the ends up to a time."""
         ends = self._ends
         while ends and ends[0][0] <= until_s:
-            at_s, _, life, flight, status = heappop(ends)
+            at_s, _, instance, flight, status = heappop(ends)
             if status != FIRST_TOKEN:
-                life.load -= 1
-                self._end_if_drained(life, at_s)
+                instance.load -= 1
+                self._end_if_drained(instance, at_s)
             if self.hedges:
                 over, cancelled = self.hedges.settle(flight, status, self._ledger)
                 for other in cancelled:
                     self._end_if_drained(other, other.server.now_s)
                 if not over:
                     continue
-            if self.hand_over is None or status == SHED or not self.hand_over(life, flight, at_s):
+            if self.hand_over is None or status == SHED or not self.hand_over(instance, flight, at_s):
                 self._close(flight, at_s, status)
 
     def _close(self, flight: InFlight, at_s: float, status: int) -> None:
@@ -150,9 +150,9 @@ class Dispatcher:
             self._ledger.finished(flight, at_s)
         self._feed.ended(flight, max(at_s, self.now_s))
 
-    def _end_if_drained(self, life: EngineLife, at_s: float) -> None:
-        if life.draining and not life.load:
-            next(pool for pool in self.pools if life in pool.alive).end(life, at_s)
+    def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:
+        if instance.draining and not instance.load:
+            next(pool for pool in self.pools if instance in pool.alive).end(instance, at_s)
 
     # --- sending ---
 
@@ -161,22 +161,24 @@ class Dispatcher:
         if not pool.serving:
             pool.held.append(flight)
             return
-        life = self._choice(pool, pool.serving, flight)
-        life.send(self.now_s, flight)
-        if self.hedges and self.hedges.sent(life, flight):
+        instance = self._choice(pool, pool.serving, flight)
+        instance.send(self.now_s, flight)
+        if self.hedges and self.hedges.sent(instance, flight):
             self.at(self.now_s + self.hedges.hedging.after_s, partial(self._hedge, flight.index))
 
-    def _choice(self, pool: EnginePool, lives: Sequence[EngineLife], flight: InFlight) -> EngineLife:
+    def _choice(
+        self, pool: EnginePool, instances: Sequence[EngineInstance], flight: InFlight
+    ) -> EngineInstance:
         if pool.router.needs_loads:
             pool.advance(self.now_s)
             self.settle(self.now_s)
-        life = pool.router.choice(lives, flight)
-        life.advance(self.now_s)
-        return life
+        instance = pool.router.choice(instances, flight)
+        instance.advance(self.now_s)
+        return instance
 
-    def admit(self, pool: EnginePool, life: EngineLife) -> None:
+    def admit(self, pool: EnginePool, instance: EngineInstance) -> None:
         """Let a replica serve, and dispatch the requests that were held."""
-        if pool.admit(life):
+        if pool.admit(instance):
             held = list(pool.held)
             pool.held.clear()
             for flight in held:
@@ -190,10 +192,10 @@ class Dispatcher:
             return
         only[0].advance(at_s)
         self.settle(at_s)
-        others = [life for life in pool.serving if life is not only[0]]
+        others = [instance for instance in pool.serving if instance is not only[0]]
         if hedges is None or not others or only is not hedges.only_copy(index):
             return
-        life, flight = only
+        instance, flight = only
         if flight.first_token_s <= at_s:
             return
         copy = copy_of(flight)
@@ -201,4 +203,4 @@ class Dispatcher:
         target.send(at_s, copy)
         hedges.sent(target, copy)
         if not isnan(flight.first_token_s):
-            self._report(flight.first_token_s, life, flight, FIRST_TOKEN)
+            self._report(flight.first_token_s, instance, flight, FIRST_TOKEN)

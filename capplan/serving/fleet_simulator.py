@@ -8,7 +8,7 @@ from typing import Literal
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.feed import Feed
 from capplan.serving.flat import eligible, flat_run
@@ -159,7 +159,7 @@ def simulate_fleet(
         dispatcher.hedges = Hedges(hedging)
     seconds = dispatcher.run(until_s)
     return replace(
-        _fleet_run(ledger, pool.lives, seconds),
+        _fleet_run(ledger, pool.instances, seconds),
         rerouted_requests=operations.rerouted_requests,
         copied_requests=dispatcher.hedges.copied_requests if dispatcher.hedges else 0,
         cancelled_output_tokens=dispatcher.hedges.cancelled_output_tokens if dispatcher.hedges else 0,
@@ -236,7 +236,7 @@ def simulate_disaggregated(
     hand_over = HandOver(dispatcher, link)
     dispatcher.entry, dispatcher.hand_over = hand_over.prepare, hand_over.transfer
     seconds = dispatcher.run(until_s)
-    run = _fleet_run(ledger, [life for pool in dispatcher.pools for life in pool.lives], seconds)
+    run = _fleet_run(ledger, [instance for pool in dispatcher.pools for instance in pool.instances], seconds)
     named = [
         replace(use, pool="prefill" if place < prefill.replicas else "decode")
         for place, use in enumerate(run.replicas)
@@ -287,24 +287,24 @@ def _alone(
     return FleetRun(outcome, (use,), outcome.seconds)
 
 
-def _fleet_run(ledger: Ledger, lives: Sequence[EngineLife], seconds: float) -> FleetRun:
-    lives = [life for life in lives if not life.from_s or life.from_s < seconds]
+def _fleet_run(ledger: Ledger, instances: Sequence[EngineInstance], seconds: float) -> FleetRun:
+    instances = [instance for instance in instances if not instance.from_s or instance.from_s < seconds]
     uses = [
         ReplicaUse(
-            replica=life.number,
-            from_s=life.from_s,
-            until_s=min(life.until_s, seconds),
-            requests=life.requests,
-            preemptions=life.ledger.preemptions,
-            gauges=life.server.gauges,
+            replica=instance.number,
+            from_s=instance.from_s,
+            until_s=min(instance.until_s, seconds),
+            requests=instance.requests,
+            preemptions=instance.ledger.preemptions,
+            gauges=instance.server.gauges,
         )
-        for life in lives
+        for instance in instances
     ]
-    for life in lives:
-        ledger.add_totals(life.ledger)
+    for instance in instances:
+        ledger.add_totals(instance.ledger)
     lifetimes_s = [(use.from_s, use.until_s) for use in uses]
     outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes_s)
-    counts = [life.server.hits_by_tier for life in lives]
+    counts = [instance.server.hits_by_tier for instance in instances]
     hits = tuple(sum(tiers) for tiers in zip_longest(*counts, fillvalue=0))
     return FleetRun(
         replace(outcome, hit_blocks=hits), tuple(uses), sum(until - begin for begin, until in lifetimes_s)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from capplan.serving.dispatcher import Dispatcher
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.fleet_terms import KvLink, transfer_s
 from capplan.serving.requests import InFlight
 
@@ -28,20 +28,20 @@ class HandOver:
         flight.remaining_tokens = 1
         return fits
 
-    def transfer(self, life: EngineLife, flight: InFlight, at_s: float) -> bool:
+    def transfer(self, instance: EngineInstance, flight: InFlight, at_s: float) -> bool:
         """Send a prefilled request to a decode engine; return False if it is complete or was decoded already."""
-        if flight.output_tokens == 1 or life not in self._dispatcher.pools[0].lives:
+        if flight.output_tokens == 1 or instance not in self._dispatcher.pools[0].instances:
             return False
         flight.remaining_tokens = flight.output_tokens - 1
         flight.received = True
         flight.block_ids = []
         flight.cached_tokens = flight.shared_tokens = 0
         link = self._link
-        begin_s = max(at_s, life.link_free_s)
-        life.link_free_s = begin_s + transfer_s(
+        begin_s = max(at_s, instance.link_free_s)
+        instance.link_free_s = begin_s + transfer_s(
             flight.prompt_tokens, link.bytes_per_token, link.bytes_per_s, 0.0
         )
-        self._dispatcher.at(life.link_free_s + link.latency_s, partial(self._arrives, flight))
+        self._dispatcher.at(instance.link_free_s + link.latency_s, partial(self._arrives, flight))
         return True
 
     def _arrives(self, flight: InFlight, at_s: float) -> None:

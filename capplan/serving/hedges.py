@@ -1,6 +1,6 @@
 """Hedged requests: which copies are running, which one wins, what the others cost."""
 
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.fleet_terms import Hedging
 from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.requests import InFlight
@@ -17,7 +17,7 @@ class Hedges:
     def __init__(self, hedging: Hedging) -> None:
         """Start with none."""
         self.hedging = hedging
-        self.copies: dict[int, list[tuple[EngineLife, InFlight]]] = {}
+        self.copies: dict[int, list[tuple[EngineInstance, InFlight]]] = {}
         self.live = 0
         """Requests with two copies in the fleet."""
         self._hedged: set[int] = set()
@@ -28,18 +28,18 @@ class Hedges:
         """Return whether a request in the fleet has ever been copied."""
         return index in self._hedged
 
-    def sent(self, life: EngineLife, flight: InFlight) -> bool:
+    def sent(self, instance: EngineInstance, flight: InFlight) -> bool:
         """Note where a request or its copy was sent; return whether the request is new."""
         new = flight.index not in self.copies
         copies = self.copies.setdefault(flight.index, [])
-        copies.append((life, flight))
+        copies.append((instance, flight))
         if len(copies) > 1:
             self.live += 1
             self._hedged.add(flight.index)
             self.copied_requests += 1
         return new
 
-    def only_copy(self, index: int) -> tuple[EngineLife, InFlight] | None:
+    def only_copy(self, index: int) -> tuple[EngineInstance, InFlight] | None:
         """Return where a request is if it has exactly one copy in the fleet."""
         copies = self.copies.get(index, [])
         return copies[0] if len(copies) == 1 else None
@@ -56,7 +56,7 @@ class Hedges:
             self.cancelled_output_tokens += flight.output_tokens - flight.remaining_tokens
         return bool(others)
 
-    def settle(self, flight: InFlight, status: int, ledger: Ledger) -> tuple[bool, list[EngineLife]]:
+    def settle(self, flight: InFlight, status: int, ledger: Ledger) -> tuple[bool, list[EngineInstance]]:
         """Process the report of a copy; return whether it ends the request, and where the other copy was cancelled."""
         copies = self.copies.get(flight.index, [])
         if all(copy is not flight for _, copy in copies):
@@ -78,14 +78,16 @@ class Hedges:
         self._hedged.discard(flight.index)
         return True, cancelled
 
-    def _cancel_others(self, flight: InFlight, copies: list[tuple[EngineLife, InFlight]]) -> list[EngineLife]:
+    def _cancel_others(
+        self, flight: InFlight, copies: list[tuple[EngineInstance, InFlight]]
+    ) -> list[EngineInstance]:
         where = []
-        for life, copy in copies:
+        for instance, copy in copies:
             if copy is not flight:
                 self.live -= 1
-                if life.cancel(copy):
+                if instance.cancel(copy):
                     self.cancelled_output_tokens += copy.output_tokens - copy.remaining_tokens
-                    where.append(life)
+                    where.append(instance)
         self.copies[flight.index] = [entry for entry in copies if entry[1] is flight]
         return where
 

@@ -252,7 +252,7 @@ class Ledger:
         lifetimes_s: Sequence[tuple[float, float]] | None = None,
     ) -> Outcome:
         """Return the outcome, with the gauges of one or more engines and the start and end of each (None: the whole run)."""
-        lives = (
+        spans_s = (
             [seconds] * len(gauges)
             if lifetimes_s is None
             else [until - begin for begin, until in lifetimes_s]
@@ -263,8 +263,8 @@ class Ledger:
         batch = _summed([gauge.batch_s for gauge in gauges])
         occupancy = _summed([gauge.occupancy_s for gauge in gauges])
         busy = sum(gauge.busy_s for gauge in gauges)
-        occupancy[0] += max(sum(lives) - busy, 0.0)
-        capacity_seconds = sum(life * gauge.capacity for life, gauge in zip(lives, gauges, strict=True))
+        occupancy[0] += max(sum(spans_s) - busy, 0.0)
+        capacity_seconds = sum(span_s * gauge.capacity for span_s, gauge in zip(spans_s, gauges, strict=True))
         return Outcome(
             status=np.frombuffer(bytes(self._status), dtype=np.uint8),
             arrival_s=_column(self._arrival),
@@ -286,7 +286,7 @@ class Ledger:
             if capacity_seconds
             else 0.0,
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
-            busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
+            busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
             timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import InFlight
 
@@ -27,7 +27,7 @@ class Router:
         self._last = -1
         self._random = Random(0)  # noqa: S311 - a reproducible simulation
 
-    def choice(self, engines: Sequence[EngineLife], flight: InFlight) -> EngineLife:
+    def choice(self, engines: Sequence[EngineInstance], flight: InFlight) -> EngineInstance:
         """Return one of these engines, given in order of their numbers; there must be at least one."""
         if self.routing == "round_robin":
             chosen = next((engine for engine in engines if engine.number > self._last), engines[0])

@@ -612,5 +612,5 @@ def test_a_fleet_that_cannot_be_simulated_is_refused_by_name(options, words: str
     with pytest.raises(InputError, match=words):
         simulate_fleet(requests, EngineSetup(table, scheduling, blocks), **{"replicas": 2, **options})
     static = Scheduling("static", 8, 64)
-    with pytest.raises(InputError, match="static batches"):
+    with pytest.raises(InputError, match="static batching"):
         simulate_fleet(requests, EngineSetup(table, static, blocks), 2)

@@ -52,22 +52,22 @@ class Inbox:
 class Report(Protocol):
     """Receives what happens in the engines of a fleet."""
 
-    def first_token(self, life: "EngineLife", flight: InFlight) -> None:
+    def first_token(self, instance: "EngineInstance", flight: InFlight) -> None:
         """Take note of a first token, at flight.first_token_s."""
 
-    def ended(self, life: "EngineLife", flight: InFlight, at_s: float, status: int) -> None:
+    def ended(self, instance: "EngineInstance", flight: InFlight, at_s: float, status: int) -> None:
         """Take note that a request was finished or shed."""
 
 
 class EngineLedger(Ledger):
     """Totals of one engine; per-request events are reported to the fleet, which keeps the rows."""
 
-    __slots__ = ("_life", "_report")
+    __slots__ = ("_instance", "_report")
 
-    def __init__(self, life: "EngineLife", report: Report) -> None:
+    def __init__(self, instance: "EngineInstance", report: Report) -> None:
         """Start empty."""
         super().__init__()
-        self._life = life
+        self._instance = instance
         self._report = report
 
     def arrived(self, flight: InFlight) -> None:
@@ -75,20 +75,20 @@ class EngineLedger(Ledger):
 
     def first_token(self, flight: InFlight) -> None:
         """Report a first token."""
-        self._report.first_token(self._life, flight)
+        self._report.first_token(self._instance, flight)
 
     def finished(self, flight: InFlight, at_s: float) -> None:
         """Report a last token."""
-        del self._life.flights[flight.index]
-        self._report.ended(self._life, flight, at_s, FINISHED)
+        del self._instance.flights[flight.index]
+        self._report.ended(self._instance, flight, at_s, FINISHED)
 
     def shed(self, flight: InFlight, at_s: float) -> None:
         """Report a request that is shed."""
-        del self._life.flights[flight.index]
-        self._report.ended(self._life, flight, at_s, SHED)
+        del self._instance.flights[flight.index]
+        self._report.ended(self._instance, flight, at_s, SHED)
 
 
-class EngineLife:
+class EngineInstance:
     """A replica from start to end; after a repair a new instance starts, with an empty cache."""
 
     __slots__ = (
