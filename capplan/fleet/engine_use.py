@@ -108,7 +108,11 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
         )
         stated.append(Assumption(f"the prefix cache is not simulated: {why}", "--scheduling, the engine"))
     if use.tiers and (static or not whole):
-        why = "static batching has no prefix cache" if static else "the requests have no usable block ids"
+        why = (
+            "static batching has no prefix cache"
+            if static
+            else "the requests have no block ids that match its blocks"
+        )
         raise InputError(
             f"--kv-offload: {why}, so an offload tier would stay empty\n"
             "  replay a trace with hash_ids: --trace mooncake.jsonl"

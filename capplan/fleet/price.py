@@ -131,7 +131,7 @@ def hosted_usd_per_hour(
     cached_fraction : [-]
         f, share of the prompt tokens read from the provider's cache.
     usd_per_million_cached : [$/10^6 token]
-        k; pass a if cached tokens have no price of their own.
+        k; pass a if cached tokens have no separate price.
 
     Returns
     -------

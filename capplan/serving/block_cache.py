@@ -125,7 +125,7 @@ class BlockCache:
                 del self._loading[block]
 
     def unpin(self, ids: Sequence[int], worked_on: int | None = None) -> int:
-        """Unpin the blocks of a prompt; return how many nobody uses now. They stay cached, the tail to be evicted first.
+        """Unpin the blocks of a prompt; return how many are unpinned now. They stay cached, the tail to be evicted first.
 
         Of a prompt whose prefill was aborted, only the leading blocks that were computed or loaded stay cached.
         """

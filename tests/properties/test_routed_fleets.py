@@ -63,7 +63,7 @@ def test_an_autoscaled_fleet_stays_within_its_limits() -> None:
         (("--routing", "prefix_aware"), "block ids"),
         (
             ("--hedge", "1 s", "--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "pcie"),
-            "are not modelled where",
+            "are not modelled with",
         ),
     ],
 )
