@@ -109,7 +109,7 @@ def policies(quarter: Requests, table: StepTable, mixed: Scheduling) -> None:
         seconds = time.process_time() - begin
         print(
             f"{name:34} {len(quarter) / seconds:9.0f} requests/s  batch {outcome.batch_mean:6.1f}  "
-            f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  found {outcome.found_blocks}"
+            f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  found {outcome.hit_blocks}"
         )
 
 

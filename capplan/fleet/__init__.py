@@ -1,1 +1,1 @@
-"""What to buy: candidate plans as arrays, search, replicas, prices."""
+"""What to buy: candidate plans, search, replicas, prices."""

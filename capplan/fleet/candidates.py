@@ -1,4 +1,4 @@
-"""Which plans are legal: hardware x parallelism x dtypes, and why the others are not."""
+"""Legal layouts: hardware x parallelism x dtypes, and why the others are illegal."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from capplan.model.sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to run the model on one kind of device; concurrency is left open."""
+    """Device, parallelism and dtypes of one replica."""
 
     device: Device
     sharding: Sharding
@@ -24,7 +24,7 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """Number of devices of one replica."""
         return int(self.sharding.devices)
 
     def in_words(self, weight_dtype: str) -> str:
@@ -48,10 +48,10 @@ class Ranges:
     kv_formats: Sequence[str] = ()
     max_devices_per_replica: int | None = None
     expert_parallel: Sequence[int] | None = None
-    """None: all ranks of a stage as one group, or one group for each rank."""
+    """None: try 1 and the number of ranks of a stage."""
     data_parallel: Sequence[int] | None = None
-    """None: one attention group, or in a model with experts one for each rank. With a list every degree is tried
-    with every degree of `tensor_parallel`, which then is the number of ranks of one attention group."""
+    """None: one attention group, and for models with experts also one per rank. A list is combined with every degree of
+    `tensor_parallel`, which is then the number of ranks of one attention group."""
 
 
 Rejections = Counter[tuple[str, Reason]]
@@ -59,10 +59,10 @@ Rejections = Counter[tuple[str, Reason]]
 
 
 def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
-    """Return why the heads of the network cannot be cut over that many ranks, or None where they can.
+    """Return why the heads of the network cannot be split over this many ranks, or None if they can.
 
-    Query heads must divide evenly; KV heads must divide, or be replicated evenly; groups of heads that share
-    an output matrix must stay whole.
+    Query heads must divide evenly; KV heads must divide or replicate evenly; groups of heads that share an output matrix
+    must stay whole.
     """
     divided = (
         part
@@ -82,7 +82,7 @@ def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
 
 
 def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
-    """Return why the experts cannot be spread that way, or None where they can."""
+    """Return why the experts cannot be split this way, or None if they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
     if groups > 1 and not routed:
@@ -101,15 +101,15 @@ def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
 
 
 def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
-    """Return why a layout cannot run, or None where it can (memory is judged elsewhere)."""
+    """Return why a layout cannot run, or None if it can (memory is checked elsewhere)."""
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
     reach = max(device.link_domain_devices, device.node_devices)
     if tensor * data > reach:
-        words = f"tensor x data parallel {tensor * data} is over the {reach} devices of one link domain"
+        words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain"
         return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
-        words = f"pipeline-parallel {pipeline} is over the {len(network.layers)} layers"
+        words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)
     dtype = layout.weight_format
     return (
@@ -124,8 +124,8 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
     """Return the parallelisms to try.
 
-    Where no list asks for them, expert and attention data parallelism are tried only in models with experts, over all
-    ranks of a stage. Degrees that are asked for are all tried: `layout_reason` says which of them cannot be.
+    By default, expert and attention data parallelism are tried only for models with experts, over all ranks of a stage.
+    Degrees in a list are all tried: `layout_reason` says which of them are illegal.
     """
     has_experts = any(layer.experts for layer in network.layers)
     tried: dict[Sharding, None] = {}

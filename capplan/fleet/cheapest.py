@@ -1,7 +1,7 @@
-"""The cheapest fleet for a scenario: branch and bound over all layouts, each device by itself.
+"""The cheapest fleet for a scenario: branch and bound over all layouts, one device type at a time.
 
-Layouts are simulated in the order of a lower bound of their GPUs, first by the closed form, then by short runs, until the bound is
-above what was found. Devices do not look at each other: one more device can only add an answer.
+Layouts are taken in order of a lower bound on their GPUs, first from the closed form, then from short runs, and simulated
+until the bound exceeds the best fleet so far. Device types are independent: one more can only add an answer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ DEARER = Reason(Refusal.COST, "costs more than another layout of this device")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a fleet must leave free, and what it may cost."""
+    """Headroom, spares, prices and size limit of a fleet."""
 
     headroom_fraction: float
     spare_replicas: int
@@ -31,24 +31,24 @@ class Terms:
     max_devices: int | None = None
 
     def hourly(self, device: str) -> float | None:
-        """Return dollars per hour of one device; None where no price is known."""
+        """Return dollars per hour of one device; None if its price is unknown."""
         price = self.prices.get(device)
         return None if price is None else price.total_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A layout with the replicas that hold the targets."""
+    """A layout with the number of replicas that meets the targets."""
 
     trial: Trial
     busy: int
-    """Replicas, spares not counted."""
+    """Replicas without spares."""
     gpus: int
-    """Spares included."""
+    """Devices of all replicas, with spares."""
 
 
 def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> float:
-    """Return replicas below which a layout cannot hold the targets with a confidence, by the closed form; infinite where never."""
+    """Return a closed-form lower bound on the replicas that meet the targets with a confidence; infinite if none do."""
     sure = candidate.sure_share_bounds[confidence]
     if sure <= 0.0:
         return inf
@@ -59,21 +59,21 @@ def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> fl
 def busy_replicas(
     trial: Trial, limits: Mapping[Target, float], confidence: float, terms: Terms, most: float = inf
 ) -> int | None:
-    """Return the fewest replicas that hold the targets; None where it takes more than `most`.
+    """Return the fewest replicas that meet the targets; None if that takes more than `most`.
 
-        n = max(n_1, n_2):   n_1 by the prediction, with headroom;   n_2 with the confidence, at the peak itself
+        n = max(n_1, n_2):   n_1 as predicted, at the peak plus headroom;   n_2 with the confidence, at the peak
 
-    Headroom is for traffic that nobody foresaw, confidence for replicas that are slower than predicted.
+    Headroom covers unforeseen traffic, confidence covers replicas that are slower than predicted.
 
     Parameters
     ----------
-    trial : layout that is simulated
+    trial : the simulated layout
     limits : of the targets [s]
     confidence : [-]
-        that its steps are fast enough
+        required probability that its steps are fast enough
     terms : headroom
     most : [-]
-        replicas beyond which nobody is interested
+        the largest acceptable number of replicas
 
     Returns
     -------
@@ -89,7 +89,7 @@ def busy_replicas(
 
 
 def short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
-    """Return replicas below which a layout cannot hold the targets, by short runs; infinite where never."""
+    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do."""
     predicted = trial.rate_bound(1.0, trial.limits) * (1.0 - terms.headroom_fraction)
     sure = trial.rate_bound(trial.candidate.slowness.quantile(confidence), trial.limits)
     limit = min(predicted, sure)
@@ -97,7 +97,7 @@ def short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
 
 
 Waiting = tuple[float, tuple[str, str, str], bool, ScreenedLayout]
-"""Bound, name, whether the bound is one by short runs, layout."""
+"""Bound, name, whether the bound is from short runs, layout."""
 
 
 def _one(candidate: ScreenedLayout) -> float:
@@ -106,10 +106,10 @@ def _one(candidate: ScreenedLayout) -> float:
 
 
 class Search:
-    """The simulated layouts of a question; each is built and simulated once, whatever is asked of it."""
+    """The simulated layouts of a question; each is built once, and its runs are shared by all queries."""
 
     def __init__(self, question: Question, candidates: Iterable[ScreenedLayout], terms: Terms) -> None:
-        """Take what the screening left."""
+        """Take the layouts that passed the screening."""
         self.question = question
         self.terms = terms
         self.candidates = tuple(candidates)
@@ -123,7 +123,7 @@ class Search:
         return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
-        """Return the layout of a device that needs the fewest GPUs; None where none holds the targets."""
+        """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
         most = self.terms.max_devices or inf
         waiting = self._bounded(
             (item for item in self.candidates if item.layout.device.name == device), confidence
@@ -132,10 +132,10 @@ class Search:
         while waiting:
             bound, candidate = self._next(waiting, confidence)
             allowed = min(best.gpus if best else inf, most)
-            found = self._sized(candidate, confidence, allowed) if bound <= allowed else None
-            if found is not None and (best is None or (found.gpus, found.busy) < (best.gpus, best.busy)):
-                best = found
-            elif found is None:
+            sized = self._sized(candidate, confidence, allowed) if bound <= allowed else None
+            if sized is not None and (best is None or (sized.gpus, sized.busy) < (best.gpus, best.busy)):
+                best = sized
+            elif sized is None:
                 rejected[device, _too_many(max(bound, allowed), most)] += 1
             if bound > allowed:
                 rejected[device, _too_many(bound, most)] += len(waiting)
@@ -143,21 +143,21 @@ class Search:
         return best
 
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
-        """Return all layouts that hold the targets for so many dollars per hour."""
-        sized = []
+        """Return all layouts that meet the targets for at most this many dollars per hour."""
+        affordable = []
         waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
         while waiting and waiting[0][0] <= usd_per_hour:
             bound, candidate = self._next(waiting, confidence, self._usd_per_hour)
             if bound <= usd_per_hour:
                 allowed = floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9)
-                found = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
-                sized += [found] if found else []
-        return sized
+                sized = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+                affordable += [sized] if sized else []
+        return affordable
 
     def cheapest(self, confidence: float) -> Sized | None:
-        """Return the cheapest fleet of all devices at a confidence; the one with the fewest GPUs where nothing has a price.
+        """Return the cheapest fleet of all devices at a confidence; without any price, the one with the fewest GPUs.
 
-        The cost alone is certain: of several that cost the same it is any.
+        Of several fleets at the same cost it may be any.
         """
         priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
         weight = self._usd_per_hour if priced else _one
@@ -169,9 +169,9 @@ class Search:
             if bound >= cost:
                 continue
             allowed = floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf
-            found = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
-            if found is not None and found.gpus * weight(candidate) < cost:
-                best, cost = found, found.gpus * weight(candidate)
+            sized = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+            if sized is not None and sized.gpus * weight(candidate) < cost:
+                best, cost = sized, sized.gpus * weight(candidate)
         return best
 
     def _usd_per_hour(self, candidate: ScreenedLayout) -> float:
@@ -184,7 +184,7 @@ class Search:
         confidence: float,
         weight: Callable[[ScreenedLayout], float] = _one,
     ) -> list[Waiting]:
-        """Return layouts in the order of a lower bound of their GPUs, by closed forms, times a weight; those without hope left out."""
+        """Return a heap of layouts by the closed-form lower bound on their GPUs, times a weight; finite bounds only."""
         spares = self.terms.spare_replicas
         waiting = [
             (
@@ -202,7 +202,7 @@ class Search:
     def _next(
         self, waiting: list[Waiting], confidence: float, weight: Callable[[ScreenedLayout], float] = _one
     ) -> tuple[float, ScreenedLayout]:
-        """Return the layout with the least bound, once that bound is one by short runs, and the bound."""
+        """Return the least bound and its layout, once that bound is from short runs."""
         while True:
             bound, name, simulated, item = heappop(waiting)
             if simulated:
@@ -220,7 +220,7 @@ class Search:
 
 
 def _name(item: ScreenedLayout) -> tuple[str, str, str]:
-    """Return what orders equals, whatever order they were listed in."""
+    """Return a key that breaks ties, independent of the order of the input."""
     return item.layout.device.name, item.layout.in_words(item.weight_dtype), item.layout.kv_format
 
 

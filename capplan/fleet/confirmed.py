@@ -1,4 +1,4 @@
-"""A layout with its replicas, as a plan: latencies at peak, how sure they are, what it costs."""
+"""A plan from a sized layout: latencies at the peak, their probabilities, costs."""
 
 from math import inf
 
@@ -14,23 +14,23 @@ from capplan.serving.outcome import Spread
 from capplan.workload.slo import Target
 
 RANGE = (0.1, 0.9)
-"""Of the slowness of replicas, for the range of what a fleet may cost: 80 % of the cases."""
+"""Quantiles of replica slowness for the range of the cost of a fleet: 80 % of the cases."""
 
 
 def met_probability(trial: Trial, busy: int) -> float:
-    """Return the probability that all targets hold together at the peak, with so many replicas.
+    """Return the probability that all targets hold together at the peak, with this many replicas.
 
         P = F(s_max)
 
-    One number, by how much all steps are slower than predicted, moves every target, so they hold or fail together; s_max is
-    the largest one with which they all hold.
+    A single factor, the slowness of all steps over the prediction, decides about every target; s_max is the largest
+    slowness at which all of them hold, and F the distribution of slowness.
     """
     slowest = trial.slowest(trial.total_rate / busy, busy, trial.limits)
     return trial.candidate.slowness.probability(slowest)
 
 
 def target_probability(trial: Trial, busy: int, target: Target) -> float:
-    """Return the probability that one target holds at the peak, whatever the others do; never less than that of all together."""
+    """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
     slowest = trial.slowest(trial.total_rate / busy, busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
     network = question.networks[candidate.weight_dtype]
@@ -39,7 +39,7 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
 
 
 def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
-    """Return the plan, its latencies simulated at the peak on one of its replicas."""
+    """Return the plan, with latencies simulated at the peak on one of its replicas."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
     limits = trial.limits
     rate = trial.total_rate / sized.busy
@@ -93,9 +93,9 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
 
 
 def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
-    """Return $ a month of this layout where its replicas turn out as fast, or as slow, as in 80 % of the cases; None without a price.
+    """Return the monthly cost [$] of this layout if its replicas are as fast or as slow as RANGE; None without a price.
 
-    Headroom and spares are kept.
+    Headroom and spares stay the same.
     """
     trial = sized.trial
     hourly = terms.hourly(trial.candidate.layout.device.name)

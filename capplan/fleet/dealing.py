@@ -1,4 +1,4 @@
-"""Which requests of a stream reach which replica where the replicas do not share a simulation: in turn, at random, by prefix."""
+"""Splitting a stream over replicas that are simulated separately: round-robin, at random, or by prefix."""
 
 from dataclasses import fields, replace
 from math import exp
@@ -11,25 +11,33 @@ from capplan.errors import InputError
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 
 FORGET_S = 60.0
+"""Time constant with which earlier tokens cease to count as load."""
 LARGEST_IMBALANCE_RATIO = 1.25
-"""A replica with more than this times the mean is passed over, though it has the prefix (an assumption)."""
+"""A replica that has the prefix is skipped if its load is more than this times the mean (an assumption)."""
 
 
 def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica, every n-th one; InputError for fewer requests than replicas."""
+    """Return every n-th request for each of n replicas; InputError for fewer requests than replicas.
+
+    Examples
+    --------
+    >>> five = np.arange(1, 6)
+    >>> [part.input_tokens.tolist() for part in split_round_robin(Requests(five, five), 2)]
+    [[1, 3, 5], [2, 4]]
+    """
     if replicas == 1:
         return [requests]
     if len(requests) < replicas:
         raise InputError(f"{len(requests)} requests for {replicas} replicas; simulate more requests")
-    chosen = [np.arange(own, len(requests), replicas) for own in range(replicas)]
+    chosen = [np.arange(first, len(requests), replicas) for first in range(replicas)]
     return [selected_requests(requests, rows) for rows in chosen]
 
 
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica: where the longest prefix was seen last, unless that one has too much to do.
+    """Return the requests of each replica: each goes where its longest prefix was seen last, unless that replica is overloaded.
 
-    What a replica has to do is taken as the tokens that it was given, forgotten with a time constant of a minute. Where some
-    replica would get nothing, requests are dealt out in turn.
+    The load of a replica is the number of tokens sent to it, with exponential decay over a minute. If some replica would
+    get no request, the split is round-robin.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
         return split_round_robin(requests, replicas)
@@ -60,28 +68,28 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
 
 
 def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Requests]:
-    """Return the requests of each replica, each request at any of them."""
+    """Return the requests of each replica, every request at a random one."""
     if replicas == 1:
         return [requests]
     to = np.random.default_rng([seed, 3]).integers(0, replicas, len(requests))
-    chosen = [np.flatnonzero(to == own) for own in range(replicas)]
+    chosen = [np.flatnonzero(to == replica) for replica in range(replicas)]
     return [selected_requests(requests, rows) for rows in chosen]
 
 
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
-    """Return the users of each replica, who stay with it, and the requests that they take; replicas without users get none."""
+    """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none."""
     parts = []
-    for own in range(min(replicas, crowd.users)):
+    for first in range(min(replicas, crowd.users)):
         assert isinstance(crowd.requests, Requests)
-        rows = np.arange(own, len(crowd.requests), replicas)
-        users = crowd.users // replicas + (own < crowd.users % replicas)
+        rows = np.arange(first, len(crowd.requests), replicas)
+        users = crowd.users // replicas + (first < crowd.users % replicas)
         think_s = None if crowd.think_s is None else crowd.think_s[rows]
         parts.append(Crowd(selected_requests(crowd.requests, rows), users, think_s))
     return parts
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
-    """Return some of the requests, by their places."""
+    """Return the requests in these rows, with their block ids."""
     columns: dict[str, Any] = {}
     for item in fields(requests):
         column = getattr(requests, item.name)

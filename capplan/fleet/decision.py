@@ -1,4 +1,4 @@
-"""The answer of a fleet search: the plans of every device, three choices and why one is recommended, and what certainty costs."""
+"""The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,23 +19,23 @@ from capplan.fleet.search import CONFIDENCES, RATE_SLACK, Question, search
 from capplan.fleet.trial import Trial
 
 SENSIBLE_SHARE = 0.1
-"""Of the requests that a device can serve, what the targets must leave for it to be worth a row."""
+"""A device is worth a row if it keeps at least this fraction of its maximum throughput under the targets."""
 RELAXED = (1.75, 2.75)
-"""Of what a target limits on an idle replica: the limits for which GPUs are counted instead."""
+"""Relaxed limits for which GPUs are counted instead, as multiples of the latency of an idle replica."""
 SUREST_WITHIN = 1.25
-"""Of the cost of the cheapest plan, what the surest one may cost."""
+"""The surest plan may cost at most this times as much as the cheapest."""
 SMALL_EXTRA = 1.05
 """A plan that costs less than this times as much as the cheapest is recommended ..."""
 CLEARLY_SURER = 0.05
-"""... where it holds its targets with a probability that is so much higher."""
+"""... if its probability to meet the targets is higher by at least this."""
 
 
 def fleet_decision(
     question: Question, terms: Terms, progress: Callable[[int, int], None] | None = None
 ) -> FleetAnswer:
-    """Return the plans that serve the scenario, cheapest first, what is recommended, and what was rejected and why."""
+    """Return the plans that serve the scenario, cheapest first, the recommendation, and what was rejected and why."""
     result = search(question)
-    found = Search(question, result.found, terms)
+    trials = Search(question, result.candidates, terms)
     rejected, done = result.rejected.copy(), 0
     steps = len(question.devices) + 1 + len(CONFIDENCES)
 
@@ -47,19 +47,20 @@ def fleet_decision(
 
     best = []
     for device in question.devices:
-        item = found.best_of(device.name, question.slo.confidence, rejected)
+        item = trials.best_of(device.name, question.slo.confidence, rejected)
         best += [item] if item else []
         step()
     best.sort(key=lambda item: _rank(item, terms))
-    poor = [item for item in best[1:] if not _sensible(item, found)]
-    insensible = tuple(_insensible(item.trial, item.gpus, terms) for item in poor) + _hopeless(found, best)
+    poor = [item for item in best[1:] if not _sensible(item, trials)]
+    insensible = tuple(_insensible(item.trial, item.gpus, terms) for item in poor)
+    insensible += _without_plan(trials, best)
     sized = [item for item in best if item not in poor]
     if sized:
         step()
-        near = found.within(SUREST_WITHIN * _rank(best[0], terms)[0], question.slo.confidence)
+        near = trials.within(SUREST_WITHIN * _rank(best[0], terms)[0], question.slo.confidence)
         shown = {id(item.trial) for item in best}
         sized += [item for item in near if id(item.trial) not in shown]
-    surest = surest_first(found, terms, step) if sized and question.slo.targets else {}
+    surest = surest_first(trials, terms, step) if sized and question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
     if surer is not None and _rank(surer, terms)[0] < _rank(best[0], terms)[0]:
         sized.append(surer)
@@ -79,7 +80,7 @@ def fleet_decision(
 
 
 def _rank(item: Sized, terms: Terms) -> tuple[float, int, int, str]:
-    """Return what plans are ordered by: cost, where it is known, then GPUs."""
+    """Return the sort key of plans: cost if known, then GPUs."""
     hourly = terms.hourly(item.trial.candidate.layout.device.name)
     cost = inf if hourly is None else hourly * item.gpus
     return cost, item.gpus, item.busy, item.trial.candidate.layout.in_words("")
@@ -91,7 +92,7 @@ def _with_range(plan: FleetPlan, item: Sized, terms: Terms) -> FleetPlan:
 
 
 def choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
-    """Return the cheapest plan, the surest within a quarter of its price, the one with the fewest GPUs, and which to take.
+    """Return the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def _cost_of(plan: FleetPlan) -> float:
 
 
 def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
-    """Return the surest plan that costs at most a quarter more than the cheapest, with as many replicas as that allows."""
+    """Return the surest plan for at most a quarter more than the cheapest; replicas may be added up to that cost."""
     cheapest = pairs[0][1]
     best = cheapest
     for item, plan in pairs:
@@ -146,7 +147,7 @@ def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
     return best
 
 
-def surest_first(found: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
+def surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
     """Return the cheapest fleet at each of CONFIDENCES; one that is surer and costs less counts for less certainty too.
 
     Where traffic comes by the clock a surer fleet never costs less; where users ask, each slowness is a run of its own, with its
@@ -155,7 +156,7 @@ def surest_first(found: Search, terms: Terms, step: Callable[[], None]) -> dict[
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None
     for confidence in sorted(CONFIDENCES, reverse=True):
-        item = found.cheapest(confidence)
+        item = trials.cheapest(confidence)
         if item is None or (surer is not None and _rank(surer, terms)[:2] < _rank(item, terms)[:2]):
             item = surer
         fleets[confidence] = surer = item
@@ -173,26 +174,26 @@ def _certainty(confidence: float, item: Sized | None, terms: Terms) -> Certainty
     )
 
 
-def _sensible(item: Sized, found: Search) -> bool:
-    """Return whether the targets leave a tenth of what a device can serve in its best layout, or one replica is enough."""
+def _sensible(item: Sized, trials: Search) -> bool:
+    """Return whether a device keeps a tenth of its maximum throughput under the targets, or one replica is enough."""
     mine = item.trial.candidate.layout
     most = max(
         other.share_ceiling / RATE_SLACK / other.layout.devices
-        for other in found.candidates
+        for other in trials.candidates
         if other.layout.device.name == mine.device.name
     )
     return item.busy == 1 or 1.0 / (item.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
-def _hopeless(found: Search, best: list[Sized]) -> tuple[Insensible, ...]:
-    """Return the devices that hold the targets by the closed form and at no load that was simulated; all of them where no plan is found."""
+def _without_plan(trials: Search, best: list[Sized]) -> tuple[Insensible, ...]:
+    """Return the devices that pass the screening but meet the targets at no simulated load."""
     rows = []
     met = {item.trial.candidate.layout.device.name for item in best}
-    for name in dict.fromkeys(item.layout.device.name for item in found.candidates):
-        if name not in met and found.question.slo.targets:
-            mine = [item for item in found.candidates if item.layout.device.name == name]
+    for name in dict.fromkeys(item.layout.device.name for item in trials.candidates):
+        if name not in met and trials.question.slo.targets:
+            mine = [item for item in trials.candidates if item.layout.device.name == name]
             nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
-            rows.append(_insensible(found.trial(nearest), None, found.terms))
+            rows.append(_insensible(trials.trial(nearest), None, trials.terms))
     return tuple(rows)
 
 
@@ -214,7 +215,7 @@ def _insensible(trial: Trial, gpus: int | None, terms: Terms) -> Insensible:
 
 
 def _two_digits(value: float) -> float:
-    """Return a value with two digits.
+    """Round a value to two significant digits.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The traffic of a scenario as the search and the simulator want it: one mixture of requests."""
+"""The traffic of a scenario for the search and the simulator: one mixture of request classes."""
 
 import math
 from collections.abc import Sequence
@@ -14,48 +14,48 @@ from capplan.serving.steady_steps import Lengths
 from capplan.workload.request_class import RequestClass
 
 FREE_SHARE = 0.5
-"""Of a cache, what running requests leave to prefixes of earlier ones; the simulation of a trace with block hashes finds the real one."""
+"""Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
 CACHED_SHARE = 0.9
-"""Of a prompt that finds its prefix, the part that it finds: the rest of the prompts then finds nothing."""
+"""Cached fraction of a prompt that hits; the other prompts miss entirely."""
 SLICES = 64
-"""Lengths of equal weight that stand for a distribution when its moments are taken."""
+"""Number of equally likely lengths that represent a distribution when its moments are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What arrives: rate, lengths, and the part of the prompts that is cached."""
+    """The traffic: request classes, lengths, and prefix-cache hits."""
 
     classes: tuple[RequestClass, ...]
     lengths: Lengths
     longest_tokens: int
-    """Prompt and answer of the largest request that is planned for (99.9 %)."""
+    """Input plus output of the largest request to plan for (99.9th percentile of each)."""
     hit_fractions: tuple[float, ...] = ()
-    """By class, the share of the prompt tokens that the prefix cache of one plan finds; empty before a plan is known."""
+    """By class, the fraction of prompt tokens that hit in the prefix cache of one plan; empty before a plan is chosen."""
     tiers: tuple[TierSize, ...] = ()
-    """Memory of every replica for prefixes that its devices have no room for."""
+    """Offload tiers of every replica, for prefixes that its devices have no room for."""
     load_s: float = 0.0
-    """That a request waits in the mean for blocks from those tiers; known with the plan."""
+    """Mean time that a request waits for blocks from those tiers; depends on the plan."""
 
     @property
     def reuses(self) -> bool:
-        """Return whether the cached part of the prompts depends on the size of the cache."""
+        """Return whether prefix-cache hits depend on the size of the cache."""
         return any(item.reuse is not None for item in self.classes)
 
     def with_cache(self, cache_tokens: float, tiers: Sequence[TierTokens] = ()) -> "Demand":
-        """Return the demand as a replica with such a cache sees it, half of it free for prefixes (an assumption).
+        """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
 
-        Tiers hold what has fallen out of the cache, so that the sizes add up; what only a tier finds is loaded from it.
+        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it.
         """
         sizes = np.cumsum([FREE_SHARE * cache_tokens, *(tier.tokens for tier in tiers)])
-        found = [
+        curves = [
             item.reuse.hit_fraction(sizes) if item.reuse else np.zeros(sizes.size) for item in self.classes
         ]
-        hits = tuple(round(float(own[-1]), 2) for own in found)
+        hits = tuple(round(float(curve[-1]), 2) for curve in curves)
         weights = _weights(self.classes)
         per_token = np.array([tier.load_s_per_token for tier in tiers])
         loads = [
-            w * c.input_tokens.mean_tokens * float(np.diff(own) @ per_token)
-            for w, own, c in zip(weights, found, self.classes, strict=True)
+            w * c.input_tokens.mean_tokens * float(np.diff(curve) @ per_token)
+            for w, curve, c in zip(weights, curves, self.classes, strict=True)
         ]
         cached = sum(
             w * (h * c.input_tokens.mean_tokens if c.reuse else c.cached_input_tokens)
@@ -66,18 +66,18 @@ class Demand:
 
     @property
     def users(self) -> float:
-        """Return the users of all classes."""
+        """Return the number of users of all classes."""
         return sum(item.users or 0.0 for item in self.classes)
 
     def rates_per_s(self, response_s: float) -> tuple[float, float]:
-        """Return requests per second that come by themselves, and those of users who wait so long for each answer."""
+        """Return the open-loop requests per second, and those of users whose requests take `response_s`."""
         parts = {True: 0.0, False: 0.0}
         for item in self.classes:
             parts[item.users is not None] += item.request_rate_at(response_s)
         return parts[False], parts[True]
 
     def request_rate_per_s(self, response_time_s: Array) -> Array:
-        """Return requests per second when an answer takes so long; users wait for it before they ask again."""
+        """Return the requests per second of all classes if a response takes this long; users wait for it before the next."""
         total = np.zeros_like(response_time_s)
         for item in self.classes:
             if item.request_rate_per_s is not None:
@@ -122,22 +122,22 @@ def drawn_requests(
     users: bool | None = None,
     response_s: float = 0.0,
 ) -> Requests:
-    """Return requests drawn from the mixture, in random order and without times of arrival, cut to the longest context.
+    """Return random requests of the mixture, without arrival times, truncated to the longest context.
 
     Parameters
     ----------
     demand : the mixture
     count : [-]
-    seed : of the draws
+    seed : of the random draws
     longest : [tokens]
-        a prompt and its answer are cut to it
-    users : only the classes of users, or only those that come at a rate; None: all
+        input plus output are truncated to it
+    users : True: only classes with users, False: only classes with a rate, None: all
     response_s : [s]
-        that users wait for an answer, about
+        approximate response time, which decides the share of the users' requests
 
     Returns
     -------
-    Requests with their classes and what the prefix cache finds of them
+    Requests with their classes and cached tokens
     """
     random = np.random.default_rng([seed, 0])
     shares = np.array(
@@ -154,9 +154,9 @@ def drawn_requests(
         inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
         outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
         if item.reuse is not None:
-            found = demand.hit_fractions[index] if demand.hit_fractions else 0.0
-            part = max(CACHED_SHARE, found)
-            hit = random.random(rows.size) < found / part
+            hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
+            part = max(CACHED_SHARE, hit_fraction)
+            hit = random.random(rows.size) < hit_fraction / part
             shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
             hit = random.random(rows.size) < item.prefix_hit_fraction

@@ -1,4 +1,4 @@
-"""How the engines of a fleet are run beyond what their version does by itself: another scheduler, tiers, speculation."""
+"""Engine options beyond the defaults of a version: another scheduler, offload tiers, speculation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,17 +27,17 @@ Scheduler = Literal["static", "dynamic", "continuous", "chunked", "prefill-first
 
 
 BATCH_TIMEOUT_S = 0.1
-"""That a dynamic batch waits where nothing is said."""
+"""Default time that a dynamic batch waits to fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierSize:
-    """Memory behind that of the devices of one replica."""
+    """An offload tier of one replica: memory below that of its devices."""
 
     name: str
     capacity_bytes: float
     bytes_per_s: float | None = None
-    """Of the whole replica; None: what joins it to the devices, by its name (host, remote)."""
+    """Bandwidth for the whole replica; None: that of the link implied by the name (host: PCIe, remote: network)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +45,26 @@ class Drafting:
     """Speculative decoding."""
 
     draft: DraftModel | float
-    """The model, or the time of one of its steps [s]."""
+    """The draft model, or the time of one of its steps [s]."""
     acceptance_fraction: float
     draft_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUse:
-    """What is asked of the engines; the defaults are what they do by themselves."""
+    """Options of the engines; the defaults change nothing."""
 
     scheduler: Scheduler | None = None
     batch_timeout_s: float | None = None
     tiers: tuple[TierSize, ...] = ()
     drafting: Drafting | None = None
     reuse_preempted: bool = False
-    """A preempted request whose prompt has no block ids finds what nobody has overwritten, as with a prefix cache."""
+    """A preempted request without block ids reuses those of its blocks that are still cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Equal engines, ready to be simulated."""
+    """Identical engines, ready to be simulated."""
 
     replica: Replica
     setup: EngineSetup
@@ -72,16 +72,16 @@ class Engines:
 
 
 def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: float) -> Engines:
-    """Return engines that do what is asked of them.
+    """Return engines with the given options.
 
     Parameters
     ----------
-    replica : one of them, by itself
-    use : what is asked
+    replica : one of them
+    use : the options
     id_tokens : [tokens]
-        of a block id of the prompts; 0 where they have none
+        per block id of the prompts; 0 if they have none
     prompt_tokens : [tokens]
-        of a usual prompt, whose cache per token stands for that of all
+        of a typical prompt, whose KV bytes per token are used for all
 
     Returns
     -------
@@ -90,29 +90,31 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
     Raises
     ------
     InputError
-        names what cannot be combined
+        names options that cannot be combined
     """
     stated: list[Assumption] = []
     if use.scheduler is not None:
         replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
     static = replica.scheduling.policy == "static"
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
-        raise InputError(
-            "--batch-timeout: belongs to --scheduling dynamic; other schedulers wait for no batch"
-        )
+        raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
     block = replica.scheduling.block_tokens
     whole = id_tokens and id_tokens % block == 0
     if id_tokens and (static or not whole):
-        why = "static batches share none" if static else f"{id_tokens} tokens are no multiple of {block}"
-        stated.append(
-            Assumption(f"prefixes of the prompts are not looked for: {why}", "--scheduling, the engine")
+        why = (
+            "static batching has none"
+            if static
+            else f"block ids of {id_tokens} tokens are no multiple of the engine's block of {block}"
         )
+        stated.append(Assumption(f"the prefix cache is not simulated: {why}", "--scheduling, the engine"))
     if use.tiers and (static or not whole):
         why = (
-            "static batches do not share prefixes" if static else "the requests have no block ids to look for"
+            "static batching has no prefix cache"
+            if static
+            else "the requests have no block ids that match its blocks"
         )
         raise InputError(
-            f"--kv-offload: {why}, so there is nothing that a tier could hold\n"
+            f"--kv-offload: {why}, so an offload tier would stay empty\n"
             "  replay a trace with hash_ids: --trace mooncake.jsonl"
         )
     tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in use.tiers)
@@ -132,7 +134,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
         stated.append(
             Assumption(
                 f"every round yields {tokens:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
-                f"{drafting.acceptance_fraction:.0%} where those before it were",
+                f"{drafting.acceptance_fraction:.0%} probability if those before it were",
                 "--acceptance, --draft-tokens",
             )
         )
@@ -147,9 +149,15 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
 
 
 def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:
-    """Return requests whose blocks have names, each its own: all that a cache can find is what a request had itself.
+    """Return the requests with unique block ids, so that a request can hit only blocks that it computed itself.
 
-    Those that are said to find a prefix keep that instead.
+    Requests with cached tokens keep those instead.
+
+    Examples
+    --------
+    >>> requests = with_named_blocks(Requests(np.array([40, 16]), np.array([1, 1])), 16)
+    >>> requests.block_ids, requests.block_counts
+    (array([0, 1, 2]), array([2, 1]))
     """
     counts = requests.input_tokens // block_tokens
     if requests.cached_tokens is not None:
@@ -161,7 +169,7 @@ def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
     if use.scheduler == "dynamic" and use.batch_timeout_s is None:
         stated.append(
             Assumption(
-                f"a batch starts when its oldest request has waited for {BATCH_TIMEOUT_S * 1e3:g} ms",
+                f"a batch starts at the latest when its oldest request has waited for {BATCH_TIMEOUT_S * 1e3:g} ms",
                 "--batch-timeout",
             )
         )
@@ -170,7 +178,7 @@ def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
 
 
 def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
-    """Return another scheduler with the engine's limits; where prompts are not cut, the longest one must go into a step."""
+    """Return another scheduler with the engine's limits; without chunked prefill, a step must hold the longest prompt."""
     scheduling = replica.scheduling
     policies: dict[Scheduler, Policy] = {
         "static": "static",
@@ -185,7 +193,7 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
         budget = longest
         stated.append(
             Assumption(
-                f"max_num_batched_tokens {budget}, the longest context, as prompts are not cut",
+                f"max_num_batched_tokens is {budget}, the longest context, as there is no chunked prefill",
                 "--scheduling",
             )
         )
@@ -201,11 +209,11 @@ def links_of(device: Device) -> dict[str, float | None]:
 
 
 LINK_OF_TIER = {"host": "pcie", "remote": "network"}
-"""What joins a tier to the devices where no bandwidth is given."""
+"""The link from a tier to the devices, for tiers without a bandwidth."""
 
 
 class TierTokens(NamedTuple):
-    """A tier as a replica sees it."""
+    """An offload tier in tokens of one replica."""
 
     tokens: float
     load_s_per_token: float
@@ -214,13 +222,13 @@ class TierTokens(NamedTuple):
 def offload_tier(replica: Replica, size: TierSize, id_tokens: int, prompt_tokens: float) -> OffloadTier:
     """Return a tier in blocks of the trace.
 
-    A tier holds every block once. Over the links of the devices each rank loads its own part, replicated heads too;
-    a bandwidth that is given is that of the whole replica.
+    A tier stores every block once. Each rank loads its part over the link of its device, replicated heads included; a
+    bandwidth that is given is that of the whole replica.
 
     Raises
     ------
     InputError
-        a tier whose bandwidth nobody knows
+        the bandwidth of the tier is unknown
     """
     spec = replica.spec
     tier = tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt_tokens)
@@ -235,7 +243,7 @@ def tier_in_tokens(
     size: TierSize,
     prompt_tokens: float,
 ) -> TierTokens:
-    """Return what a tier holds for one replica, and how long it takes to bring a token back; see offload_tier."""
+    """Return the capacity of a tier for one replica in tokens, and the time to load a token back; see offload_tier."""
     context = np.asarray(max(prompt_tokens, 1.0))
     element = kv_bytes_per_element(kv_format)
 
@@ -264,7 +272,7 @@ def _tiers_stated(tiers: Sequence[OffloadTier]) -> Assumption:
         for tier in tiers
     )
     return Assumption(
-        f"offload tiers of a replica: {each}; blocks move down as they are pushed out, at no cost, and come back over "
-        "one link per tier while other requests run",
+        f"offload tiers of a replica: {each}; evicted blocks move down at no cost, and are loaded back over one link per "
+        "tier while other requests run",
         "--kv-offload",
     )

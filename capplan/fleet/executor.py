@@ -1,4 +1,4 @@
-"""Where points are worked out: here, in processes of this machine, or on a Dask cluster; finished ones are kept as they come."""
+"""Computes points in this process, in processes of this machine, or on a Dask cluster; saves each when it is finished."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ Progress = Callable[[int, int], None] | None
 
 
 class PointFile:
-    """Finished points as JSON lines: read at the start, one line added and flushed for each that is finished."""
+    """A file of finished points as JSON lines: read at the start, one line appended per finished point."""
 
     def __init__(self, path: Path | None) -> None:
-        """Read what an earlier run left; a last line that was cut short is worked out again."""
+        """Read the points of an earlier run; a truncated last line is dropped, its point is computed again."""
         self.path = path
         self.rows: dict[str, Row] = {}
         self.reused = 0
@@ -42,7 +42,7 @@ class PointFile:
                 path.write_text("".join(f"{whole}\n" for whole in lines[:-1]), encoding="utf-8")
 
     def keep(self, point: Point, row: Row) -> None:
-        """Add a finished point."""
+        """Append a finished point."""
         self.rows[point.key] = row
         if self.path is None:
             return
@@ -55,7 +55,7 @@ class PointFile:
 
 @contextmanager
 def executor(workers: int, dask: str | None) -> Iterator[Executor | None]:
-    """Give an executor of so many processes or of a Dask cluster; None works in this process."""
+    """Yield an executor with this many processes or on a Dask cluster; None: work in this process."""
     if dask is not None:
         yield from _dask_executor(dask)
     elif workers > 1:
@@ -86,7 +86,7 @@ def _dask_executor(address: str) -> Iterator[Executor]:
 
 
 def runner(pool: Executor | None, file: PointFile, progress: Progress = None) -> Runner:
-    """Return what works out points, leaving out those that are finished, and keeps each as it is finished."""
+    """Return a function that computes points, skips those already finished, and saves each result at once."""
     total = done = 0
 
     def run(points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
@@ -100,7 +100,7 @@ def runner(pool: Executor | None, file: PointFile, progress: Progress = None) ->
                 yield point, file.rows[point.key]
             else:
                 open_points.append(point)
-        for point, row in _worked_out(pool, open_points):
+        for point, row in _computed(pool, open_points):
             file.keep(point, row)
             done += 1
             if progress:
@@ -110,7 +110,7 @@ def runner(pool: Executor | None, file: PointFile, progress: Progress = None) ->
     return run
 
 
-def _worked_out(pool: Executor | None, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+def _computed(pool: Executor | None, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
     if pool is None:
         for point in points:
             yield point, point_result(point)
@@ -127,7 +127,7 @@ def _worked_out(pool: Executor | None, points: Sequence[Point]) -> Iterator[tupl
 def finished_points(
     points: Sequence[Point], pool: Executor | None, file: PointFile, progress: Progress, *, refine: bool
 ) -> tuple[list[Row], bool]:
-    """Return the rows of all points, or of those that were finished when Ctrl-C came, and whether it came."""
+    """Return the rows of all points, or of those finished before Ctrl-C, and whether it was interrupted."""
     try:
         return swept(points, runner(pool, file, progress), refine=refine), False
     except KeyboardInterrupt:

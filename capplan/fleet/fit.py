@@ -1,4 +1,4 @@
-"""Does one replica fit: the budget of a device, what it leaves for sequences, and what would make it fit."""
+"""Whether one replica fits: the memory budget of a device, the sequences it holds, and changes that make it fit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _DEGREES = (1, 2, 4, 8, 16, 32, 64)
 _WEIGHTS = ("fp8", "int8", "nvfp4", "mxfp4", "int4")
 _CACHES = ("fp8", "int8")
 _SHORTEST_CONTEXT = 512
-"""Below this a shorter context is no way out that anybody wants."""
+"""A shorter context than this is not suggested."""
 _SEARCH_ROUNDS = 40
 
 
@@ -25,10 +25,10 @@ class Change:
     """A change that makes a replica fit."""
 
     change: str
-    """As the flags that make it."""
+    """As command-line flags."""
     gpus: int
     max_concurrency: float
-    """Sequences of the maximum context that it then holds."""
+    """Sequences of the maximum context that then fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Fit:
     plan: MemoryPlan
     fits: bool
     device_memory_bytes: float
-    """What a process is given."""
+    """Total that a process sees."""
     longest_context_tokens: int
-    """That one sequence alone can reach, at most the model's maximum."""
+    """Longest context of a single sequence, at most the model's maximum."""
     changes: tuple[Change, ...] = ()
-    """Where it does not fit: the smallest changes that would make it fit."""
+    """The smallest changes that would make it fit; empty if it fits."""
 
 
 def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
-    """Return the memory of a replica, with what would make it fit where it does not.
+    """Return the memory of a replica and, if it does not fit, the changes that would make it fit.
 
     Parameters
     ----------
-    spec : the replica as it is asked for
-    others : devices to move to, where this one is too small
+    spec : the replica
+    others : devices to suggest if this one is too small
 
     Returns
     -------
@@ -71,11 +71,11 @@ def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
 
 
 def longest_context_tokens(spec: ReplicaSpec) -> int:
-    """Return the longest context that one sequence alone can reach, at most the model's maximum; 0 where none fits.
+    """Return the longest context that fits for a single sequence, at most the model's maximum; 0 if none fits.
 
     Parameters
     ----------
-    spec : the replica; its own `max_model_len` does not count
+    spec : the replica; its `max_model_len` is ignored
 
     Returns
     -------
@@ -99,12 +99,12 @@ def longest_context_tokens(spec: ReplicaSpec) -> int:
 
 
 def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[Change, ...]:
-    """Return the smallest change of each kind that makes a replica fit; pairs of changes where none does alone.
+    """Return the smallest change of each kind that makes a replica fit; a pair of changes if no single one does.
 
     Parameters
     ----------
     spec : a replica that does not fit
-    others : devices to move to
+    others : devices to suggest
 
     Returns
     -------
@@ -116,7 +116,7 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
         list(_lighter_caches(spec)),
         list(_larger(spec, others)),
     ]
-    alone = [found for kind in kinds if (found := _first_that_fits(kind))]
+    alone = [change for kind in kinds if (change := _first_that_fits(kind))]
     shorter = longest_context_tokens(spec)
     if _SHORTEST_CONTEXT <= shorter < served_context_tokens(spec):
         tokens = shorter - shorter % 16 or shorter
@@ -150,7 +150,7 @@ def _is_legal(spec: ReplicaSpec) -> bool:
 
 
 def _largest_dtype(spec: ReplicaSpec) -> str:
-    """Return the dtype of the largest matrices, which is what a device has to support."""
+    """Return the dtype of most weights, which the device must support."""
     sizes: dict[str, int] = {}
     for layer in spec.network.layers:
         for projection in layer.projections:

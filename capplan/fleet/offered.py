@@ -1,7 +1,7 @@
-"""What is offered to the replicas of a fleet: requests that arrive, users who ask again, and how a router deals them out.
+"""The load offered to the replicas of a fleet: open-loop requests, closed-loop users, and their split by the router.
 
-One meaning of load for every command: `fleet`, `simulate` and `sweep` draw here. The draws of one seed are a common sample path:
-the same requests whatever the load, the plan and the number of replicas, only closer together.
+`fleet`, `simulate` and `sweep` all take their load from here, so it means the same for every command. The draws of one seed
+are a common sample path: the same requests at every load, for every plan and number of replicas, only closer together.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from capplan.serving.fleet_terms import Routing
 from capplan.serving.requests import Crowd, Requests
 
 STEADY_CV = 1e-3
-"""Times between arrivals that vary by less than this are all the same."""
+"""Below this coefficient of variation, times between arrivals are constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """Requests that arrive by themselves, and those of users who wait for each answer; one of them may be empty."""
+    """Open-loop requests and closed-loop users; either may be None."""
 
     requests: Requests | None
     crowd: Crowd | None
@@ -32,13 +32,13 @@ class Offered:
 
 
 def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = "round_robin") -> Number:
-    """Return the variation of the times between arrivals at one of several replicas.
+    """Return the coefficient of variation of the times between arrivals at one of several replicas.
 
-        in turn:    c_n = c / sqrt(n)
-        at random:  c_n = sqrt(1 + (c^2 - 1) / n)
+        round-robin:  c_n = c / sqrt(n)
+        random:       c_n = sqrt(1 + (c^2 - 1) / n)
 
-    Every n-th arrival of a renewal process is one with n times the variance and n times the mean; a random one in n makes
-    intervals that are sums of a geometric number of them. Routers that look at the load are taken as those that deal in turn.
+    Times between every n-th arrival of a renewal process have n times the variance and n times the mean. Under random
+    routing they are sums of a geometric number of the original times. Load-aware routers are treated as round-robin.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
         c, of the whole stream
     replicas : [-]
         n
-    routing : how requests are dealt out
+    routing : of the router
 
     Returns
     -------
@@ -71,13 +71,13 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
 
 
 def busiest_arrival_cv(demand: Demand) -> float:
-    """Return the variation of the times between arrivals of the busiest class that comes at a rate."""
+    """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate."""
     rates = [item.request_rate_per_s or 0.0 for item in demand.classes]
     return demand.classes[int(np.argmax(rates))].arrival_cv
 
 
 class SamplePath:
-    """One draw of a traffic; whatever the load and the number of replicas, the same requests, drawn once."""
+    """One random draw of the traffic: the same requests at every load and number of replicas, drawn once."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class SamplePath:
         ----------
         demand : the whole traffic
         count : [-]
-            requests drawn, those that arrive and those of users together
-        seed : of all draws
+            requests to draw, open-loop and those of users together
+        seed : of all random draws
         longest : [tokens]
-            a prompt and its answer are cut to it
-        routing : how requests are dealt out to replicas
+            input plus output are truncated to it
+        routing : of the router
         response_s : [s]
-            that a user waits for an answer, about; says how many of the requests are those of users
+            approximate response time, which decides how many of the requests are those of users
         """
         self.demand, self.seed, self.longest, self.routing = demand, seed, longest, routing
         self.open_rate, user_rate = demand.rates_per_s(response_s)
@@ -112,17 +112,17 @@ class SamplePath:
         self._times: dict[float, Array] = {}
 
     def offered(self, share: float, *, replicas: float = 1.0, slowness: float = 1.0) -> Offered:
-        """Return what one replica is offered.
+        """Return the load offered to one replica.
 
         Parameters
         ----------
         share : [-]
-            of the whole traffic, that this replica carries; above 1 it is more than there is
+            of the whole traffic that goes to this replica; may exceed 1
         replicas : [-]
-            that requests are dealt out to: the more, the more regularly they come
+            behind the router: with more of them, arrivals at each are more regular
         slowness : [-]
-            s: steps that take s times as long are the same as requests that come s times as often and thoughts that take a
-            part 1 / s of their time, once every latency is multiplied by s
+            s: steps that take s times as long are simulated as arrivals at s times the rate and think times divided by s,
+            after which every latency is to be multiplied by s
 
         Returns
         -------
@@ -136,7 +136,7 @@ class SamplePath:
         if self.of_users:
             rows = self._drawn(users=True)
             users = max(round(share * self.demand.users), 1)
-            crowd = Crowd(rows, users, self._thoughts(rows) / slowness)
+            crowd = Crowd(rows, users, self._think_times(rows) / slowness)
         return Offered(requests, crowd)
 
     def _drawn(self, *, users: bool) -> Requests:
@@ -146,7 +146,7 @@ class SamplePath:
         return self._rows[users]
 
     def _arrivals(self, cv: float) -> Array:
-        """Return times of arrival at a rate of one, with gamma-distributed intervals."""
+        """Return arrival times at a rate of one, with gamma-distributed gaps."""
         if cv not in self._times:
             random = np.random.default_rng([self.seed, 1])
             gaps = (
@@ -155,10 +155,10 @@ class SamplePath:
             self._times[cv] = np.cumsum(gaps)
         return self._times[cv]
 
-    def _thoughts(self, rows: Requests) -> Array:
-        """Return how long the user of each request thinks before it, exponentially distributed."""
+    def _think_times(self, rows: Requests) -> Array:
+        """Return the think time before each request, exponentially distributed."""
         means = np.array([item.think_time_s or 0.0 for item in self.demand.classes])
         random = np.random.default_rng([self.seed, 2])
         assert rows.class_index is not None
-        thoughts: Array = random.exponential(1.0, len(rows)) * means[rows.class_index]
-        return thoughts
+        think_s: Array = random.exponential(1.0, len(rows)) * means[rows.class_index]
+        return think_s

@@ -1,4 +1,4 @@
-"""Replicas over the time of a trace: what autoscaling would run, what a static fleet needs, and what is kept spare."""
+"""Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from capplan.numbers import Array
 Counts = NDArray[np.int64]
 
 HOLD_S = 300.0
-"""An autoscaler keeps what it has for this long after it was needed last: Kubernetes' default stabilisation window."""
+"""An autoscaler keeps a replica for this long after it was last needed: Kubernetes' default stabilisation window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RateLine:
 
 @dataclass(frozen=True, slots=True)
 class SpareRow:
-    """What a static fleet keeps for a number of failures, without and with a burst above the peak."""
+    """Size of a static fleet that tolerates a number of failures, without and with a burst above the peak."""
 
     failed_replicas: int
     replicas: int
@@ -48,7 +48,7 @@ class SpareRow:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A plan over the time of a trace; spares are only in `spares`."""
+    """A plan over the time of a trace; only `spares` counts spare replicas."""
 
     window_s: float
     start_up_s: float
@@ -56,33 +56,33 @@ class OverTime:
     gpus_per_replica: int
     rates_per_s: Array
     needed: Counts
-    """Replicas that each window needs, with headroom and with the confidence asked for."""
+    """Replicas needed in each window, with headroom and with the confidence asked for."""
     autoscaled: Counts
-    """Replicas that serve when an autoscaler follows what it saw."""
+    """Replicas that serve under an autoscaler that follows the observed load."""
     paid: Counts
-    """The same with those that start: what the autoscaler pays for."""
+    """Replicas that are paid for under that autoscaler: those that serve and those that start."""
     foreseen: Counts
-    """Replicas that are paid for when they are started in time for every window; they serve when they are needed."""
+    """Replicas that are paid for with a perfect forecast: each starts in time to serve when it is needed."""
     short_fraction: float
-    """Share of the requests that come while fewer replicas run than are needed."""
+    """Fraction of the requests that arrive while fewer replicas serve than are needed."""
     peak_to_mean_ratio: float
     static_replicas: int
     spares: tuple[SpareRow, ...]
 
     def gpu_hours(self, replicas: Counts) -> float:
-        """Return the GPU-hours of replicas that are paid for in each window: `paid` or `foreseen`."""
+        """Return the GPU-hours of the replicas in each window: `paid` or `foreseen`."""
         return float(replicas.sum()) * self.gpus_per_replica * self.window_s / 3600.0
 
     @property
     def static_gpu_hours(self) -> float:
-        """Return the GPU-hours of the static minimum over the whole time."""
+        """Return the GPU-hours of the smallest static fleet over the whole time."""
         return self.static_replicas * self.gpus_per_replica * self.needed.size * self.window_s / 3600.0
 
 
 def replicas_over_time(
     rates_per_s: Array, limit_per_s: float, headroom_fraction: float, sure_limit_per_s: float
 ) -> Counts:
-    """Return the replicas that each window needs, by the rule that sizes the plan.
+    """Return the replicas needed in each window, by the rule that sizes the plan.
 
         n_i = max(1, ceil(r_i / min(l (1 - h), s)))
 
@@ -117,7 +117,7 @@ def replicas_over_time(
 
 
 def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
-    """Return the replicas that run when they follow what was needed, late by the start-up and slow to leave.
+    """Return the replicas that serve under an autoscaler: late by the lag, and held for a while after they were needed.
 
         a_j = max(n_i : j - g - d <= i <= j - g)
 
@@ -126,14 +126,14 @@ def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
     needed : [-]
         n, by window
     lag : [windows]
-        g, from the window in which a need is seen to the one in which the replica serves
+        g, from the window in which a need is observed to the one in which the replica serves
     hold : [windows]
-        d, that a replica stays after it was needed last
+        d, that a replica is kept after it was last needed
 
     Returns
     -------
     [-]
-        a; before the first need was seen, the replicas of the first window
+        a; until the first observation, the replicas of the first window
 
     Examples
     --------
@@ -152,7 +152,7 @@ def autoscaled_replicas(needed: Counts, lag: int, hold: int) -> Counts:
 
 
 def forecast_replicas(needed: Counts, lag: int) -> Counts:
-    """Return the replicas that run when each is started so early that it serves when it is needed.
+    """Return the replicas that run with a perfect forecast: each is started early enough to serve when it is needed.
 
         f_j = max(n_i : j <= i <= j + g)
 
@@ -166,7 +166,7 @@ def forecast_replicas(needed: Counts, lag: int) -> Counts:
     Returns
     -------
     [-]
-        f, never below n; what is started costs from its start
+        f, never below n; replicas count from their start
 
     Examples
     --------
@@ -175,7 +175,7 @@ def forecast_replicas(needed: Counts, lag: int) -> Counts:
 
     References
     ----------
-    Kubernetes documentation, Horizontal Pod Autoscaling, as above; the bound for a perfect forecast.
+    Kubernetes documentation, Horizontal Pod Autoscaling, as above; this is the bound of a perfect forecast.
     """
     padded = np.concatenate((needed, np.full(lag, needed[-1])))
     result: Counts = sliding_window_view(padded, lag + 1).max(axis=1)
@@ -183,7 +183,7 @@ def forecast_replicas(needed: Counts, lag: int) -> Counts:
 
 
 def paid_replicas(serving: Counts, start: int) -> Counts:
-    """Return the replicas that are paid for: each from the decision to start it until it is let go.
+    """Return the replicas that are paid for: each from the decision to start it until it is stopped.
 
         p_j = max(a_i : j <= i <= j + g)
 
@@ -197,11 +197,11 @@ def paid_replicas(serving: Counts, start: int) -> Counts:
     Returns
     -------
     [-]
-        p, never below a; a replica that is wanted again within g is kept, and those of the first window were there before
+        p, never below a; a replica that is needed again within g is kept, and those of the first window are already running
 
     Examples
     --------
-    Two more replicas serve in the fourth window; a start takes two, so that they are paid for from the second on:
+    Two more replicas serve from the fourth window; starting them takes two windows, so they are paid for from the second:
 
     >>> serving = np.array([1, 1, 1, 3, 3, 1])
     >>> paid_replicas(serving, start=2)
@@ -226,11 +226,11 @@ def fleet_over_time(
     burst_ratio: float,
     failures: Sequence[int] = (0, 1, 2),
 ) -> OverTime:
-    """Return what a plan's replicas do over the time of a trace.
+    """Return the replicas of a plan over the time of a trace.
 
     Parameters
     ----------
-    plan : whose replica and largest rates count
+    plan : states the devices and the maximum rates of a replica
     line : rates by window
     headroom_fraction : [-]
     start_up_s : [s]

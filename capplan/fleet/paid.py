@@ -1,4 +1,4 @@
-"""The load that is paid for: tokens at the mean of the traffic, and jobs by the job."""
+"""Cost of a fleet by what it delivers: per token at the mean load, and per batch job."""
 
 from dataclasses import dataclass
 
@@ -8,19 +8,19 @@ from capplan.fleet.price import usd_per_million_tokens
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """What a fleet costs by what it does, in the mean over the time that is paid."""
+    """Cost per token, per job and per request, mean over the time that is paid for."""
 
     usd_per_million_output_tokens: float
     usd_per_million_tokens: float
-    """Prompts and answers together."""
+    """Input and output together."""
     job_hours: float | None = None
-    """Of a batch job; None where traffic has no end."""
+    """Duration of a batch job; None for traffic without an end."""
     usd_per_job: float | None = None
     usd_per_thousand_requests: float | None = None
 
 
 def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
-    """Return prompt and answer tokens per second, mean over the time that is paid.
+    """Return input and output tokens per second, mean over the time that is paid for.
 
         i = sum_k r_k f_k I_k,   o = sum_k r_k f_k O_k
 
@@ -28,7 +28,7 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
     ----------
     demand : classes k with their peak rate r, mean over peak f, and mean lengths I, O
     response_s : [s]
-        that users wait for an answer
+        response time that users wait for
 
     Returns
     -------
@@ -41,7 +41,7 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
 
 
 def job_hours(demand: Demand) -> float | None:
-    """Return the hours in which all jobs are done; None where some traffic has no end."""
+    """Return the hours until all jobs are done; None if some traffic has no end."""
     hours = [
         item.job_requests / item.request_rate_at() / 3600.0 for item in demand.classes if item.job_requests
     ]
@@ -49,15 +49,15 @@ def job_hours(demand: Demand) -> float | None:
 
 
 def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Money:
-    """Return what a fleet costs by the token at the mean load, and by the job.
+    """Return the cost of a fleet per token at the mean load, and per job.
 
     Parameters
     ----------
     demand : the traffic
     usd_per_hour : [$/h]
-        of the whole fleet, paid at all hours; a job pays until it is done
+        of the whole fleet, paid at all hours; for a job, until it is done
     response_s : [s]
-        that users wait for an answer
+        response time that users wait for
 
     Returns
     -------

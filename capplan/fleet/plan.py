@@ -1,4 +1,4 @@
-"""What a fleet search finds: plans, prices, and what was rejected and why."""
+"""The result of a fleet search: plans, choices, and what was rejected and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ class FleetPlan:
     layout: Layout
     weight_dtype: str
     replicas: int
-    """With spares."""
+    """Spares included."""
     spare_replicas: int
     concurrency_per_replica: float
-    """Requests in a replica at peak, mean."""
+    """Mean requests in a replica at the peak."""
     request_rate_per_replica: float
-    """At peak, spares idle [req/s]."""
+    """At the peak, spares idle [req/s]."""
     request_rate_limit_per_replica: float
     """Largest rate at which the targets hold, as predicted [req/s]."""
     sure_rate_limit_per_replica: float
-    """The same with the confidence asked for [req/s]."""
+    """The same for a replica as slow as the required confidence allows for [req/s]."""
     ttft_s: BoundedSpread
     tpot_s: BoundedSpread
     e2e_s: BoundedSpread
     slo_met_probability: float
-    """That all targets hold together."""
+    """Probability that all targets hold together."""
     few_open_loops_measured: bool
-    """These probabilities rest on few measured results of such networks under open load."""
+    """The probabilities rest on few open-loop measurements of similar networks."""
     target_probabilities: Mapping[str, float]
-    """By target, that it holds, whatever the others do."""
+    """By target, the probability that it holds, whether or not the others do."""
     usd_per_hour: float | None
     usd_per_month: float | None
     usd_per_million_output_tokens: float | None
-    """At peak."""
+    """At the peak."""
     usd_per_million_tokens: float | None
     watts: float | None
     bottleneck: str
@@ -50,16 +50,16 @@ class FleetPlan:
     checked: Literal["simulated", "closed form"]
     price: ChosenPrice | None = None
     money: Money | None = None
-    """At the mean load; None without a price."""
+    """Costs at the mean load; None without a price."""
     routing: Routing = "round_robin"
     usd_per_month_low: float | None = None
-    """What such a fleet costs where its replicas turn out as fast as in the best tenth of the cases ..."""
+    """Cost of the fleet if its replicas turn out as fast as in the best tenth of the cases ..."""
     usd_per_month_high: float | None = None
-    """... or as slow as in the worst; infinite where no number of them holds the targets then."""
+    """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
 
     @property
     def busy_replicas(self) -> int:
-        """Replicas that serve, spares not counted."""
+        """Replicas without spares."""
         return self.replicas - self.spare_replicas
 
     @property
@@ -69,7 +69,7 @@ class FleetPlan:
 
     @property
     def energy_usd_per_hour(self) -> float | None:
-        """Electricity of all devices, part of `usd_per_hour`; None where it is in their price."""
+        """Electricity of all devices, part of `usd_per_hour`; None if their price includes it."""
         if self.price is None or self.price.energy_usd_per_hour is None:
             return None
         return self.gpus * self.price.energy_usd_per_hour
@@ -77,11 +77,11 @@ class FleetPlan:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Candidates that were turned down for one reason."""
+    """Candidates that were rejected for one reason."""
 
     hardware: str
     reason: str
-    """In words, for people alone."""
+    """In words, for people; code decides by `code`."""
     count: int
     code: Refusal
 
@@ -98,46 +98,46 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Three answers to what to buy, and the one that is recommended."""
+    """Three plans to choose from, and the recommended one."""
 
     cheapest: FleetPlan
     surest: FleetPlan
-    """The most likely to hold its targets of all that cost at most a quarter more than the cheapest."""
+    """The plan most likely to meet its targets among those that cost at most a quarter more than the cheapest."""
     fewest: FleetPlan
-    """The one with the fewest devices."""
+    """The plan with the fewest devices."""
     recommended: FleetPlan
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Certainty:
-    """What it costs to be so sure."""
+    """The cheapest fleet at one confidence."""
 
     confidence: float
     hardware: str | None
-    """None: no plan is so sure."""
+    """None: no plan reaches this confidence."""
     gpus: int | None
     usd_per_month: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Insensible:
-    """A device on which a target leaves less than a tenth of what it can serve, and what would make it sensible."""
+    """A device that keeps less than a tenth of its throughput under a target, and the limits that would make it sensible."""
 
     hardware: str
     target: str
     value_s: float
-    """What the target limits, when a replica has next to nothing to do."""
+    """The targeted latency on an idle replica."""
     limit_s: float
     gpus: int | None
-    """That it would take; None: no number of them holds the target."""
+    """Devices needed; None: no number of them meets the target."""
     gpus_at: tuple[tuple[float, int], ...]
-    """(limit [s], devices of the fleet then)."""
+    """(relaxed limit [s], devices needed at that limit)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
-    """Plans, cheapest first."""
+    """The answer of a fleet search; plans cheapest first."""
 
     plans: tuple[FleetPlan, ...]
     rejected: tuple[Rejection, ...]
@@ -149,5 +149,5 @@ class FleetAnswer:
 
     @property
     def chosen(self) -> FleetPlan | None:
-        """Return the recommended plan, None where nothing is feasible."""
+        """Return the recommended plan; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None

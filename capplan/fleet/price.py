@@ -1,4 +1,4 @@
-"""Money: the only place where it appears. Formulas of numbers, and which price is taken for a device."""
+"""Prices: cost formulas, and the choice of a price for a device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +12,11 @@ HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
 MAX_AGE_DAYS = 365
-"""An offer older than the newest one of its device by more than this is left out of 'any'."""
-
-"""community: hosts that the provider does not vouch for; owned: cost of ownership, estimated."""
+"""Offers that are older than the newest one of their device by more than this are ignored."""
 
 
 def usd_per_month(usd_per_hour: Number, hours: Number = HOURS_PER_MONTH) -> Number:
-    """Return what something costs in a month of running all the time.
+    """Return the cost of a month of running all the time.
 
         m = h n
 
@@ -47,7 +45,7 @@ def usd_per_month(usd_per_hour: Number, hours: Number = HOURS_PER_MONTH) -> Numb
 
 
 def usd_per_million_tokens(usd_per_hour: Number, tokens_per_s: Number) -> Number:
-    """Return what a million tokens cost on machines that are paid by the hour.
+    """Return the cost of a million tokens on machines that are paid by the hour.
 
         c = 10^6 h / (3600 r)
 
@@ -56,16 +54,16 @@ def usd_per_million_tokens(usd_per_hour: Number, tokens_per_s: Number) -> Number
     usd_per_hour : [$/h]
         h, of all machines, spare ones included.
     tokens_per_s : [token/s]
-        r, what they deliver, above zero; output tokens for a price per output token.
+        r, throughput of all machines, above zero; output tokens for a price per output token.
 
     Returns
     -------
     [$/10^6 token]
-        c at that load; an idle hour costs the same and delivers nothing.
+        c at that load; idle hours cost the same and yield no tokens.
 
     Examples
     --------
-    3.6 $ per hour and 1000 tokens per second:
+    At $3.60 per hour and 1000 tokens per second:
 
     >>> usd_per_million_tokens(3.6, 1000.0)
     1.0
@@ -78,7 +76,7 @@ def usd_per_million_tokens(usd_per_hour: Number, tokens_per_s: Number) -> Number
 
 
 def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Number = 1.0) -> Number:
-    """Return what the electricity of machines costs in an hour.
+    """Return the electricity cost of machines per hour.
 
         e = 10^-3 w u p
 
@@ -87,9 +85,9 @@ def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Numb
     watts : [W]
         w, drawn by the machines; thermal design power is an upper bound.
     usd_per_kwh : [$/kWh]
-        p. A rented machine has it in its price already.
+        p. The price of a rented machine includes it.
     facility_ratio : [-]
-        u, power usage effectiveness: what the building draws for every watt of a machine, 1 or more.
+        u, power usage effectiveness: power of the building over power of the machines, at least 1.
 
     Returns
     -------
@@ -116,7 +114,7 @@ def hosted_usd_per_hour(
     cached_fraction: Number = 0.0,
     usd_per_million_cached: Number = 0.0,
 ) -> Number:
-    """Return what the same traffic costs at a hosted API.
+    """Return the hourly cost of the same traffic at a hosted API.
 
         h = 3600 (i ((1 - f) a + f k) + o b) / 10^6
 
@@ -133,16 +131,16 @@ def hosted_usd_per_hour(
     cached_fraction : [-]
         f, share of the prompt tokens read from the provider's cache.
     usd_per_million_cached : [$/10^6 token]
-        k. Without a cache price give a again.
+        k; pass a if cached tokens have no separate price.
 
     Returns
     -------
     [$/h]
-        h, without cache writes and without minimum fees.
+        h, without cache writes and minimum fees.
 
     Examples
     --------
-    1000 tokens per second each way at 1 $ and 2 $:
+    1000 input and 1000 output tokens per second, at $1 and $2 per million:
 
     >>> hosted_usd_per_hour(1000.0, 1000.0, 1.0, 2.0)
     10.8
@@ -155,22 +153,22 @@ def hosted_usd_per_hour(
     return 3600.0 * (input_tokens_per_s * input_usd + output_tokens_per_s * usd_per_million_output) / 1e6
 
 
-def breakeven_load_ratio(own_usd_per_hour: Number, hosted_usd_per_hour_now: Number) -> Number:
-    """Return how many times today's traffic makes own machines as cheap as a hosted API.
+def breakeven_load_ratio(self_hosted_usd_per_hour: Number, hosted_usd_per_hour_now: Number) -> Number:
+    """Return the multiple of today's traffic at which self-hosting costs as much as a hosted API.
 
         x = o / h
 
     Parameters
     ----------
-    own_usd_per_hour : [$/h]
-        o, of a fleet that could carry x times the traffic.
+    self_hosted_usd_per_hour : [$/h]
+        o, of a fleet that can carry x times the traffic.
     hosted_usd_per_hour_now : [$/h]
-        h, of today's traffic, above zero.
+        h, of today's traffic at the API, above zero.
 
     Returns
     -------
     [-]
-        x; below 1 the fleet is the cheaper one today.
+        x; below 1 the fleet is cheaper today.
 
     Examples
     --------
@@ -179,9 +177,9 @@ def breakeven_load_ratio(own_usd_per_hour: Number, hosted_usd_per_hour_now: Numb
 
     References
     ----------
-    Setting o = x h: a hosted API is paid by the token, own machines by the hour.
+    Setting o = x h: a hosted API is paid per token, a fleet per hour.
     """
-    return own_usd_per_hour / hosted_usd_per_hour_now
+    return self_hosted_usd_per_hour / hosted_usd_per_hour_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,28 +189,29 @@ class PriceRecord:
     device: str
     provider: str
     commitment: str
+    """on-demand, spot, ...; community: hosts that the provider does not vouch for; owned: estimated cost of ownership."""
     usd_per_hour: float
     """Per device, not per instance."""
     source: str
     sku: str | None = None
     devices: int = 1
-    """Devices of the instance that the offer is for."""
+    """Devices of the instance on offer."""
     region: str | None = None
     date: str | None = None
     """YYYY, YYYY-MM or YYYY-MM-DD."""
     quality: str = "list"
-    """list, estimate (used where there is nothing else) or doubtful (never used by itself)."""
+    """list, estimate (used only without a list price) or doubtful (never used)."""
     note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
-    """What a hosted API asks for, per million tokens."""
+    """Prices of a hosted API, per million tokens."""
 
     provider: str
     model: str
     serves: str | None
-    """The open model behind the name, where it is one."""
+    """The open model behind the name, if there is one."""
     usd_per_million_input: float
     usd_per_million_output: float
     usd_per_million_cache_read: float | None
@@ -224,38 +223,38 @@ class TokenPrice:
 
 @dataclass(frozen=True, slots=True)
 class PriceChoice:
-    """Which offers a scenario wants."""
+    """Which offers a scenario accepts, and its electricity price."""
 
     commitment: str = "on-demand"
     provider: str = "any"
     region: str | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)
-    """Device -> $/h per device, agreed with a provider."""
+    """Device -> $/h per device, as negotiated with a provider."""
     usd_per_kwh: float | None = None
-    """Electricity on top of the price, for hardware of one's own; None: the price has it."""
+    """Electricity on top of the price, for owned hardware; None: the price includes it."""
     facility_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPrice:
-    """The price taken for one device, and how it came about."""
+    """The price chosen for one device, and its origin."""
 
     usd_per_hour: float
     commitment: str
     records: tuple[PriceRecord, ...]
-    """The middle offer, or the two whose mean is taken; none for a price of the scenario."""
+    """The median offer, or the two whose mean is taken; empty for a price from the scenario."""
     offers: int
-    """Of different providers, that it was chosen from."""
+    """Number of providers with an offer."""
     low_usd_per_hour: float
     high_usd_per_hour: float
     assumption: Assumption
     warning: str | None = None
     energy_usd_per_hour: float | None = None
-    """Electricity of the device, on top; None: the price has it."""
+    """Electricity of the device, on top of the price; None: the price includes it."""
 
     @property
     def basis(self) -> str:
-        """Return what the price rests on, for people: one offer or an estimate may be far off."""
+        """Return the basis of the price, for people: one offer or an estimate may be far off."""
         if not self.records:
             return "the scenario"
         if self.records[0].quality == "estimate":
@@ -271,7 +270,13 @@ class ChosenPrice:
 
 
 def _day(written: str | None) -> date | None:
-    """Return the middle of what a date says: a year is its July, a month its 15th."""
+    """Parse a date of any precision; a year means its July, a month its 15th.
+
+    Examples
+    --------
+    >>> str(_day("2025")), str(_day("2025-03"))
+    ('2025-07-01', '2025-03-15')
+    """
     if written is None:
         return None
     year, month, day = (*(int(part) for part in written.split("-")), 0, 0)[:3]
@@ -283,7 +288,7 @@ def _simple(name: str) -> str:
 
 
 def _newest_by_provider(records: Iterable[PriceRecord]) -> dict[str, PriceRecord]:
-    """Return the cheapest of the newest offers of every provider."""
+    """Return the newest offer of every provider, the cheapest one of a tie."""
     best: dict[str, PriceRecord] = {}
     for record in records:
         known = best.get(record.provider)
@@ -302,23 +307,22 @@ def _recent(offers: Sequence[PriceRecord]) -> list[PriceRecord]:
 
 
 def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> ChosenPrice | None:
-    """Return the price that is taken for a device, or None where no offer matches.
+    """Return the price of a device, or None if no offer matches.
 
-    An override wins. Otherwise, of the offers with the wanted commitment, provider and region: of
-    every provider the newest one (the cheapest of several), offers a year older than the newest left
-    out, and of these the median, the lower of the middle two, so that the price is one that
-    somebody asks for; of two their mean, for the lower one would be the least there is. Estimates are
-    used only where no provider lists a price.
+    An override wins. Otherwise the price is the median of the offers with the required commitment, provider and region: the
+    newest offer of each provider (the cheapest one of a tie), without those over a year older than the newest of all. The
+    lower median is taken, so that the price is an actual offer; two offers are averaged, as the lower one would be the
+    minimum. Estimates are used only if no provider lists a price.
 
     Parameters
     ----------
     records : offers
     device : catalogue name
-    choice : PriceChoice
+    choice : commitment, provider, region and overrides
 
     Returns
     -------
-    ChosenPrice or None; never a price of zero for an unknown one
+    ChosenPrice, or None; an unknown price is never zero
     """
     if device in choice.overrides:
         usd = choice.overrides[device]
@@ -363,7 +367,7 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
 
 
 def _origin(offers: Sequence[PriceRecord], taken: Sequence[PriceRecord], *, named: bool) -> str:
-    """Return where a price comes from: who asks for it and since when, and how many others there are."""
+    """Return the origin of a price in words: provider, date, and the range of the other offers."""
     if len(taken) > 1:
         each = " and ".join(f"{o.provider} {o.usd_per_hour:.4g} ({o.date or 'date unknown'})" for o in taken)
         return f"the mean of the two offers known, {each}"
@@ -375,7 +379,7 @@ def _origin(offers: Sequence[PriceRecord], taken: Sequence[PriceRecord], *, name
 
 
 def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> ChosenPrice:
-    """Return a price with the electricity of its device at thermal design power, where the scenario pays for it."""
+    """Return the price plus the electricity of the device at its thermal design power, if the scenario has a price for it."""
     if choice.usd_per_kwh is None:
         return price
     usd = float(energy_usd_per_hour(tdp_w, choice.usd_per_kwh, choice.facility_ratio))
@@ -383,7 +387,7 @@ def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> C
 
 
 def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> str:
-    """Return the warning for a device without a price: what is asked, and what there is."""
+    """Return the warning for a device without a price: what was asked for, and the offers there are."""
     offers = sorted(
         {f"{r.provider} {r.commitment}" for r in records if r.device == device and r.quality != "doubtful"}
     )

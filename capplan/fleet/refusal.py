@@ -1,4 +1,4 @@
-"""Replicas that cannot be built: the reason, and the degrees that can."""
+"""Errors for illegal replicas: the reason, and the legal degrees."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ _MOST_RANKS = 64
 
 
 def refuse_illegal(network: Network, layout: Layout, engine: EngineProfile) -> None:
-    """Raise the error for a replica that cannot be built, with the degrees that can."""
+    """Raise InputError for an illegal replica, with the legal degrees."""
     tensor, expert = int(layout.sharding.tensor), int(layout.sharding.expert)
     refuse_heads(network, tensor)
     ranks = int(layout.sharding.tensor * layout.sharding.data)
@@ -26,7 +26,7 @@ def refuse_illegal(network: Network, layout: Layout, engine: EngineProfile) -> N
 
 
 def refuse_heads(network: Network, tensor_parallel: int, flag: str = "--tensor-parallel") -> None:
-    """Raise the error for a tensor parallelism that the heads cannot be cut into."""
+    """Raise InputError for a tensor parallelism that the heads cannot be split over."""
     reason = head_reason(network, tensor_parallel)
     if reason:
         allowed = _listed(lambda n: head_reason(network, n) is None, _MOST_RANKS)

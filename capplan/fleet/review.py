@@ -1,4 +1,4 @@
-"""A plan looked at closely: its targets with margins, its sizing step by step, its memory, its operators."""
+"""Details of a plan: margins of its targets, its sizing step by step, memory and operators of a replica."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from capplan.workload.slo import Target
 
 @dataclass(frozen=True, slots=True)
 class TargetMargin:
-    """One target, and how far a plan is from it."""
+    """One target, and the margin that a plan leaves."""
 
     target: Target
     predicted_s: float
@@ -32,20 +32,20 @@ class TargetMargin:
     high_s: float
     """The measured value lies between low and high in 80 % of the cases."""
     margin_fraction: float
-    """Of the limit that is left; below zero where it is missed."""
+    """Margin over the limit; negative if the target is missed."""
     met_probability: float
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """From the peak to the number of devices."""
+    """The sizing of a plan, from the peak to the number of devices."""
 
     peak_requests_per_s: float
     limit_requests_per_s: float
-    """One replica at the edge of its targets, as predicted."""
+    """Largest rate at which one replica meets the targets, as predicted."""
     headroom_fraction: float
     sure_limit_requests_per_s: float
-    """One replica at the edge of its targets, as slow as it may be with the confidence asked for."""
+    """The same for a replica as slow as the required confidence allows for."""
     busy_replicas: int
     spare_replicas: int
     devices_per_replica: int
@@ -53,30 +53,30 @@ class Sizing:
 
     @property
     def planned_requests_per_s(self) -> float:
-        """One replica, with headroom."""
+        """Rate of one replica, less headroom."""
         return self.limit_requests_per_s * (1.0 - self.headroom_fraction)
 
     @property
     def predicted_replicas(self) -> float:
-        """Before rounding up, by the prediction with headroom."""
+        """Replicas as predicted with headroom, before rounding up."""
         return self.peak_requests_per_s / self.planned_requests_per_s
 
     @property
     def sure_replicas(self) -> float:
-        """The same with the confidence asked for, at the peak itself."""
+        """Replicas with the required confidence at the peak, before rounding up."""
         return self.peak_requests_per_s / self.sure_limit_requests_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDetail:
-    """The inside of one replica of a plan."""
+    """Memory, operators and phase times of one replica of a plan."""
 
     spec: ReplicaSpec
     memory: Fit
     breakdown: tuple[OperatorRow, ...]
     load: Load
     phase_s: Mapping[str, float]
-    """One prompt's prefill and one decode step as the engine runs them, host and overlap included."""
+    """Prefill of one prompt and one decode step as the engine runs them, with host time and overlap."""
 
 
 def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
@@ -85,7 +85,7 @@ def plan_spec(plan: FleetPlan, question: Question) -> ReplicaSpec:
 
 
 def kernel_assumptions(plan: FleetPlan, question: Question) -> tuple[Assumption, ...]:
-    """Return what of the kernels of a plan was not measured on its device; nothing where its label is measured."""
+    """Return the assumptions about kernels of a plan that were not measured on its device; empty if all were."""
     rates = step_rates(
         question.networks[plan.weight_dtype],
         plan.layout.device,
@@ -97,7 +97,7 @@ def kernel_assumptions(plan: FleetPlan, question: Question) -> tuple[Assumption,
 
 
 def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:
-    """Return every target of the scenario with what the plan is predicted to do."""
+    """Return every target of the scenario with the plan's prediction and margin."""
     return tuple(_margin(plan, question, target) for target in question.slo.targets)
 
 
@@ -120,7 +120,7 @@ def _margin(plan: FleetPlan, question: Question, target: Target) -> TargetMargin
 
 
 def sizing_of(plan: FleetPlan, headroom_fraction: float) -> Sizing:
-    """Return how the number of devices comes about."""
+    """Return the steps from the peak to the number of devices."""
     busy = plan.replicas - plan.spare_replicas
     return Sizing(
         peak_requests_per_s=plan.request_rate_per_replica * busy,
@@ -151,7 +151,7 @@ def plan_detail(plan: FleetPlan, question: Question) -> PlanDetail:
 
 
 def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, float]:
-    """Return the time of one prompt's chunks and of one decode step on the step table of a replica [s]."""
+    """Return the time of one chunked prefill and of one decode step, from the step table of a replica [s]."""
     past = load.input_tokens * load.prefix_hit_fraction
     new = max(1.0, load.input_tokens - past)
     stages = float(replica.table.stages)

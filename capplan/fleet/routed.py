@@ -1,4 +1,4 @@
-"""A fleet whose replicas share a router: what befalls them, and separate replicas for prompts and answers."""
+"""A fleet behind one router: failures, autoscaling, hedging, and separate prefill and decode replicas."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -28,29 +28,29 @@ from capplan.workload.slo import Slo
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How a fleet is run; the defaults are a router and nothing else."""
+    """How a fleet is operated; the default is a router only."""
 
     routing: Routing | None = None
-    """None: prefix_aware where prompts have block ids, else round_robin."""
+    """None: prefix_aware if prompts have block ids, else round_robin."""
     failures: tuple[Failure, ...] = ()
     autoscaling: Autoscaling | None = None
     hedging: Hedging | None = None
     prefill_replicas: int | None = None
     decode_replicas: int | None = None
-    """Both or none."""
+    """Given together with `prefill_replicas`, or not at all."""
     kv_link: str | None = None
-    """Between them: a link of the device by name."""
+    """Name of the device link between prefill and decode replicas."""
 
 
 def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
-    """Return a link between two replicas: every device sends its share of the cache at the data-sheet rate.
+    """Return the link between two replicas: every device sends its part of the KV cache at the datasheet rate.
 
     Parameters
     ----------
     replica : on either side
     name : of a link of its device
     prompt_tokens : [tokens]
-        of a usual prompt, whose cache per token stands for that of all
+        of a typical prompt, whose KV bytes per token are used for all
 
     Returns
     -------
@@ -59,7 +59,7 @@ def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
     Raises
     ------
     InputError
-        names the links there are
+        names the known links
     """
     spec = replica.spec
     links = links_of(spec.device)
@@ -88,44 +88,44 @@ def routed_fleet(
     admission: Admission | None = None,
     use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
-    """Return what equal replicas behind one router do with a stream.
+    """Simulate identical replicas behind one router.
 
     Parameters
     ----------
     replica : one of them
-    stream : what arrives
-    operation : how the fleet is run
+    stream : the load
+    operation : how the fleet is operated
     replicas : [-]
-        that serve from the start; not used where prefill and decode are apart
+        that serve from the start; not used with separate prefill and decode
     slo : limits for goodput
     until_s : [s]
-        stop here, whatever is under way
-    admission : who may wait; None: everybody
-    use : how the engines are run beyond what they do by themselves
+        stop at this time
+    admission : admission rules; None: admit all
+    use : options of the engines
 
     Returns
     -------
-    latencies [s], rates [1/s], by class and together
+    latencies [s], rates [1/s], by class and overall
 
     Raises
     ------
     InputError
-        names what cannot be combined
+        names options that cannot be combined
     """
     stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
     routing: Routing = (
         operation.routing or stream.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     )
-    if _apart(operation):
+    if _is_disaggregated(operation):
         run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
     else:
         scaling = operation.autoscaling
         if scaling is not None:
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
-        clocked, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
+        arrivals, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
         run = simulate_fleet(
-            clocked,
+            arrivals,
             engines.setup,
             replicas,
             routing=routing,
@@ -138,9 +138,9 @@ def routed_fleet(
         )
     outcome = fleet_outcome([run.outcome], stream.class_names, slo)
     count = most_replicas(operation, replicas)
-    told = simulation_summary(engines, outcome, [run.outcome], count)
-    told["assumptions"] += assumed(operation)
-    return replace(outcome, replicas=count, run=run, **told)
+    summary = simulation_summary(engines, outcome, [run.outcome], count)
+    summary["assumptions"] += assumed(operation)
+    return replace(outcome, replicas=count, run=run, **summary)
 
 
 def run_fleet(
@@ -154,7 +154,7 @@ def run_fleet(
     admission: Admission | None = None,
     use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
-    """Return what a fleet does: dealt out beforehand where nothing asks for a router, else routed."""
+    """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router."""
     if operation is None and stream.routing == "least_loaded" and replicas > 1:
         operation = Operation()
     if operation is None:
@@ -167,7 +167,7 @@ def run_fleet(
 
 
 def most_replicas(operation: Operation | None, replicas: int) -> int:
-    """Return the replicas that serve at once at most."""
+    """Return the largest number of replicas that may serve at once."""
     if operation is None:
         return replicas
     if operation.prefill_replicas is not None:
@@ -176,13 +176,12 @@ def most_replicas(operation: Operation | None, replicas: int) -> int:
 
 
 def assumed(operation: Operation) -> tuple[Assumption, ...]:
-    """Return what the operation of a fleet takes for granted."""
+    """Return the assumptions behind the operation of a fleet."""
     assumptions = []
     if operation.kv_link is not None:
         assumptions.append(
             Assumption(
-                f"the cache of a prompt goes over {operation.kv_link} at the data-sheet rate of all devices of a "
-                "replica, without latency",
+                f"KV caches go over {operation.kv_link} at the datasheet rate of all devices of a replica, without latency",
                 "--kv-link",
             )
         )
@@ -190,29 +189,29 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
     if rule is not None:
         assumptions.append(
             Assumption(
-                f"every {rule.interval_s:g} s replicas are added above {rule.high_fraction:.0%} of the seats in use, and "
-                f"one is taken away below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
+                f"every {rule.interval_s:g} s replicas are added if over {rule.high_fraction:.0%} of the sequence slots are "
+                f"taken, and one is removed below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
                 "fleet.start_up; Autoscaling in Python",
             )
         )
     if operation.hedging is not None:
         assumptions.append(
-            Assumption("of two copies the one that finishes first answers", "Hedging in Python")
+            Assumption("of two copies of a request the one that finishes first counts", "Hedging in Python")
         )
     return tuple(assumptions)
 
 
-def _apart(operation: Operation) -> bool:
-    """Return whether prefill and decode have replicas of their own; InputError for half of it."""
+def _is_disaggregated(operation: Operation) -> bool:
+    """Return whether prefill and decode run on separate replicas; InputError if the options for it are incomplete."""
     given = (operation.prefill_replicas, operation.decode_replicas, operation.kv_link)
     if all(value is None for value in given):
         return False
     if any(value is None for value in given):
-        raise InputError("--prefill-replicas, --decode-replicas and --kv-link belong together")
+        raise InputError("--prefill-replicas, --decode-replicas and --kv-link must be given together")
     if operation.failures or operation.autoscaling or operation.hedging:
         raise InputError(
-            "failures, autoscaling and hedging are not modelled where prefill and decode have replicas of their own\n"
-            "  leave out --prefill-replicas, --decode-replicas and --kv-link"
+            "failures, autoscaling and hedging are not modelled with separate prefill and decode replicas\n"
+            "  drop --prefill-replicas, --decode-replicas and --kv-link"
         )
     return True
 

@@ -1,4 +1,4 @@
-"""What is asked: the model, the traffic, the promise to users, and what may be bought."""
+"""A scenario: the model, the traffic, the latency targets, and what may be bought."""
 
 from dataclasses import dataclass, field
 
@@ -14,21 +14,21 @@ from capplan.workload.slo import Slo
 
 @dataclass(frozen=True, slots=True)
 class FleetLimits:
-    """What the search may choose from, and what it must leave free."""
+    """What the search may choose from, headroom, spares, and the assumptions about operation."""
 
     hardware: tuple[Device, ...]
     headroom_fraction: float = 0.2
-    """Share of what a replica can deliver that stays unused at peak."""
+    """Fraction of the capacity of a replica that stays unused at the peak."""
     spare_replicas: int = 1
     """Replicas beyond those that carry the peak, so that one may fail."""
     start_up_s: float = 300.0
-    """From the decision to start a replica to the first request that it serves."""
+    """From the decision to start a replica to its first request."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
     routing: Routing | None = None
-    """How requests are dealt out to replicas; None: prefix_aware where prompts have block ids, else round_robin."""
+    """Of the router; None: prefix_aware if prompts have block ids, else round_robin."""
     tensor_parallel: tuple[int, ...] | None = None
-    """None: every legal one."""
+    """None: all legal degrees."""
     pipeline_parallel: tuple[int, ...] | None = None
     expert_parallel: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
@@ -39,18 +39,18 @@ class FleetLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationPlan:
-    """Speculative decoding as a scenario says it."""
+    """Speculative decoding as written in a scenario."""
 
     acceptance_fraction: float
     draft_tokens: int
     draft: str | None = None
-    """Model; None: only the time of a step is known."""
+    """Draft model; None: only the time of its steps is given."""
     draft_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One question; made by `capplan.questions.scenario.read_scenario`, in base units."""
+    """One scenario in base units, as read by `capplan.questions.scenario.read_scenario`."""
 
     name: str
     path: str
@@ -63,12 +63,12 @@ class Scenario:
     description: str = ""
     revision: str | None = None
     weight_dtypes: tuple[str | None, ...] = (None,)
-    """None: what the model's config says."""
+    """None: as in the model's config."""
     kv_dtypes: tuple[str, ...] = (AUTO,)
-    """`auto` is the checkpoint's, else that of the activations."""
+    """`auto`: the checkpoint's KV dtype, else the activation dtype."""
     engine: str = "vllm"
     engine_version: str | None = None
-    """None: the newest that is modelled."""
+    """None: the newest modelled version."""
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -76,10 +76,10 @@ class Scenario:
     calibration: str | None = None
     price_file: str | None = None
     kv_offload: tuple[TierSize, ...] = ()
-    """Memory behind that of the devices of a replica, for prefixes that have no room there."""
+    """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None
-    """Counted by the simulation alone."""
+    """Used by the simulation only."""
     assumptions: tuple[Assumption, ...] = field(default=())
-    """Every default that stands in for a key that the file does not have."""
+    """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...] = ()
-    """What the file says and cannot mean."""
+    """Values in the file that are probably mistakes."""

@@ -1,4 +1,4 @@
-"""Every legal layout at every load in closed form, as arrays: what it can carry at most, before anything is simulated."""
+"""Screening: upper bounds on the load of every legal layout, in closed form as arrays, before anything is simulated."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,16 +32,16 @@ from capplan.serving.step_table import StepTable
 from capplan.workload.slo import Slo, Target
 
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
-"""Loads per plan: mean decoding sequences, over as many as the cache holds; a few at which next to nothing runs, then 7.5 % apart."""
+"""Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
 LOADS = LOAD_GRID.size
 
 TARGET_SLACK = 1.3
-"""By which the closed form may overstate a latency: a layout is dropped where a target is missed by more at every load."""
+"""Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""
 RATE_SLACK = 1.1
-"""By which it may understate a rate; both are held by a test over random scenarios."""
+"""Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
 
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
-"""What certainty costs is worked out for these."""
+"""The confidences for which the cheapest fleet is reported."""
 
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
 
@@ -50,7 +50,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a search may choose from, resolved: one network per weight dtype, one efficiency per device."""
+    """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
 
     networks: Mapping[str, Network]
     """By the name of the weight dtype."""
@@ -67,19 +67,19 @@ class Question:
     max_model_len: int
     routing: Routing = "round_robin"
     requests: int = 15_000
-    """Of each run that confirms a load."""
+    """Requests in each simulated run."""
     seed: int = 7
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
 
     def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
-        """Return how much slower than predicted a replica may be, as far as it decides whether it holds targets."""
+        """Return the distribution of slowness of a replica, as it matters for these targets."""
         return slowness_of(self.slowness_table, targets, network_class=network_class(network), step_s=step_s)
 
 
 def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica of a layout with the weights in one of the question's dtypes."""
+    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
     return ReplicaSpec(
         network=question.networks[weight_dtype],
         device=layout.device,
@@ -99,38 +99,38 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
 
 @dataclass(frozen=True, slots=True)
 class ScreenedLayout:
-    """A layout that may hold the targets, and bounds of what one replica of it carries."""
+    """A layout that may meet the targets, and upper bounds on the share of the traffic that one replica can carry."""
 
     layout: Layout
     weight_dtype: str
     share_bound: float
-    """Of the whole traffic: no replica holds its targets with more, as predicted."""
+    """Largest share of the traffic with which a replica may meet the targets, as predicted."""
     share_ceiling: float
-    """No replica serves more, whatever the latency."""
+    """Largest share of the traffic that a replica can serve, whatever the latency."""
     sure_share_bounds: Mapping[float, float]
-    """The same with a confidence that its steps are fast enough; 0 where that is out of reach."""
+    """By confidence, the same as `share_bound` for a replica as slow as that confidence allows for; 0 if it is out of reach."""
     kv_cache_tokens: float
     label: str
     usual_step_s: float
-    """Time per output token where it serves half of what it can."""
+    """Time per output token at half of the largest rate."""
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
-    """As the replica sees it: what its cache finds is not worked on."""
+    """With the prefix-cache hits of this replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """All layouts that may hold the targets at some load, and the rest counted."""
+    """The layouts that may meet the targets at some load, and the number of the others by reason."""
 
-    found: tuple[ScreenedLayout, ...]
+    candidates: tuple[ScreenedLayout, ...]
     rejected: Rejections
     evaluated: int
     relaxations: tuple[Relaxation, ...]
 
 
 def search(question: Question) -> SearchResult:
-    """Return every layout with the largest load at which it holds the targets."""
+    """Return every layout that may meet the targets, with upper bounds on its load."""
     sized: list[ScreenedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
@@ -151,7 +151,7 @@ def search(question: Question) -> SearchResult:
 
 
 def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand) -> SteadyState:
-    """Return what one replica of each plan does at LOADS loads, from one sequence to as many as its cache holds."""
+    """Return the steady state of one replica of each plan at LOADS loads, up to as many sequences as its KV cache holds."""
     per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
     most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
     profile = plans.specs[0].profile
@@ -169,7 +169,7 @@ def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: D
 
 
 def carried_shares(state: SteadyState, demand: Demand) -> Array:
-    """Return which share of the whole traffic one replica of each plan carries at each load; more than 1 where it could do more."""
+    """Return the share of the whole traffic that one replica of each plan carries at each load; may exceed 1."""
     return np.asarray(state.requests_per_s / demand.request_rate_per_s(state.e2e_s.mean))
 
 
@@ -183,11 +183,11 @@ class _Part:
     kv_format: str
 
     def plans(self, layouts: Sequence[Layout]) -> Plans:
-        """Return replicas of these layouts side by side."""
+        """Return the plans of these layouts."""
         return plans_of([spec_of_layout(layout, self.weight_dtype, self.question) for layout in layouts])
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
-        """Return the layouts whose memory suffices, and the cache tokens of their replicas."""
+        """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
         if not legal:
             return [], np.zeros(0)
         plans = self.plans(legal)
@@ -204,7 +204,7 @@ class _Part:
     def evaluated(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
-        """Return the layouts that hold the targets at some load, and how far the others are from it."""
+        """Return the layouts that may meet the targets at some load, and how far the others miss them."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self._evaluated(kept, cache_tokens, rejected)
         seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
@@ -212,7 +212,7 @@ class _Part:
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
         for kind in sorted(set(kinds)):
-            rows = [row for row, own_kind in enumerate(kinds) if own_kind == kind]
+            rows = [row for row, other in enumerate(kinds) if other == kind]
             part = replace(self, question=replace(self.question, demand=seen[rows[0]]))
             more, closest = part._evaluated([kept[row] for row in rows], cache_tokens[rows], rejected)  # noqa: SLF001
             sized += more
@@ -220,7 +220,7 @@ class _Part:
         return sized, near
 
     def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
-        """Return the demand as a replica of a layout sees it."""
+        """Return the demand with the prefix-cache hits of a replica of a layout."""
         demand = self.question.demand
         tiers = [
             tier_in_tokens(
@@ -263,7 +263,7 @@ class _Part:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
             within = ~state.saturated & self._within(needed, slower)
             sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
-        found, near = [], []
+        candidates, near = [], []
         for row, layout in enumerate(kept):
             good = np.flatnonzero(holds[row])
             bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
@@ -276,7 +276,7 @@ class _Part:
                 rejected[layout.device.name, _ABOVE] += LOADS - int(good.size)
             if not good.size:
                 continue
-            found.append(
+            candidates.append(
                 ScreenedLayout(
                     layout,
                     self.weight_dtype,
@@ -290,10 +290,10 @@ class _Part:
                     demand=q.demand,
                 )
             )
-        return found, near
+        return candidates, near
 
     def _within(self, needed: Mapping[Target, Array], slowness: Array) -> Flags:
-        """Return where all targets may hold when steps take so many times as long."""
+        """Return where all targets may hold if every step takes `slowness` times as long."""
         within: Flags = np.array(True)
         for target, values in needed.items():
             within = within & (values * slowness <= target.limit_s)
@@ -301,14 +301,14 @@ class _Part:
 
 
 def _usual_step_s(state: SteadyState) -> list[float]:
-    """Return the time per output token of each plan at about half of the requests that it can serve [s]."""
+    """Return the time per output token of each plan at about half of its largest rate [s]."""
     rates = np.where(state.saturated, 0.0, state.requests_per_s)
     half = np.argmax(rates >= rates.max(axis=1, keepdims=True) / 2.0, axis=1)
     return [float(value) for value in state.tpot_s.mean[np.arange(half.size), half]]
 
 
 def target_values(state: SteadyState, target: Target) -> Array:
-    """Return what a target limits, over plans and loads; gaps between tokens are taken as the time per token."""
+    """Return the latency that a target limits, over plans and loads; ITL is approximated by TPOT."""
     spread = {"ttft": state.ttft_s, "tpot": state.tpot_s, "itl": state.tpot_s, "e2e": state.e2e_s}[
         target.metric
     ]
@@ -330,10 +330,10 @@ def least_values(state: SteadyState, target: Target) -> Array:
 def _nearest(
     slo: Slo, needed: Mapping[Target, Array], slowness: float, row: int, layout: Layout, state: SteadyState
 ) -> tuple[Reason, Relaxation | None]:
-    """Return the target that a layout misses by most at its lightest load, and what it would need."""
+    """Return the target that a layout misses by the largest factor at its lightest load, and the limit it could meet."""
     served = np.flatnonzero(~state.saturated[row])
     if not served.size:
-        return Reason(Refusal.OVERLOAD, "one request is more than the replica can serve"), None
+        return Reason(Refusal.OVERLOAD, "a single request overloads the replica"), None
     at = int(served[0])
     worst = max(slo.targets, key=lambda target: float(needed[target][row, at]) / target.limit_s)
     least = float(needed[worst][row, served].min()) * slowness

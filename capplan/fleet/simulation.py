@@ -1,4 +1,4 @@
-"""A fleet under a stream of requests: replicas side by side, and what they delivered together."""
+"""A fleet under a stream of requests: replicas simulated separately, and their results combined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,35 +34,35 @@ from capplan.workload.slo import Slo, Target
 ENGINE_DEFAULTS = EngineUse()
 LIMITED = ("ttft", "tpot", "e2e")
 CAPACITY_REQUESTS = 2000
-"""Requests from which it is told how many a replica can serve at most."""
+"""Requests from which the capacity of a replica is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests that reach the fleet, in order of arrival."""
+    """The load of a fleet, in order of arrival."""
 
     requests: Requests | None
-    """That come by the clock, or in a closed loop; None: only users ask."""
+    """Open-loop arrivals, or the requests of a closed loop with a concurrency; None: only `crowd` sends requests."""
     class_names: tuple[str, ...]
     block_tokens: int = 0
-    """Tokens of one block id; 0 where prompts have none."""
+    """Tokens per block id; 0 if prompts have none."""
     concurrency: int | None = None
     """Closed loop: requests at any time in the whole fleet."""
     crowd: Crowd | None = None
-    """Users of the whole fleet, who ask beside the requests."""
+    """Closed-loop users of the whole fleet, beside `requests`."""
     routing: Routing | None = None
-    """How the requests are dealt out; None: by prefix where the prompts have block ids, else in turn."""
+    """Of the router; None: by prefix if prompts have block ids, else round-robin."""
     seed: int = 0
-    """Of what is random about that."""
+    """Of random routing."""
 
     @property
     def mean_input_tokens(self) -> float:
-        """Return the prompt of a usual request."""
+        """Return the mean prompt length."""
         return float(np.mean(self.usual.input_tokens))
 
     @property
     def usual(self) -> Requests:
-        """Return requests that stand for all: those that come by the clock, or else the users'."""
+        """Return representative requests: `requests`, or else those of the users."""
         if self.requests is not None:
             return self.requests
         assert self.crowd is not None
@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What some of the requests saw."""
+    """Counts, latencies and rates of some of the requests."""
 
     requests: int
     finished: int
@@ -92,7 +92,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """What a fleet did."""
+    """The result of a fleet simulation."""
 
     all: Figures
     classes: dict[str, Figures]
@@ -107,17 +107,17 @@ class FleetOutcome:
     replicas: int
     parts: tuple[Outcome, ...]
     run: FleetRun | None = None
-    """Where the replicas shared a router: what befell them."""
+    """The run behind a router; None if the replicas were simulated separately."""
     assumptions: tuple[Assumption, ...] = ()
     hit_fractions: dict[str, float] = field(default_factory=dict)
-    """Share of the prompt tokens that were found in the device and in each offload tier."""
+    """Fraction of prompt tokens that hit on the device and in each offload tier."""
     kv_blocks: int = 0
-    """Of all replicas, under autoscaling of the most there may be."""
+    """KV blocks of all replicas; under autoscaling, of the maximum number of replicas."""
     tokens_per_step: float = 1.0
-    """That a decode step yields for a sequence: above one under speculation."""
+    """Mean tokens per sequence and decode step: above 1 under speculation."""
 
     def value(self, target: Target) -> float:
-        """Return what a target limits."""
+        """Return the value that a target limits."""
         if target.metric == "itl":
             return float(getattr(self.itl_s, target.statistic))
         return float(getattr(getattr(self.all, f"{target.metric}_s"), target.statistic))
@@ -128,7 +128,7 @@ class FleetOutcome:
 
 
 def dealt(stream: Stream, replicas: int, *, by_prefix: bool) -> list[tuple[Requests | None, Crowd | None]]:
-    """Return what each replica gets of a stream; users stay with theirs, and a replica without any of both is left out."""
+    """Return the requests and users of each replica; users stay with their replica, and idle replicas are left out."""
     requests: Sequence[Requests | None] = [None] * replicas
     crowds: list[Crowd | None] = [None] * replicas
     if stream.requests is not None:
@@ -145,10 +145,10 @@ def dealt(stream: Stream, replicas: int, *, by_prefix: bool) -> list[tuple[Reque
 
 
 def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
-    """Return the requests per second of one engine that is never idle: a closed loop, the middle half of its run.
+    """Return the maximum requests per second of one engine: the middle half of a closed-loop run.
 
-    A quarter of the requests are in flight at once (or as many as the engine admits), so that prompts and
-    answers are mixed as in a steady state; all at once would prefill first and finish in a rush.
+    A quarter of the requests are in flight at any time (or as many as the engine admits), so that prefill and decode mix as
+    in a steady state; with all requests at once, prefill would come first and completions in a burst.
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
     offered = replace(offered, answer_ids=None, answer_counts=None)
@@ -157,7 +157,7 @@ def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
 
 
 def middle_rate(outcome: Outcome) -> float:
-    """Return finished requests per second between a quarter and three quarters of them."""
+    """Return finished requests per second over the middle half of the completions."""
     ends = np.sort((outcome.arrival_s + outcome.e2e_s)[outcome.finished])
     low, high = ends.size // 4, max(3 * ends.size // 4, ends.size // 4 + 1)
     if ends.size < 4 or ends[high] <= ends[low]:
@@ -166,7 +166,7 @@ def middle_rate(outcome: Outcome) -> float:
 
 
 def limits_of(slo: Slo) -> dict[str, float]:
-    """Return the limit that each request is held to: per metric the loosest of its targets [s]."""
+    """Return the latency limits that count for goodput: per metric the loosest of its targets [s]."""
     return {
         f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
         for metric in LIMITED
@@ -185,25 +185,25 @@ def simulated_fleet(
     warm_share: float = 0.0,
     use: EngineUse = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
-    """Return what equal replicas do with a stream: dealt out in turn, or by prefix where the prompts have block ids.
+    """Simulate identical replicas separately, on a stream that is split beforehand.
 
     Parameters
     ----------
     replica : one of them
-    stream : what arrives
+    stream : the load
     replicas : [-]
     slo : limits for goodput
     until_s : [s]
-        stop here, whatever is under way
-    admission : who may wait; None: everybody
-    clock : of the replica, where it is at hand
+        stop at this time
+    admission : admission rules; None: admit all
+    clock : step times of the replica, if already built
     warm_share : [-]
-        part of the first requests that latencies leave out
-    use : how its engines are run beyond what they do by themselves
+        fraction of the requests, in order of arrival, that latencies leave out as warm-up
+    use : options of the engines
 
     Returns
     -------
-    latencies [s], rates [1/s], by class and together
+    latencies [s], rates [1/s], by class and overall
     """
     stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
@@ -229,7 +229,7 @@ def simulated_fleet(
 def fleet_outcome(
     parts: Sequence[Outcome], class_names: Sequence[str], slo: Slo, warm_share: float = 0.0
 ) -> FleetOutcome:
-    """Return what several replicas did, together."""
+    """Return the combined results of several replicas."""
     seconds = max(part.seconds for part in parts)
     limits = limits_of(slo)
     met = np.concatenate([slo_met(part, **limits) for part in parts])
@@ -284,7 +284,7 @@ def fleet_outcome(
 
 
 def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
-    """Return the stream, its blocks named where preempted requests are to find their own again."""
+    """Return the stream, with unique block ids if preempted requests reuse their cached blocks."""
     block = replica.scheduling.block_tokens
     if stream.requests is None or not use.reuse_preempted or stream.block_tokens:
         return stream
@@ -296,8 +296,8 @@ def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> S
 def simulation_summary(
     engines: Engines, outcome: FleetOutcome, parts: Sequence[Outcome], replicas: int
 ) -> dict[str, Any]:
-    """Return what is to be said of engines that do more than their defaults."""
-    counts = np.sum([list(part.found_blocks) or [0] for part in parts], axis=0)
+    """Return the fields of FleetOutcome that depend on the engine options."""
+    counts = np.sum([list(part.hit_blocks) or [0] for part in parts], axis=0)
     caching = engines.setup.caching
     names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())
@@ -314,13 +314,13 @@ def simulation_summary(
 
 
 def _totals(parts: Sequence[Outcome]) -> tuple[ClassTotals, dict[int, ClassTotals]]:
-    """Return what all replicas did together, and for each class."""
+    """Return the totals over all replicas, overall and by class."""
     cached = sum(part.cached_tokens for part in parts)
     prefilled = sum(part.prefill_tokens for part in parts)
     by_class: dict[int, ClassTotals] = {}
     for part in parts:
-        for index, own in part.class_totals.items():
-            by_class.setdefault(index, ClassTotals()).add(own)
+        for index, totals in part.class_totals.items():
+            by_class.setdefault(index, ClassTotals()).add(totals)
     return ClassTotals(cached + prefilled, cached, sum(part.preemptions for part in parts)), by_class
 
 

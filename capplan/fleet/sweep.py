@@ -1,4 +1,4 @@
-"""Throughput against latency over a range of loads: one simulation per plan and load, the knee, the last good rate."""
+"""Throughput against latency over a range of loads: one simulation per plan and load, the knee, the largest good load."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,11 +27,11 @@ WARM_SHARE = 0.15
 SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
-"""Rates tried between the last one that holds the targets and the first one that does not."""
+"""Loads tried between the last one that meets the targets and the first one that does not."""
 SAMPLED_REQUESTS = 2000
-"""At every rate the same requests, only closer together, so that loads differ by nothing but the load."""
+"""In an open loop; the same requests at every rate, only closer together."""
 LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
-"""In a closed loop: eight times those in flight, within these."""
+"""Limits in a closed loop, which takes eight times the requests in flight."""
 
 Row = dict[str, Any]
 Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
@@ -39,7 +39,7 @@ Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One plan that is swept."""
+    """One plan of the sweep."""
 
     name: str
     spec: ReplicaSpec
@@ -49,7 +49,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan at one load: all that a worker needs, and nothing that differs between runs."""
+    """One plan at one load: everything a worker needs, and nothing that changes from run to run."""
 
     contender: Contender
     demand: Demand
@@ -60,16 +60,16 @@ class Point:
     concurrency: int | None = None
     """Closed loop, requests in the replica at any time."""
     routing: Routing = "round_robin"
-    """How requests are dealt out to replicas of as many as the whole traffic is for."""
+    """Of the router in front of as many such replicas as the whole traffic needs."""
 
     @property
     def key(self) -> str:
-        """Return what tells this point from every other one, in another process and on another day."""
+        """Return a unique key of this point, the same in every process and run."""
         return sha256(f"{__version__} {self!r}".encode()).hexdigest()[:24]
 
 
 def knee(requests_per_s: Number, response_s: Number) -> int:
-    """Return the place of the load at which throughput over response time is largest.
+    """Return the index of the load at which throughput over response time is largest.
 
         i = argmax X / R
 
@@ -100,7 +100,7 @@ def knee(requests_per_s: Number, response_s: Number) -> int:
 
 @lru_cache(maxsize=8)
 def _built(key: str) -> list[tuple[Replica, StepClock]]:
-    """Return the place where one replica is kept between the points of a worker."""
+    """Return the list in which a worker caches one replica from point to point."""
     del key
     return []
 
@@ -114,7 +114,7 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
 
 
 def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
-    """Return the demand as a replica sees it: what its cache finds depends on the size of the cache."""
+    """Return the demand with the prefix-cache hits of a replica, which depend on its cache size."""
     if not demand.reuses:
         return demand
     spec, tokens = replica.spec, replica.kv_blocks * replica.scheduling.block_tokens
@@ -127,7 +127,7 @@ def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
 
 
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
-    """Return rates from almost nothing to what one replica of a plan can serve at most [1/s]."""
+    """Return rates from near zero up to the capacity of one replica of a plan [1/s]."""
     replica = replica_of(contender.spec)
     sample = drawn_requests(
         demand_at_replica(demand, replica), 1500, seed, served_context_tokens(contender.spec)
@@ -137,7 +137,7 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
 
 
 def point_result(point: Point) -> Row:
-    """Return what one replica of a plan does at one load; runs in any process."""
+    """Simulate one replica of a plan at one load; runs in any process."""
     replica, clock = _replica(point)
     longest = served_context_tokens(point.contender.spec)
     demand = demand_at_replica(point.demand, replica)
@@ -172,7 +172,7 @@ def point_result(point: Point) -> Row:
 
 
 def _stream(point: Point, demand: Demand, longest: int) -> Stream:
-    """Return what one replica is offered at the load of a point."""
+    """Return the stream of one replica at the load of a point."""
     names = tuple(item.name for item in demand.classes)
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
@@ -195,7 +195,14 @@ def load_of(row: Row) -> float:
 
 
 def between(rows: Sequence[Row], *, whole: bool) -> float | None:
-    """Return a load between the last one that holds the targets and the first one that does not; None where there is none."""
+    """Return a load halfway between the last one that meets the targets and the first one that does not; None if there is none.
+
+    Examples
+    --------
+    >>> rows = [{"request_rate": rate, "holds": rate < 2.0} for rate in (1.0, 2.0, 4.0)]
+    >>> between(rows, whole=False)
+    1.5
+    """
     ordered = sorted(rows, key=load_of)
     held = [load_of(row) for row in ordered if row["holds"]]
     missed = [load_of(row) for row in ordered if not row["holds"] and (not held or load_of(row) > held[-1])]
@@ -208,7 +215,7 @@ def between(rows: Sequence[Row], *, whole: bool) -> float | None:
 
 
 def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[Row]:
-    """Return the rows of all points, then of rates closer and closer to where the targets are missed."""
+    """Return the rows of all points, and of further loads that close in on the largest one that meets the targets."""
     rows: dict[str, list[Row]] = {}
     last: dict[str, Point] = {}
 
@@ -231,12 +238,12 @@ def swept(points: Sequence[Point], run: Runner, *, refine: bool = True) -> list[
         take(run(more))
     order = {point.contender.name: place for place, point in enumerate(points)}
     return sorted(
-        (row for found in rows.values() for row in found), key=lambda r: (order[r["plan"]], load_of(r))
+        (row for of_plan in rows.values() for row in of_plan), key=lambda r: (order[r["plan"]], load_of(r))
     )
 
 
 def summaries(rows: Sequence[Row], slo: Slo) -> list[Row]:
-    """Return per plan the knee, and the largest load at which the targets hold."""
+    """Return for each plan the knee, and the largest load that meets the targets."""
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
         plan_rows = [row for row in rows if row["plan"] == name]

@@ -1,7 +1,7 @@
-"""One layout under the traffic of a question, simulated: the largest load at which it holds its targets, and how many replicas follow.
+"""Simulation of one layout under the traffic of a question: the largest load that meets the targets, and the replicas needed.
 
-Loads are steps of a fixed scale, so that the same ones are tried whatever the targets, the traffic and the other candidates: a
-looser target can only move a bisection up, and nothing is simulated twice.
+Loads are steps of a fixed scale, so the same ones are tried for all targets, traffics and candidates: a looser target can
+only move a bisection up, and nothing is simulated twice.
 """
 
 from collections.abc import Mapping
@@ -30,29 +30,29 @@ from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Target
 
 REQUESTS = 15_000
-"""Of a run; ten times as many as leave the largest rate 4 to 7 % too high: length beats several seeds."""
+"""Requests per run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
 WARM_SHARE = 0.15
-"""Part of a run that is left out while the replica fills."""
+"""Fraction of a run that is left out as warm-up."""
 STEPS_PER_DOUBLING = 32
-"""Of the scale of loads: 2.2 % each, about what the run itself is uncertain by."""
+"""Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
 DOUBLINGS = 10
-"""Below what the replica can serve at most; a plan that holds its targets at less is dropped."""
+"""Range of the scale below the largest rate of a replica; a plan that needs a lower load is dropped."""
 SHORT_REQUESTS = 1500
 SHORT_SLACK = 1.25
-"""By which a short run may find a smaller limit than a whole one ..."""
+"""Factor by which the limit from short runs may be below that from full runs ..."""
 SHORT_TARGET_SLACK = 1.15
-"""... when it is asked to hold targets that are looser by this; both are held by a test over random scenarios."""
+"""... with targets relaxed by this factor; a test over random scenarios checks both factors."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
-"""The search goes down by factors of four until the targets hold: most limits are above a quarter of what can be served."""
+"""The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
 REGULARITY = (16, 8, 4, 2, 1)
-"""Replicas from which arrivals at each of them are taken as more regular: as among the least number of each class."""
+"""Classes of replica counts: arrivals at each replica are as regular as behind a router with the least count of its class."""
 STEADY_SHARE = 0.97
-"""A run whose requests end more slowly than this share of their arrivals is not steady: its queue grows."""
+"""A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What one load does to the requests of one replica, warm-up left out."""
+    """Latencies of one replica at one load, without the warm-up."""
 
     ttft_s: Spread
     tpot_s: Spread
@@ -60,30 +60,30 @@ class Latencies:
     e2e_s: Spread
     requests_per_s: float
     steady: bool
-    """No queue that grows as long as requests come."""
+    """Whether the queue stays bounded."""
     busy_fraction: float
 
     def value(self, target: Target) -> float:
-        """Return what a target limits."""
+        """Return the value that a target limits."""
         spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "itl": self.itl_s, "e2e": self.e2e_s}
         return float(getattr(spreads[target.metric], target.statistic))
 
 
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
-    """Return a replica whose requests wait for their blocks from offload tiers, each for the mean time."""
+    """Return a replica whose requests all wait for the mean load time of offload tiers."""
     table = replica.table
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
 
 def latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = None) -> Latencies:
-    """Return latencies between the warm-up and the time at which one kind of requests is used up.
+    """Return latencies from the end of the warm-up until the open-loop or the users' requests run out.
 
     Parameters
     ----------
     outcome : of one replica
-    demand : whose classes the requests are of
+    demand : the traffic, which tells classes with users from open-loop ones
     rate_per_s : [1/s]
-        of arrivals, where it is known; None: counted
+        arrival rate, if known; None: counted
     """
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
@@ -104,7 +104,7 @@ def latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = No
 
 
 def _steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
-    """Return whether the middle half of the requests ends about as fast as it comes."""
+    """Return whether the middle half of the requests finishes about as fast as it arrives."""
     ends = np.sort(ends[np.isfinite(ends)])
     if ends.size < 8:
         return ends.size == arrival.size
@@ -124,7 +124,7 @@ def scale_rate(step: int) -> float:
 
 
 def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
-    """Return how many replicas at their limit carry a rate.
+    """Return how many replicas, each at its limit, carry a rate.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
 
 
 def regularity_class(replicas: int) -> int:
-    """Return the least number of replicas whose arrivals are taken as regular as those of so many.
+    """Return the smallest number of replicas in the same class of arrival regularity.
 
     Examples
     --------
@@ -146,12 +146,12 @@ def regularity_class(replicas: int) -> int:
 
 
 class Trial:
-    """A layout that is simulated at loads as they are asked for, each once."""
+    """A layout that is simulated on demand, once per load."""
 
     def __init__(
         self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
     ) -> None:
-        """Build the replica; nothing is simulated yet. Sample paths that other layouts have drawn are taken from them."""
+        """Build the replica; nothing is simulated yet. `paths` shares sample paths with other layouts."""
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
@@ -163,12 +163,12 @@ class Trial:
             plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand
         )
         self.response_s = float(state.e2e_s.mean[0, 0])
-        """Of a request, mean, at the lightest load."""
+        """Mean response time at the lightest load."""
         self.total_rate = sum(self.demand.rates_per_s(self.response_s))
-        """Requests per second of the whole traffic while users are answered as fast as they can be."""
+        """Requests per second of the whole traffic, with users at that response time."""
         shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
         self.rate_ceiling = RATE_SLACK * self.total_rate * float(shares.max())
-        """No replica serves so much, whatever the latency."""
+        """Upper bound on the rate of a replica, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
         self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
@@ -177,7 +177,10 @@ class Trial:
     def at(
         self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False
     ) -> Latencies:
-        """Return the latencies of a replica among so many at a rate, each of its steps slower by a factor; or of a short run."""
+        """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
+
+        `short` takes them from a short run.
+        """
         scaled = rate_per_s * slowness
         count = min(SHORT_REQUESTS, self.question.requests) if short else self.question.requests
         key = (float(f"{scaled:.9g}"), replicas, slowness if self.demand.users else 1.0, count)
@@ -201,7 +204,7 @@ class Trial:
         return latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
-        """Return the largest of all targets over its limit; at most 1 where all hold, infinite where a queue grows."""
+        """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
         if not latencies.steady:
             return inf
         return max((latencies.value(t) * slowness / limit for t, limit in limits.items()), default=0.0)
@@ -221,7 +224,7 @@ class Trial:
 
     @property
     def scale(self) -> tuple[int, int]:
-        """Return the least and the largest step of the scale that are looked at."""
+        """Return the lowest and the highest step of the scale."""
         top = ceil(STEPS_PER_DOUBLING * log2(self.rate_ceiling))
         return top - DOUBLINGS * STEPS_PER_DOUBLING, top
 
@@ -236,22 +239,22 @@ class Trial:
         total: float = 0.0,
         short: bool = False,
     ) -> float:
-        """Return the largest rate at which one replica among so many holds its targets [1/s]; 0 where none does.
+        """Return the largest rate at which one of several replicas meets the targets [1/s]; 0 if no rate does.
 
         Parameters
         ----------
         replicas : [-]
-            that requests are dealt out to
+            behind the router
         slowness : [-]
             factor on the time of each step
         limits : by target [s]
         enough : [1/s]
-            the search ends once it is known that the limit is at least this
+            stop once the limit is known to be at least this
         too_little : [1/s]
-            and once it is known that it is below this; what is returned is then below this too
+            stop once the limit is known to be below this; the result is then below this too
         total : [1/s]
-            and once it is known how many replicas at their limit carry this
-        short : in short runs, which find it to SHORT_SLACK
+            stop once the number of replicas that carry this rate is known
+        short : use short runs, accurate to SHORT_SLACK
         """
         least, top = self.scale
         low, high = least, top
@@ -277,7 +280,7 @@ class Trial:
         return scale_rate(low) / slowness
 
     def rate_bound(self, slowness: float, limits: Mapping[Target, float]) -> float:
-        """Return a rate above which no replica holds its targets, however regular its arrivals, from short runs [1/s]."""
+        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s]."""
         return SHORT_SLACK * self.limit(REGULARITY[0], slowness, limits, short=True)
 
     def replicas_for(
@@ -289,10 +292,10 @@ class Trial:
         most: float = inf,
         at_least: int = 1,
     ) -> int | None:
-        """Return the fewest replicas that hold the targets at a rate of the whole traffic, `at_least` so many; None for over `most`.
+        """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
 
-        From many replicas, whose arrivals are regular, down to few. With n among c or more replicas enough at the rate
-        r / n, fewer are tried as part of a class with less regular arrivals, whose answer is never above c.
+        Classes are tried from many replicas, whose arrivals are regular, down to few. If fewer replicas than the least of a
+        class are enough, the next class with less regular arrivals decides; its result is at most that least number.
         """
         above = inf
         for least in REGULARITY:
@@ -311,7 +314,7 @@ class Trial:
         return None
 
     def slowest(self, rate_per_s: float, replicas: int, limits: Mapping[Target, float]) -> float:
-        """Return by which factor all steps may be slower than predicted with the targets still held at a rate."""
+        """Return the largest factor by which all steps may be slower than predicted while the targets hold at a rate."""
         share = regularity_class(replicas)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 

@@ -1,1 +1,1 @@
-"""One replica of one plan, or of an array of plans: what it holds, how long its steps take, what it delivers."""
+"""One replica of one plan, or of an array of plans: its memory, its step times, its latency and throughput at a load."""

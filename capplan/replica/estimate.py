@@ -1,4 +1,4 @@
-"""What one replica delivers at a load: latency, throughput, and where the time goes."""
+"""Latency and throughput of one replica at a load, and where the time goes."""
 
 from dataclasses import dataclass
 from math import isnan
@@ -17,7 +17,7 @@ from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 
 SATURATED_SHARE = 0.95
-"""An open loop whose requests finish at less than this share of the arrivals is saturated (an assumption)."""
+"""An open loop is saturated if requests finish at less than this fraction of the arrival rate (an assumption)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Estimate:
     requests_per_s: float
     output_tokens_per_s_per_gpu: float
     concurrency: float
-    """Requests in the engine, mean over time."""
+    """Requests in the engine: the concurrency asked for, or the mean over busy time in an open loop."""
     bottleneck: str
     breakdown: tuple[OperatorRow, ...]
     saturated: bool
@@ -53,7 +53,14 @@ class Estimate:
 
 
 def requests_for(load: Load) -> tuple[Requests, int]:
-    """Return the requests to simulate and how many of the first ones are warm-up."""
+    """Return the requests to simulate, and how many of the first ones are warm-up.
+
+    Examples
+    --------
+    >>> requests, warm = requests_for(Load(1000, 200, concurrency=8))
+    >>> len(requests), warm
+    (208, 8)
+    """
     if load.concurrency is not None:
         warm = load.concurrency
         count = warm + (load.requests or int(np.clip(4 * load.concurrency, 200, 8000)))
@@ -85,9 +92,9 @@ def _rows(costs: list[OperatorCost], phase: str) -> list[OperatorRow]:
 
 
 def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[OperatorRow, ...]:
-    """Return the operators of one prompt's prefill and of one decode step at the mean batch and context.
+    """Return the operators of the prefill of one prompt, and of one decode step at the mean batch and context.
 
-    Of a pipeline they are those of one micro-batch in all stages.
+    For a pipeline they are those of one micro-batch in all stages.
     """
     spec, rates = replica.spec, replica.rates.rates
     kv_bytes = kv_bytes_per_element(spec.kv_format)
@@ -116,9 +123,9 @@ def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: 
 
 
 def estimate(replica: Replica, load: Load) -> Estimate:
-    """Return what the replica delivers under the load, warm-up left out.
+    """Return latency and throughput of the replica under the load, without the warm-up.
 
-    The load is simulated on the step times of the replica: the same path as every other prediction.
+    The load is simulated on the step times of the replica, as in every other prediction.
     """
     check_load(load, served_context_tokens(replica.spec))
     requests, warm = requests_for(load)
@@ -146,7 +153,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
 
 
 def _steady_rate(outcome: Outcome, warm: int) -> float:
-    """Return finished requests per second between the end of the warm-up and the start of the last ones to end."""
+    """Return finished requests per second, without the first `warm` completions and as many of the last (at most a quarter)."""
     ends = np.sort(outcome.arrival_s + outcome.e2e_s)
     ends = ends[np.isfinite(ends)]
     last = ends.size - min(warm, ends.size // 4)

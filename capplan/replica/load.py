@@ -1,4 +1,4 @@
-"""What is asked of a replica: prompts, answers, and how many at once or how often."""
+"""The load of one replica: input and output lengths, and a concurrency or a request rate."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from capplan.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of one mean length, at a concurrency (closed loop) or at a rate (open loop, Poisson)."""
+    """Requests of one length, at a concurrency (closed loop) or at a rate (open loop, Poisson)."""
 
     input_tokens: int
     output_tokens: int
@@ -15,19 +15,19 @@ class Load:
     request_rate: float | None = None
     """Requests per second."""
     prefix_hit_fraction: float = 0.0
-    """Share of prompt tokens that the prefix cache holds."""
+    """Fraction of prompt tokens that hit in the prefix cache."""
     requests: int | None = None
-    """How many are simulated; None chooses enough for the 99th percentile."""
+    """Number of requests to simulate; None: enough for the 99th percentile."""
     seed: int = 1
 
 
 def check_load(load: Load, longest_context: int) -> None:
-    """Refuse a load that names no rate, names two, or whose requests are longer than the replica accepts."""
+    """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts."""
     if (load.concurrency is None) == (load.request_rate is None):
-        raise InputError("give either --concurrency N or --request-rate R, not both and not neither")
+        raise InputError("give either --concurrency N or --request-rate R, and not both")
     total = load.input_tokens + load.output_tokens
     if total > longest_context:
         raise InputError(
-            f"input {load.input_tokens} + output {load.output_tokens} = {total} tokens is over the longest context "
-            f"of {longest_context} tokens\n  raise --max-model-len, or send shorter requests"
+            f"input {load.input_tokens} + output {load.output_tokens} = {total} tokens exceeds the longest context "
+            f"of {longest_context} tokens\n  raise --max-model-len, or use shorter requests"
         )

@@ -1,4 +1,4 @@
-"""Step times of an array of plans at an array of loads: tables cut down to the lengths of one workload."""
+"""Step times of an array of plans at an array of loads: the step tables reduced to the lengths of one workload."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from capplan.serving.step_table import StepTable, bracket, prefill_attention_per
 
 
 def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
-    """Return attention over the cache at one mean context, shape (plans, sequences)."""
+    """Return decode attention at one mean context, shape (plans, sequences)."""
     lower, upper, weight = bracket(tables.context_knots, context_tokens)
     values = tables.decode_attention_s
     cut: Array = values[:, :, int(lower)] * (1.0 - weight) + values[:, :, int(upper)] * weight
@@ -20,7 +20,7 @@ def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One table per plan in one variable."""
+    """One table of one variable per plan."""
 
     knots: Array
     values: Array
@@ -35,7 +35,7 @@ class _Line:
 
 
 def attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
-    """Return the attention of one chunk per new token, halfway through its prompt."""
+    """Return prefill attention per new token of one chunk, halfway through its prompt."""
     new, knots, values = prefill_attention_per_token_s(tables)
     prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
     past = float(lengths.cached_tokens) + np.maximum(prompt - new, 0.0) / 2.0
@@ -53,12 +53,12 @@ def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Numb
     tables : step times with a leading axis of plans
     lengths : of the workload; numbers, the same for all plans
     budget_tokens : [tokens]
-        of a step, a column of plans; pipelines cut prompts to the part of one stage
+        token budget of a step, a column over plans; a pipeline splits prompts to the part of one stage
 
     Returns
     -------
-    (decoding sequences, mean context, prefill tokens, prompts) -> time of a step [s]; the context is that of the lengths;
-    every step of a pipeline is taken to follow one with as many prompts, so that its stages need not be filled
+    (decoding sequences, mean context, prefill tokens, prompts) -> step time [s]; the context follows from the lengths, the
+    argument is ignored. Every pipeline step is assumed to follow one with as many prompts, so that the pipeline is full
     """
     attention = attention_at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)

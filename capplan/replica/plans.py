@@ -1,4 +1,4 @@
-"""Replicas of one network side by side, as arrays: what each holds and how long its steps take; one plan is an array of one."""
+"""Memory and step times of plans for one network, as arrays with one replica per plan; a single plan is an array of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,24 +24,24 @@ from capplan.serving.step_table import StepTable
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Replicas of one network under one engine, one entry each."""
+    """One replica per plan, all of one network under one engine."""
 
     specs: tuple[ReplicaSpec, ...]
-    """All with the network, engine, cache dtype and context of the first."""
+    """All have the network, engine, KV dtype and context of the first."""
     launch: Launch
-    """The same in arrays, with the limits of one engine."""
+    """The specs as arrays, with the limits of one engine."""
     schedulings: tuple[Scheduling, ...]
-    """How each whole replica forms its steps."""
+    """Scheduling of each whole replica."""
 
     @property
     def max_num_seqs(self) -> Array:
-        """Sequences of each whole replica."""
-        return np.array([float(own.max_num_seqs) for own in self.schedulings])
+        """Maximum sequences of each whole replica."""
+        return np.array([float(scheduling.max_num_seqs) for scheduling in self.schedulings])
 
     @property
     def max_num_batched_tokens(self) -> Array:
-        """Token budget of a step of each whole replica."""
-        return np.array([float(own.max_num_batched_tokens) for own in self.schedulings])
+        """Token budget per step of each whole replica."""
+        return np.array([float(scheduling.max_num_batched_tokens) for scheduling in self.schedulings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class PlansTables:
     """Step times of plans; tables have a leading axis of plans."""
 
     device: DeviceTables
-    """Without the host: what a fit of host times starts from."""
+    """Device time only: the input for fitting host times."""
     table: StepTable
     rates: tuple[LabelledRates, ...]
-    """Of each plan's device."""
+    """Kernel rates of each plan's device."""
 
 
 def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
-    """Return how one engine of a replica forms its steps, by the engine's defaults where nothing else is asked for."""
+    """Return the scheduling of one engine of a replica: the spec's limits, else the engine's defaults."""
     return scheduling(
         spec.profile,
         engine_memory_bytes(spec.device),
@@ -69,10 +69,17 @@ def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
 
 
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
-    """Return how a whole replica forms its steps.
+    """Return the scheduling of a whole replica.
 
-    Attention-data-parallel groups and pipeline stages each hold a batch of their own, so the limits of the replica
-    are those of one engine times groups times stages.
+    Every attention-data-parallel group runs a separate batch, so all limits are multiplied by the groups. The token budget
+    is also multiplied by the pipeline stages, each of which holds a micro-batch of that size.
+
+    Examples
+    --------
+    >>> engine = Scheduling("mixed", max_num_seqs=256, max_num_batched_tokens=8192)
+    >>> whole = replica_scheduling(engine, Sharding(tensor=2.0, pipeline=2.0, expert=1.0, data=4.0))
+    >>> whole.max_num_seqs, whole.max_num_batched_tokens
+    (1024, 65536)
     """
     groups, stages = int(sharding.data), int(sharding.pipeline)
     return replace(
@@ -85,9 +92,9 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
 
 
 def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
-    """Return replicas of one network side by side."""
+    """Return the plans of these replicas, which are all of one network."""
     first = specs[0]
-    engines = [engine_scheduling(spec) for spec in specs]
+    schedulings = [engine_scheduling(spec) for spec in specs]
 
     def column(name: str) -> Array:
         return np.array([float(getattr(spec.sharding, name)) for spec in specs])
@@ -98,14 +105,14 @@ def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
         np.array([engine_memory_bytes(spec.device) for spec in specs]),
         kv_bytes_per_element(first.kv_format),
         float(served_context_tokens(first)),
-        np.array([float(own.max_num_seqs) for own in engines]),
-        np.array([float(own.max_num_batched_tokens) for own in engines]),
+        np.array([float(scheduling.max_num_seqs) for scheduling in schedulings]),
+        np.array([float(scheduling.max_num_batched_tokens) for scheduling in schedulings]),
         first.gpu_memory_utilization,
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
     )
-    replicas = [replica_scheduling(own, spec.sharding) for own, spec in zip(engines, specs, strict=True)]
-    return Plans(tuple(specs), launch.as_columns(), tuple(replicas))
+    whole = [replica_scheduling(one, spec.sharding) for one, spec in zip(schedulings, specs, strict=True)]
+    return Plans(tuple(specs), launch.as_columns(), tuple(whole))
 
 
 def plans_memory(plans: Plans) -> MemoryPlan:
@@ -114,17 +121,17 @@ def plans_memory(plans: Plans) -> MemoryPlan:
 
 
 def sequence_cache_bytes(plans: Plans, context_tokens: float) -> Array:
-    """Return what a sequence of a length takes out of the cache of one device of each plan [B]."""
+    """Return the KV-cache bytes that one sequence of a length takes on one device of each plan [B]."""
     first = plans.specs[0]
     launch = replace(plans.launch, max_model_len=np.full(len(plans.specs), context_tokens))
     return np.asarray(reserved_bytes_per_sequence(first.network, launch, first.profile))
 
 
 def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) -> Array:
-    """Return the tokens that the caches of whole replicas hold in sequences of one length.
+    """Return the KV-cache capacity of whole replicas in tokens, filled with sequences of one length.
 
-    For layers of one kind that is what the engine prints; for hybrid models the printed figure belongs to the maximum
-    context.
+    For models with one kind of layer this is the figure that the engine prints; for hybrid models the engine prints it for
+    sequences of the maximum context.
     """
     reserved = sequence_cache_bytes(plans, context_tokens)
     tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * plans.launch.data
@@ -132,7 +139,7 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
 
 
 def plans_tables(plans: Plans) -> PlansTables:
-    """Return the step times of each plan, worked out at the same knots for all of them."""
+    """Return the step times of each plan, at the same knots for all plans."""
     first = plans.specs[0]
     places: dict[str, int] = {}
     labelled: list[LabelledRates] = []

@@ -1,4 +1,4 @@
-"""The rates that the steps of one network run at on one device: one record for every format it holds."""
+"""Kernel rates of one network on one device, for every format of its weights."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from capplan.phases.rates import StepRates
 
 @dataclass(frozen=True, slots=True)
 class LabelledRates:
-    """Rates, and how far they were measured."""
+    """Kernel rates, and what was assumed for lack of measurements."""
 
     rates: StepRates
     assumptions: tuple[Assumption, ...]
 
     @property
     def label(self) -> Label:
-        """Whether all numbers were fitted on the device."""
+        """Whether all rates were measured on the device."""
         return "assumed" if self.assumptions else "measured"
 
 
@@ -43,7 +43,7 @@ def step_rates(
     profile: EngineProfile,
     kv_format: str,
 ) -> LabelledRates:
-    """Return the rates of every kernel that a step of the network runs on the device."""
+    """Return the rates of all kernels in a step of the network on the device."""
     dense_formats, expert_formats = _formats(network)
 
     def of(weight_format: str, expert_format: str | None = None) -> DeviceRates:

@@ -1,4 +1,4 @@
-"""One replica that runs: what it holds and how long its steps take. Everything that is simulated passes through here."""
+"""One running replica: memory, scheduling and step times. Every simulation starts from this record."""
 
 from dataclasses import dataclass
 
@@ -16,21 +16,21 @@ from capplan.serving.terms import EngineSetup
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica that runs: its step times, its scheduler, its cache."""
+    """A running replica: step times, scheduling, KV cache."""
 
     spec: ReplicaSpec
     memory: MemoryPlan
     scheduling: Scheduling
     table: StepTable
     device_tables: DeviceTables
-    """Step times without the host, with a leading axis of one plan: what a fit of host times starts from."""
+    """Device time only, with a leading axis of one plan: the input for fitting host times."""
     kv_blocks: int
-    """Blocks of `scheduling.block_tokens` tokens in the cache of the whole replica."""
+    """Blocks of `scheduling.block_tokens` tokens in the KV cache of the whole replica."""
     rates: LabelledRates
 
     @property
     def label(self) -> Label:
-        """Return measured where every kernel was fitted on this device, else assumed."""
+        """Return `measured` if every kernel rate was measured on this device, else `assumed`."""
         return self.rates.label
 
     @property
@@ -40,18 +40,18 @@ class Replica:
 
 
 def memory_of(spec: ReplicaSpec) -> MemoryPlan:
-    """Return what one device of the replica holds, in numbers."""
+    """Return the memory plan of one device of the replica, as numbers."""
     return plans_memory(plans_of([spec])).at(0)
 
 
 def typical_context_tokens(spec: ReplicaSpec) -> float:
-    """Return the length of the sequences that the cache is sized in."""
+    """Return the sequence length for which the cache capacity is counted."""
     longest = served_context_tokens(spec)
     return float(min(spec.typical_context_tokens or longest, longest))
 
 
 def replica_of(spec: ReplicaSpec) -> Replica:
-    """Return the running replica, or raise the error that says why it does not fit."""
+    """Return the running replica; DoesNotFitError says why if it does not fit."""
     plans = plans_of([spec])
     (scheduling,) = plans.schedulings
     memory = plans_memory(plans)
@@ -62,7 +62,7 @@ def replica_of(spec: ReplicaSpec) -> Replica:
         reasons = "; ".join(alone.limits) or "no room for the KV cache"
         raise DoesNotFitError(
             f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"
-            f"  see what would make it fit: capplan fit"
+            f"  to see what would make it fit: capplan fit"
         )
     steps = plans_tables(plans)
     return Replica(

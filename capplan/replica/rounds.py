@@ -1,4 +1,4 @@
-"""A replica under speculative decoding, for the simulator: its decode steps are whole rounds of drafting and verifying."""
+"""A replica with speculative decoding, for the simulator: its decode steps are whole rounds of drafting and verification."""
 
 from dataclasses import dataclass, replace
 
@@ -18,13 +18,13 @@ from capplan.serving.step_table import StepTable, piecewise_linear
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What a speculating replica does in a round."""
+    """A speculating replica, and the tokens of a round."""
 
     replica: Replica
-    """Its table holds whole rounds, its cache what the draft leaves."""
+    """Its step table holds whole rounds, its KV cache what the draft model leaves."""
     tokens_per_round: float
     query_tokens: int
-    """That are verified for each sequence: the drafts and one more."""
+    """Tokens verified per sequence: the drafts plus one."""
 
 
 def speculating_replica(
@@ -41,15 +41,15 @@ def speculating_replica(
     replica : without speculation
     draft : the draft model, or the time of one of its steps [s]
     acceptance_fraction : [-]
-        chance that a draft token is accepted given that all before it were
+        probability that a draft token is accepted if all before it were
     draft_tokens : [tokens]
         drafted in one round
     context_tokens : [tokens]
-        of a usual sequence, for which the cache is divided between both models
+        of a typical sequence, for which the KV cache is divided between both models
 
     Returns
     -------
-    the replica with rounds for steps, and what a round yields in the mean
+    the replica with rounds for steps, and the mean yield of a round
 
     Raises
     ------
@@ -59,7 +59,7 @@ def speculating_replica(
     spec = replica.spec
     if spec.sharding.pipeline > 1:
         raise InputError(
-            "speculation with pipeline stages is not simulated\n  use --tensor-parallel alone, or leave out the speculation"
+            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
         )
     query = draft_tokens + 1
     blocks = replica.kv_blocks
@@ -83,9 +83,10 @@ def speculating_replica(
 def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) -> StepTable:
     """Return the step times of a replica whose decode steps are rounds.
 
-    A round is the plain step, what verifying all drafts takes beyond one token on the device, and the drafts one after
-    the other. Beside prompts the drafts and the longer attention come on top; the verified tokens are part of the step's.
-    More verified tokens than the largest CUDA graph holds take at least as long as a step with so many prompt tokens.
+    The time of a round is that of a plain decode step, plus the extra device time of verifying all drafts instead of one
+    token, plus the draft steps in sequence. In a mixed step, drafting and the longer attention are added; the verified
+    tokens count among the tokens of the step. A verification larger than the biggest CUDA graph runs eagerly: it takes at
+    least as long as a prefill of that size.
     """
     table, spec = replica.table, replica.spec
     batch, contexts = np.maximum(table.sequence_knots, 1.0), table.context_knots
@@ -112,7 +113,7 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
 
 
 def largest_graph_sequences(spec: ReplicaSpec) -> int:
-    """Return how many tokens, one for each sequence, the largest CUDA graphs of a decode step hold in all groups."""
+    """Return the size of the largest decode CUDA graph in tokens, summed over the attention-data-parallel groups."""
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
     seats = engine_scheduling(spec).max_num_seqs
     return int(spec.sharding.data) * graph_max_sequences(

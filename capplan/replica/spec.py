@@ -1,4 +1,4 @@
-"""One replica as it is asked for: the model, the device, the engine, and how they are put together."""
+"""The specification of one replica: model, device, engine, parallelism and limits."""
 
 from dataclasses import dataclass, replace
 
@@ -12,10 +12,10 @@ from capplan.model.sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """Everything that decides what a replica holds and how long its steps take."""
+    """Everything that memory and step times of a replica depend on."""
 
     network: Network
-    """In the weight format that is served."""
+    """In the weight format it is served in."""
     device: Device
     efficiency: Efficiency
     profile: EngineProfile
@@ -27,18 +27,18 @@ class ReplicaSpec:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     typical_context_tokens: int | None = None
-    """Prompt and answer of the usual request, which decides what the cache of a hybrid model holds; None: the longest."""
+    """Input plus output of a typical request, for the cache capacity of hybrid models; None: the longest context."""
     offline: bool = False
-    """The offline class of the engine instead of its API server: larger steps, no HTTP."""
+    """Offline inference instead of the API server: larger steps, no HTTP."""
 
     @property
     def devices(self) -> int:
-        """Devices of the replica."""
+        """Number of devices of the replica."""
         return int(self.sharding.devices)
 
 
 def network_as_served(network: Network, profile: EngineProfile) -> Network:
-    """Return the model as an engine runs it: without windows where its kernels read all tokens by default."""
+    """Return the model as an engine runs it: without sliding windows if the engine's kernels ignore them by default."""
     if profile.window_kernels:
         return network
     layers = tuple(
@@ -59,6 +59,6 @@ def served_context_tokens(spec: ReplicaSpec) -> int:
     tokens = spec.max_model_len or spec.network.max_context_tokens
     if tokens is None:
         raise InputError(
-            f"{spec.network.name}: its config names no longest context\n  give one: --max-model-len 8192"
+            f"{spec.network.name}: its config states no maximum context\n  give one: --max-model-len 8192"
         )
     return tokens

@@ -1,4 +1,4 @@
-"""Speculative decoding on one replica: what drafts bring at every batch, how many pay, and what memory they leave."""
+"""Speculative decoding on one replica: speedup by batch and draft length, and the memory that the draft model leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,23 +19,23 @@ from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
 DRAFT_TOKENS = tuple(range(1, 9))
-"""Draft lengths that are tried where none is asked for."""
+"""Default draft lengths to try."""
 
 BATCHES = tuple(2**power for power in range(9))
-"""Batches that are tried where none is asked for."""
+"""Default batches to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """A draft with a config of its own, on the same devices as the target."""
+    """A separate draft model, on the same devices as the target."""
 
     spec: ReplicaSpec
-    """In the dtype it is held in and with its own parallelism; everything else is the target's."""
+    """With the weight dtype and parallelism of the draft; everything else is as for the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What a round is made of; arrays over (batch, draft tokens)."""
+    """The parts of a round; arrays over (batch, draft tokens)."""
 
     draft_step_s: Number
     verify_s: Number
@@ -52,54 +52,54 @@ class SpeculationRow:
     expected_tokens_per_round: float
     draft_step_s: float
     draft_s: float
-    """All drafts of a round."""
+    """All draft steps of a round."""
     verify_s: float
     round_s: float
     target_step_s: float
     speedup: float
     fits: bool | None
-    """Whether so many sequences of the context fit beside both models; None where no model is known."""
+    """Whether this many sequences fit in memory beside both models; None without a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetAndDraftMemory:
-    """One device with the target and its draft."""
+    """Memory of one device with the target and its draft."""
 
     target_weight_bytes: float
     draft_weight_bytes: float
     kv_bytes_alone: float
-    """Left for the cache without a draft."""
+    """KV-cache bytes without a draft."""
     kv_bytes_left: float
-    """Left for the caches of both."""
+    """KV-cache bytes for both models."""
     target_bytes_per_sequence: float
     draft_bytes_per_sequence: float
     context_tokens: int
     max_sequences_alone: float
     max_sequences: float
-    """Of the context, at once, in the whole replica."""
+    """At once in the whole replica, each of `context_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What drafts bring."""
+    """Speedup by batch and draft length."""
 
     rows: tuple[SpeculationRow, ...]
     best_draft_tokens: int
-    """At the smallest batch."""
+    """Best length at the smallest batch."""
     best: tuple[SpeculationRow, ...]
     """The best draft length of every batch."""
     breakeven_batch: int | None
-    """Smallest batch from which on no draft length is faster than none; None where the largest one still gains."""
+    """Smallest batch from which on no draft length is faster than plain decoding; None if the largest batch still gains."""
     largest_batch: int
-    """That was looked at and fits in memory."""
+    """Largest batch that was tried and fits in memory."""
     memory: TargetAndDraftMemory | None = None
     label: Label = "assumed"
     assumptions: tuple[Assumption, ...] = ()
-    """Behind the step times of the models."""
+    """Of the step times of both models."""
 
 
-def _split(sharding: Sharding, batch: Array) -> Array:
-    """Return the sequences of one micro-batch: a pipeline carries one for each stage."""
+def _micro_batch(sharding: Sharding, batch: Array) -> Array:
+    """Return the sequences of one micro-batch: a pipeline keeps one in flight per stage."""
     sequences: Array = np.maximum(batch / sharding.pipeline, 1.0)
     return sequences
 
@@ -107,12 +107,12 @@ def _split(sharding: Sharding, batch: Array) -> Array:
 def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_tokens: Array) -> Number:
     """Return the device time of one step in which every sequence computes `query_tokens` tokens, in a CUDA graph.
 
-    Tokens of one sequence share the read of its cache; what a graph saves of the kernels is as in `with_host`.
+    The tokens of one sequence share one read of its KV cache. What the graph saves of the kernels is as in `with_host`.
     """
     rates = step_rates(
         spec.network, spec.device, spec.efficiency, profile=spec.profile, kv_format=spec.kv_format
     )
-    sequences = _split(spec.sharding, batch)
+    sequences = _micro_batch(spec.sharding, batch)
     kv_bytes = kv_bytes_per_element(spec.kv_format)
     costs = decode_step_costs(
         spec.network, sequences, context_tokens, spec.sharding, kv_bytes, rates.rates, query_tokens
@@ -128,10 +128,10 @@ def step_times(
     draft_tokens: Array,
     context_tokens: float,
 ) -> StepTimes:
-    """Return drafting, verification and a plain step.
+    """Return the times of a draft step, a verification and a plain step.
 
-    A stated time of the target is that of a step and of a verification alike, at every batch. The host works once
-    for every step of the target; the steps of a draft are launched one behind the other.
+    A given time of the target is used for a plain step and for a verification alike, at every batch. Host time counts once
+    per target step; draft steps are launched back to back without it.
     """
     one = np.ones_like(batch)
     if isinstance(target, float):
@@ -154,30 +154,30 @@ def speculation(
     batches: Sequence[int] = BATCHES,
     context_tokens: float = 1152.0,
 ) -> Speculation:
-    """Return what speculative decoding brings.
+    """Return the speedup of speculative decoding.
 
     Parameters
     ----------
     target : the replica, or the time of one of its decode steps [s]
     draft : the draft model, or the time of one of its steps [s]
     acceptance_fraction : [-]
-        chance that a draft token is accepted given that all before it were
+        probability that a draft token is accepted if all before it were
     draft_tokens : [tokens]
-        lengths to try
+        draft lengths to try
     batches : [-]
-        sequences that decode at once
+        batches to try, in decoding sequences
     context_tokens : [tokens]
-        in the cache of each sequence, mean
+        mean context of a sequence
 
     Returns
     -------
-    a row for every batch and draft length, the best length, and the batch where it stops paying
+    a row for every batch and draft length, the best length, and the break-even batch
     """
     spec = target if isinstance(target, float) else target.spec
     both = target_and_draft_memory(target, draft, context_tokens) if isinstance(target, Replica) else None
     lengths = np.array(sorted(set(draft_tokens)), dtype=np.float64)
     asked = sorted(set(batches))
-    every = _looked_at(asked, target, both)
+    every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
     times = step_times(spec, draft, grid, drafts, context_tokens)
     expected = expected_tokens_per_round(acceptance_fraction, drafts)
@@ -214,8 +214,8 @@ def speculation(
     )
 
 
-def _looked_at(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
-    """Return the batches that are worked out: the asked ones, and all that scheduler and memory admit."""
+def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
+    """Return the batches to try: those asked for, and all that scheduler and memory admit."""
     if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
@@ -225,9 +225,9 @@ def _looked_at(asked: Sequence[int], target: Replica | float, both: TargetAndDra
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
-    """Return the smallest batch from which on nothing is gained, or None where the largest still gains.
+    """Return the smallest batch from which on nothing is gained, or None if the largest one still gains.
 
-    Tiles and waves make the speedup a saw: a batch counts only if no larger one gains again.
+    Tile and wave quantisation makes the speedup a sawtooth: a batch counts only if no larger one gains again.
 
     Parameters
     ----------
@@ -253,12 +253,12 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
 def target_and_draft_memory(
     target: Replica, draft: DraftModel | float, context_tokens: float
 ) -> TargetAndDraftMemory:
-    """Return what one device holds with the draft, and how many sequences the rest is for.
+    """Return the memory of one device with the draft, and how many sequences fit beside both models.
 
     Raises
     ------
     DoesNotFitError
-        Both models leave nothing for the cache.
+        both models leave nothing for the KV cache
     """
     plan, spec = target.memory, target.spec
     alone = float(plan.kv_bytes_available)
@@ -272,7 +272,7 @@ def target_and_draft_memory(
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
             f"{spec.network.name} with the draft {draft.spec.network.name} does not fit on {spec.devices} x "
-            f"{spec.device.name}: {alone / 1e9:.3g} GB are left beside the target, the draft weighs {held / 1e9:.3g} GB\n"
+            f"{spec.device.name}: the target leaves {alone / 1e9:.3g} GB, the draft needs {held / 1e9:.3g} GB\n"
             "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
@@ -290,10 +290,10 @@ def target_and_draft_memory(
 
 
 def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
-    """Return the draft as it is served: no longer contexts than the target's."""
+    """Return the draft with the maximum context of the target."""
     return replace(draft, max_model_len=served_context_tokens(target))
 
 
 def _per_sequence_bytes(spec: ReplicaSpec, context_tokens: float) -> float:
-    """Return what a sequence takes out of the cache of one device."""
+    """Return the KV-cache bytes of one sequence on one device."""
     return float(sequence_cache_bytes(plans_of([spec]), context_tokens)[0])

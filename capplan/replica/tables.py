@@ -1,6 +1,6 @@
-"""Step times of one replica, or of an array of replicas, as the tables that serving reads.
+"""Step times of one replica, or of an array of replicas, as the tables that the serving room reads.
 
-One call of the step formulas over all plans and all knots; everything that asks how long a step takes
+One call of the step formulas covers all plans and all knots. Every command that needs step times
 (estimate, fleet, simulate, validate) reads these tables.
 """
 
@@ -22,18 +22,19 @@ from capplan.phases.token_work import head_costs
 from capplan.serving.pipeline import decode_turn_s
 from capplan.serving.step_table import StepTable
 
-CROWD_TOKENS = 2048.0
-CROWD_PROMPTS = 16.0
-"""Short prompts share a step: attention over one of them is priced as one of so many that make up CROWD_TOKENS."""
+PACKED_TOKENS = 2048.0
+PACKED_PROMPTS = 16.0
+"""Short prompts are packed into one step: attention over a prompt is priced as one of several, up to PACKED_PROMPTS, with
+PACKED_TOKENS tokens together."""
 
 
 EXCESS_SHARE = 1.0 / 3.0
-"""What a kernel takes over its floor, as a share of its time, in a long prefill: the measure of ratios above 1."""
+"""Excess of a kernel over its floor, as a fraction of its time, in a long prefill: the scale of excess ratios above 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knots:
-    """Where step times are worked out; between knots they are linear."""
+    """Where step times are computed; between knots they are interpolated linearly."""
 
     sequences: Array
     contexts: Array
@@ -43,14 +44,14 @@ class Knots:
 
 
 def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
-    """Return ascending whole numbers from `first` to `last`, `per_octave` to each doubling."""
+    """Return ascending whole numbers from `first` to `last`, `per_octave` per doubling."""
     count = max(2, int(np.ceil(np.log2(max(last, first + 1.0) / first) * per_octave)) + 1)
     knots: Array = np.unique(np.round(np.geomspace(first, max(last, first + 1.0), count)))
     return knots
 
 
 def context_limits(network: Network) -> tuple[float, ...]:
-    """Return the contexts from which attention of some layer reads no more: windows and chosen tokens."""
+    """Return the contexts beyond which attention in some layer reads no more tokens: sliding windows, sparse selection."""
     mixers = (mixer for layer in set(network.layers) for mixer in layer.mixers)
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
@@ -58,23 +59,23 @@ def context_limits(network: Network) -> tuple[float, ...]:
 def step_knots(
     max_sequences: float, max_tokens: float, max_context: float, bends: Sequence[float] = ()
 ) -> Knots:
-    """Return knots that reach the given sequences, tokens of one step and context.
+    """Return knots up to the given sequences, tokens per step and context.
 
-    Four to the doubling for batches and tokens, where tiles and waves make steps; two for contexts,
-    in which attention is linear but for its bends: a chord across one would lie below the cache that is read.
-    Tokens reach the longest context whatever the budget of a step is: a prompt that is not cut is one step.
-    With the first cached token latents are expanded again, so one of `past` stands for itself.
+    Four knots per doubling for batches and tokens, where tiles and waves make step times jump; two for contexts, in which
+    attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
+    token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
+    again as soon as there is one cached token.
     """
-    turns = np.array([bend for bend in bends if bend < max_context])
+    inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
     if max_context > max_tokens:
         tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     return Knots(
         sequences=_geometric(max_sequences, 4),
-        contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), turns])),
+        contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
         tokens=tokens,
-        new=np.unique(np.append(tokens, turns)),
-        past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), turns])),
+        new=np.unique(np.append(tokens, inner_bends)),
+        past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
     )
 
 
@@ -84,31 +85,31 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of the device alone."""
+    """Step times of the device alone, without host time."""
 
     kernels: StepTable
-    """Kernels timed one by one."""
+    """Sum of kernel times, each run alone."""
     floors: StepTable
-    """Their physical floors."""
+    """Sum of their roofline times at datasheet rates."""
     unsaved: StepTable
-    """What is left of them if all that can overlap in a CUDA graph does."""
+    """Time left if everything that can overlap in a CUDA graph does."""
 
 
 def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Knots) -> DeviceTables:
-    """Return the step tables of an array of plans without any host work; tables have a leading axis of plans.
+    """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
     Parameters
     ----------
     network : the model, in the weight format of these plans
-    launch : parallelism and cache dtype, arrays over plans
+    launch : parallelism and KV dtype, arrays over plans
     rates : fields of shape (plans, 1, 1)
-    knots : where times are worked out
+    knots : where times are computed
 
     Returns
     -------
-    tables [s]; a pipeline of p stages carries p micro-batches at once, so a decode step over S sequences
-    takes as long as all stages over S / p, or longer where the stages differ; prompts are those of one
-    micro-batch, which goes through one stage after the other
+    tables [s]; a pipeline of p stages keeps p micro-batches in flight, so a decode step with S sequences takes the time of
+    S / p sequences in all stages, or longer if the stages differ; prompt times are those of one micro-batch, which passes
+    through the stages one after the other
     """
     plans = np.asarray(launch.tensor).size
 
@@ -119,32 +120,32 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
     kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
-    micro, flying = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
+    micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
     largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
     decode = token_costs(network, micro, sharding, rates, decode=True)
     head = head_costs(network, micro, sharding, rates)
     cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
     mixed = token_costs(network, tokens, sharding, rates, decode=False)
-    beside = np.clip(CROWD_TOKENS / new, 1.0, CROWD_PROMPTS)
-    prefill = prefill_attention_costs(network, beside, new, past, sharding, kv_bytes, rates)
+    packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
+    prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
     rows, columns = knots.sequences.size, knots.tokens.size
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
         return StepTable(
             sequence_knots=knots.sequences,
             decode_s=_spread(
-                decode_turn_s(time_s(decode), time_s(head), largest, last, flying), (plans, rows, 1)
+                decode_turn_s(time_s(decode), time_s(head), largest, last, in_flight), (plans, rows, 1)
             )[..., 0],
             head_s=_spread(time_s(head), (plans, rows, 1))[..., 0],
             context_knots=knots.contexts,
             decode_attention_s=_spread(
-                time_s(cache) * np.maximum(flying * largest, 1.0), (plans, rows, knots.contexts.size)
+                time_s(cache) * np.maximum(in_flight * largest, 1.0), (plans, rows, knots.contexts.size)
             ),
             token_knots=knots.tokens,
             mixed_s=_spread(time_s(mixed), (plans, columns, 1))[..., 0],
             new_knots=knots.new,
             past_knots=knots.past,
-            prefill_attention_s=_spread(time_s(prefill) / beside, (plans, knots.new.size, knots.past.size)),
+            prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
             stages=_spread(np.ravel(launch.pipeline), (plans,)),
             stage_fraction=_spread(largest.ravel(), (plans,)),
         )
@@ -153,14 +154,14 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
 
 
 def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
-    """Return step tables with what the engine saves of the kernels and what its host adds.
+    """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
         D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
-    with k the kernels timed one by one, f their floors, u what cannot overlap. A ratio r above 1 adds
-    (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs under CUDA
-    graphs; a step with more prompt tokens than graphs were captured for cannot end before its kernels are
-    launched, layer by layer. Offline there is no server: no t_request, and t_seq without t_stream.
+    with k the sum of kernel times, f their floors, u the time that cannot overlap. A ratio r above 1 adds
+    (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA graph; a
+    mixed step with more tokens than the largest captured graph takes at least the time to launch its kernels, layer by
+    layer. Offline there is no server: no t_request, and t_seq without t_stream.
     """
     kernels = device.kernels
 
@@ -186,7 +187,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
-    """Return the tables of one plan out of those of an array of plans."""
+    """Return the tables of one plan of an array of plans."""
     return replace(
         tables,
         decode_s=tables.decode_s[plan],
@@ -200,7 +201,7 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
 
 
 def table_of_plans(table: StepTable) -> StepTable:
-    """Return the tables of one plan as those of an array of one: the way back from table_of_plan."""
+    """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
     return replace(
         table,
         decode_s=table.decode_s[None],

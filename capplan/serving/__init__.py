@@ -1,1 +1,1 @@
-"""Scheduling under load: closed forms of the steady state, event simulation, prefix cache."""
+"""Scheduling under load: steady state in closed form, discrete-event simulation, prefix cache."""

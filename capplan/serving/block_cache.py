@@ -1,9 +1,9 @@
-"""Prefix cache of an engine, block by block: shared while in use, kept while there is room, offloaded, forgotten.
+"""Prefix cache of an engine, block by block: shared while in use, kept while there is room, then offloaded, then dropped.
 
-Blocks of running requests are pinned and counted once however many share them. When the last user is gone they stay,
-the least recently used ones going first, and the tail of a prompt before its head. What goes falls into the offload
-tiers, one after the other, and is forgotten after the last. What is found in a tier comes back over its link, one
-prompt after the other, while other prompts are worked on.
+Blocks of running requests are pinned, and counted once however many requests share them. Unpinned blocks stay cached and
+are evicted in least-recently-used order, the tail of a prompt before its head. Evicted blocks move down the offload tiers
+and are dropped after the last one. Blocks that hit in a tier are loaded back over its link, one prompt at a time, while
+other prompts are prefilled.
 """
 
 from collections import OrderedDict
@@ -16,29 +16,29 @@ from capplan.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class OffloadTier:
-    """Memory behind that of the device: host, NVMe, remote."""
+    """A level of memory below the device: host, NVMe, remote."""
 
     capacity_blocks: int
-    """Blocks of the block ids that it holds."""
+    """Capacity, in blocks of one block id each."""
     load_s_per_block: float
-    """To bring one of them back; bytes of the block over the bandwidth of the link."""
+    """Time to load one block back: its bytes over the bandwidth of the link."""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCaching:
-    """How an engine caches prefixes of prompts whose blocks have ids."""
+    """How an engine caches prefixes of prompts that have block ids."""
 
     id_tokens: int
-    """Tokens that one id stands for; a multiple of the blocks of the engine."""
+    """Tokens per block id; a multiple of the engine's block size."""
     tiers: tuple[OffloadTier, ...] = ()
-    """From the fastest to the slowest; each holds what has fallen out of the one before."""
+    """From the fastest to the slowest; each holds what was evicted from the one above."""
 
 
 class BlockCache:
-    """Which blocks are where; knows ids only, not tokens."""
+    """Where each block is; sees block ids only, not tokens."""
 
-    __slots__ = ("_absent", "_free", "_link_free_s", "_loading", "_tiers", "_users", "found_blocks", "tiers")
+    __slots__ = ("_absent", "_free", "_link_free_s", "_loading", "_tiers", "_users", "hit_blocks", "tiers")
 
     def __init__(self, tiers: Sequence[OffloadTier] = ()) -> None:
         """Start empty."""
@@ -48,16 +48,16 @@ class BlockCache:
         self._tiers: list[OrderedDict[int, None]] = [OrderedDict() for _ in tiers]
         self._link_free_s = [0.0] * len(self.tiers)
         self._loading: dict[int, float] = {}
-        """Blocks in use that are on their way from a tier, and when they are there."""
+        """Pinned blocks that are being loaded from a tier, and when each load ends."""
         self._absent: set[int] = set()
-        """Blocks in use that nobody has worked on yet: their prompt still loads what comes before them."""
-        self.found_blocks = [0] * (1 + len(self.tiers))
-        """Found by the prompts that were admitted: in the device, then in each tier."""
+        """Pinned blocks that are not computed yet, because their prompt is still loading the blocks before them."""
+        self.hit_blocks = [0] * (1 + len(self.tiers))
+        """Hits of admitted prompts: on the device, then in each tier."""
 
     def match(self, ids: Sequence[int], now_s: float = 0.0) -> tuple[int, float]:
-        """Return how many leading blocks are found, and when all of them will be in the device if they are used now.
+        """Return how many leading blocks hit, and when all of them are on the device if they are requested now.
 
-        The link of a tier brings one prompt after the other, so what was asked for before comes first.
+        The link of a tier loads one prompt at a time, in order of request.
 
         Examples
         --------
@@ -67,7 +67,7 @@ class BlockCache:
         >>> cache.match([1, 2, 9], now_s=5.0)
         (2, 5.0)
         """
-        found, ready_s = 0, now_s
+        hits, ready_s = 0, now_s
         counts = [0] * len(self.tiers)
         for block in ids:
             if block in self._users:
@@ -80,23 +80,23 @@ class BlockCache:
                 if tier < 0:
                     break
                 counts[tier] += 1
-            found += 1
+            hits += 1
         for tier, count in enumerate(counts):
             if count:
                 ready_s = max(ready_s, self._arrival_s(tier, count, now_s))
-        return found, ready_s
+        return hits, ready_s
 
     def to_pin(self, ids: Sequence[int]) -> int:
-        """Return how many of these blocks are not in use yet."""
+        """Return how many of these blocks are not pinned yet."""
         users = self._users
         return sum(block not in users for block in ids)
 
-    def pin(self, ids: Sequence[int], found: int = 0, now_s: float = 0.0) -> int:
-        """Use these blocks, the first few of which were found; return how many of them were not in use."""
+    def pin(self, ids: Sequence[int], hits: int = 0, now_s: float = 0.0) -> int:
+        """Pin the blocks of a prompt, the first `hits` of which are cached; return how many were not pinned before."""
         if self.tiers:
-            self._load(ids[:found], now_s)
-        elif found:
-            self.found_blocks[0] += found
+            self._load(ids[:hits], now_s)
+        elif hits:
+            self.hit_blocks[0] += hits
         users = self._users
         more = 0
         for block in ids:
@@ -114,20 +114,20 @@ class BlockCache:
         return more
 
     def wait_for(self, ids: Sequence[int]) -> None:
-        """Let nobody find these blocks: their prompt cannot be worked on before the blocks ahead of them are loaded."""
+        """Hide these blocks from lookups: they are not computed before the blocks ahead of them are loaded."""
         self._absent.update(block for block in ids if self._users[block] == 1)
 
     def work_on(self, ids: Sequence[int], now_s: float) -> None:
-        """Let everybody find these blocks, for the prompt is worked on in the step that begins now."""
+        """Make these blocks visible to lookups: their prompt is prefilled in the step that starts now."""
         self._absent.difference_update(ids)
         for block in ids:
             if self._loading.get(block, inf) <= now_s:
                 del self._loading[block]
 
     def unpin(self, ids: Sequence[int], worked_on: int | None = None) -> int:
-        """Use these blocks no longer; return how many have no user left. They are kept, the tail going first.
+        """Unpin the blocks of a prompt; return how many are unpinned now. They stay cached, the tail to be evicted first.
 
-        Where a prompt is given up before its end, only the leading blocks that were worked on or loaded are kept.
+        Of a prompt whose prefill was aborted, only the leading blocks that were computed or loaded stay cached.
         """
         users = self._users
         fewer = 0
@@ -150,7 +150,7 @@ class BlockCache:
         return fewer
 
     def keep(self, ids: Sequence[int]) -> None:
-        """Keep blocks that have been worked on outside any prompt, as those of an answer, the tail going first."""
+        """Cache blocks that belong to no prompt, such as those of a response, the tail to be evicted first."""
         for block in reversed(ids):
             if block in self._users:
                 continue
@@ -161,17 +161,17 @@ class BlockCache:
             self._free.move_to_end(block)
 
     def trim(self, room: int) -> None:
-        """Let go of the least recently used blocks beyond the room there is."""
+        """Evict the least recently used blocks until at most `room` are cached and unpinned."""
         free = self._free
         while len(free) > room:
             self._offload(free.popitem(last=False)[0])
 
     def _load(self, ids: Sequence[int], now_s: float) -> None:
-        """Begin to bring what is in a tier back."""
+        """Count the hits, and start to load the blocks that are in a tier."""
         wanted: list[list[int]] = [[] for _ in self.tiers]
         for block in ids:
             tier = -1 if block in self._users or block in self._free else self._tier_of(block)
-            self.found_blocks[tier + 1] += 1
+            self.hit_blocks[tier + 1] += 1
             if tier >= 0:
                 wanted[tier].append(block)
         for tier, blocks in enumerate(wanted):
@@ -200,7 +200,7 @@ class BlockCache:
 
 
 def check_prefix_caching(caching: PrefixCaching, block_tokens: int) -> None:
-    """Refuse blocks of a trace that are not made of whole blocks of the engine.
+    """Refuse block ids that do not stand for whole blocks of the engine, and tiers of negative size or load time.
 
     Raises
     ------
@@ -215,5 +215,5 @@ def check_prefix_caching(caching: PrefixCaching, block_tokens: int) -> None:
     for tier in caching.tiers:
         if tier.capacity_blocks < 0 or not tier.load_s_per_block >= 0.0:
             raise InputError(
-                f"an offload tier must hold at least 0 blocks and load in at least 0 s, but is {tier}"
+                f"an offload tier needs a capacity of at least 0 blocks and a load time of at least 0 s, but is {tier}"
             )

@@ -1,10 +1,10 @@
-"""Replicas that stand for each other: which of them serve, start, drain or have ended."""
+"""Interchangeable replicas: which of them start, serve, drain or have ended."""
 
 from bisect import insort
 from collections import deque
 from math import inf
 
-from capplan.serving.engine_life import EngineLife, Report
+from capplan.serving.engine_instance import EngineInstance, Report
 from capplan.serving.requests import Admission, InFlight
 from capplan.serving.routing import Router
 from capplan.serving.step_clock import StepClock
@@ -12,9 +12,19 @@ from capplan.serving.terms import EngineTerms
 
 
 class EnginePool:
-    """Equal replicas behind one router."""
+    """Identical replicas behind one router."""
 
-    __slots__ = ("_admission", "_clock", "_report", "alive", "held", "lives", "router", "serving", "terms")
+    __slots__ = (
+        "_admission",
+        "_clock",
+        "_report",
+        "alive",
+        "held",
+        "instances",
+        "router",
+        "serving",
+        "terms",
+    )
 
     def __init__(
         self, clock: StepClock, terms: EngineTerms, admission: Admission, router: Router, report: Report
@@ -25,60 +35,60 @@ class EnginePool:
         self._report = report
         self.terms = terms
         self.router = router
-        self.lives: list[EngineLife] = []
-        """All there ever were."""
-        self.alive: list[EngineLife] = []
+        self.instances: list[EngineInstance] = []
+        """All of them, in order of start, ended ones included."""
+        self.alive: list[EngineInstance] = []
         """Starting, serving or draining."""
-        self.serving: list[EngineLife] = []
-        """Those that get requests, by number."""
+        self.serving: list[EngineInstance] = []
+        """Those that receive requests, by number."""
         self.held: deque[InFlight] = deque()
-        """Requests that came while nobody served."""
+        """Requests that arrived while no replica was serving."""
 
     @property
     def load(self) -> int:
-        """Return the requests that were sent to replicas and have not ended."""
-        return sum(life.load for life in self.alive)
+        """Return the requests sent to replicas that have not ended."""
+        return sum(instance.load for instance in self.alive)
 
-    def start(self, number: int, at_s: float) -> EngineLife:
-        """Begin the life of a replica; it gets requests once it is admitted."""
-        life = EngineLife(number, at_s, self._clock, self.terms, self._admission, self._report)
-        self.lives.append(life)
-        self.alive.append(life)
-        return life
+    def start(self, number: int, at_s: float) -> EngineInstance:
+        """Start a replica; it receives requests once it is admitted."""
+        instance = EngineInstance(number, at_s, self._clock, self.terms, self._admission, self._report)
+        self.instances.append(instance)
+        self.alive.append(instance)
+        return instance
 
-    def admit(self, life: EngineLife) -> bool:
-        """Let a replica have requests; return False if it has ended meanwhile."""
-        if life.until_s < inf:
+    def admit(self, instance: EngineInstance) -> bool:
+        """Let a replica receive requests; return False if it has ended meanwhile."""
+        if instance.until_s < inf:
             return False
-        insort(self.serving, life, key=lambda other: other.number)
+        insort(self.serving, instance, key=lambda other: other.number)
         return True
 
-    def end(self, life: EngineLife, at_s: float) -> None:
-        """End the life of a replica."""
-        life.until_s = at_s
-        life.draining = False
-        self.alive.remove(life)
-        if life in self.serving:
-            self.serving.remove(life)
+    def end(self, instance: EngineInstance, at_s: float) -> None:
+        """End a replica."""
+        instance.until_s = at_s
+        instance.draining = False
+        self.alive.remove(instance)
+        if instance in self.serving:
+            self.serving.remove(instance)
 
     def drain(self, at_s: float) -> None:
-        """Let the least loaded replica, the last of equals, finish what it has and end."""
-        life = min(self.serving, key=lambda other: (other.load, -other.number))
-        self.serving.remove(life)
-        life.draining = True
-        if not life.load:
-            self.end(life, max(at_s, life.server.now_s))  # a copy that was cancelled may have begun a step
+        """Stop sending requests to the least loaded replica (the last one of a tie); it ends when it is empty."""
+        instance = min(self.serving, key=lambda other: (other.load, -other.number))
+        self.serving.remove(instance)
+        instance.draining = True
+        if not instance.load:
+            self.end(instance, max(at_s, instance.server.now_s))  # a cancelled copy may have started a step
 
-    def numbered(self, number: int) -> EngineLife | None:
-        """Return the replica that has this number now."""
-        return next((life for life in self.alive if life.number == number), None)
+    def numbered(self, number: int) -> EngineInstance | None:
+        """Return the live replica with this number."""
+        return next((instance for instance in self.alive if instance.number == number), None)
 
     def free_number(self) -> int:
-        """Return the lowest number that nobody has now."""
-        taken = {life.number for life in self.alive}
+        """Return the lowest number that no live replica has."""
+        taken = {instance.number for instance in self.alive}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def advance(self, until_s: float) -> None:
         """Run every step of every replica that starts before a time."""
-        for life in self.alive:
-            life.advance(until_s)
+        for instance in self.alive:
+            instance.advance(until_s)

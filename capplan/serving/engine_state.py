@@ -1,4 +1,4 @@
-"""What an engine holds between two of its steps: the batch, its blocks, its queue; and how a request joins and leaves."""
+"""The state of an engine between two steps (batch, KV blocks, queue), and how a request joins and leaves it."""
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -16,7 +16,7 @@ from capplan.serving.waiting_line import WaitingLine
 
 
 class EngineState:
-    """The requests in an engine and the blocks they hold; its steps are taken by Server."""
+    """The requests in an engine and the blocks they hold; Server runs the steps."""
 
     __slots__ = (
         "_cache",
@@ -57,7 +57,7 @@ class EngineState:
         self._cap = terms.kv_blocks
         self._cache = BlockCache(terms.caching.tiers) if terms.caching else None
         self._loading: list[InFlight] = []
-        """Admitted, with blocks on their way from an offload tier or still behind other prompts."""
+        """Admitted requests that wait for blocks from an offload tier, or for their turn once those are loaded."""
         self.gauges = Gauges(terms.kv_blocks)
         self.now_s = 0.0
         self._step = 0
@@ -71,20 +71,20 @@ class EngineState:
         self._ends: list[tuple[int, int, InFlight]] = []
         self._serial = 0
         self._looked = 0
-        """Step from which the steps between two looks at the queue are counted."""
+        """Step at which the queue was polled last."""
         self._hold_from = -1
-        """Step from which new prompts wait for company; -1 where none does."""
+        """Step since which new prompts are held back for a larger batch; -1 if none is."""
         self._gather_from = -1
-        """Step from which enough of them wait; -1 before."""
+        """Step since which enough of them wait; -1 before that."""
         self._released = False
-        """They need not wait again, though none of them has found room yet."""
+        """The hold is over, even if none of the prompts has been admitted yet."""
         self._filled = 0.0
-        """Micro-batches of a pipeline that held prompts in the step before."""
+        """Micro-batches of the pipeline that held prompts in the previous step."""
         self._gaps = TokenGaps()
 
     @property
     def load(self) -> int:
-        """Return the requests that are waiting or running."""
+        """Return the number of requests that are waiting or running."""
         return self._line.count + len(self._decoding) + len(self._loading) + (self._partial is not None)
 
     @property
@@ -94,20 +94,20 @@ class EngineState:
 
     @property
     def loaded_s(self) -> float:
-        """Return when the next prompt has its blocks back from an offload tier; infinite where none loads."""
+        """Return when the next load from an offload tier ends; infinite if there is none."""
         return min((flight.ready_s for flight in self._loading), default=inf)
 
-    def found_blocks(self, block_ids: Sequence[int]) -> int:
+    def hit_blocks(self, block_ids: Sequence[int]) -> int:
         """Return how many leading blocks of a prompt the prefix cache holds."""
         return self._cache.match(block_ids)[0] if self._cache else 0
 
     @property
-    def found_by_place(self) -> list[int]:
-        """Return the blocks that prompts found in the device and in each offload tier."""
-        return self._cache.found_blocks if self._cache else [0]
+    def hits_by_tier(self) -> list[int]:
+        """Return the prefix-cache hits in blocks: on the device, then in each offload tier."""
+        return self._cache.hit_blocks if self._cache else [0]
 
     def evacuate(self) -> list[InFlight]:
-        """Give up everything that is running or waiting, in order of urgency; generated tokens are kept."""
+        """Remove and return all running and waiting requests, most urgent first; generated tokens are kept."""
         line = self._line
         line.receive(self.now_s)
         running = [*self._decoding.values(), *self._loading, *([self._partial] if self._partial else [])]
@@ -119,7 +119,7 @@ class EngineState:
         return sorted(running, key=lambda flight: flight.key)
 
     def cancel(self, flight: InFlight) -> None:
-        """Give up one request, running or waiting, between two steps."""
+        """Cancel one request, running or waiting, between two steps."""
         if flight is self._partial or flight in self._loading:
             self._give_up(flight)
         elif flight.index in self._decoding:
@@ -132,7 +132,7 @@ class EngineState:
             self._line.remove(flight)
 
     def _give_up(self, flight: InFlight) -> None:
-        """Take a running request out of the batch; what it has generated becomes part of its prompt."""
+        """Remove a running request from the batch; its generated tokens become part of its prompt."""
         if flight.index not in self._decoding:
             if flight is self._partial:
                 self._partial = None
@@ -154,13 +154,13 @@ class EngineState:
             self._release(flight)
 
     def _release(self, flight: InFlight, worked_on: int | None = None) -> None:
-        """Give up what a request has reserved and shared; of an unfinished prompt the blocks worked on stay known."""
+        """Release the reserved and shared blocks of a request; `worked_on` leading ones of an unfinished prompt stay cached."""
         self._committed -= flight.commit_blocks
         if self._cache and flight.block_ids:
             self._cap += self._cache.unpin(flight.block_ids, worked_on) * self._terms.id_blocks
 
     def _trim(self, private: int) -> None:
-        """Let go of cached blocks that the blocks of the running requests have overwritten."""
+        """Evict cached blocks to make room for the `private` blocks of the running requests."""
         if self._cache:
             self._cache.trim((self._cap - private) // self._terms.id_blocks)
 
@@ -180,10 +180,10 @@ class EngineState:
         self._shared -= flight.shared_tokens
 
     def _look_up(self, flight: InFlight) -> None:
-        """Find the leading blocks of a prompt in the cache; at least one token is always worked on."""
+        """Look up the leading blocks of a prompt in the prefix cache; at least one token is always computed."""
         if self._cache:
-            flight.found_blocks, flight.ready_s = self._cache.match(flight.block_ids, self.now_s)
-            cached = flight.found_blocks * self._terms.id_tokens
+            flight.hit_blocks, flight.ready_s = self._cache.match(flight.block_ids, self.now_s)
+            cached = flight.hit_blocks * self._terms.id_tokens
             flight.cached_tokens = min(cached, flight.prompt_tokens - 1)
 
     def _start(self, flight: InFlight, blocks: int, commit: int) -> None:
@@ -194,15 +194,15 @@ class EngineState:
         self._committed += commit
         self._ledger.admitted(flight)
         if self._cache and flight.block_ids:
-            ids, found = flight.block_ids, flight.found_blocks
-            self._cap -= self._cache.pin(ids, found, self.now_s) * self._terms.id_blocks
+            ids, hits = flight.block_ids, flight.hit_blocks
+            self._cap -= self._cache.pin(ids, hits, self.now_s) * self._terms.id_blocks
             if flight.ready_s > self.now_s:
-                self._cache.wait_for(ids[found:])
+                self._cache.wait_for(ids[hits:])
         if isnan(flight.scheduled_s):
             flight.scheduled_s = self.now_s
 
     def _drop_stale(self) -> None:
-        """Forget the ends of sequences that were preempted."""
+        """Drop heap entries of sequences that were preempted."""
         ends = self._ends
         while ends and ends[0][2].serial != ends[0][1]:
             heappop(ends)

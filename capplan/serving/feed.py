@@ -1,4 +1,4 @@
-"""Hands requests out in order of time: those that arrive by the clock, and those of users who wait for each answer."""
+"""The source of requests in order of time: open-loop arrivals, and closed-loop users who wait for each response."""
 
 from bisect import insort
 from collections import deque
@@ -14,17 +14,17 @@ from capplan.numbers import Array
 from capplan.serving.requests import NO_REQUESTS, Crowd, InFlight, Requests, check_requests
 
 Row: TypeAlias = tuple[float, int, int, int, int, list[int], list[int]]
-"""Arrival or think time, prompt, output, cached tokens, class, block ids of the prompt and of the answer."""
-NOBODY: Row = (inf, 0, 0, 0, 0, [], [])
-"""After the last one."""
+"""Arrival or think time, prompt, output, cached tokens, class, block ids of the prompt and of the response."""
+NO_ROW: Row = (inf, 0, 0, 0, 0, [], [])
+"""Stands after the last request."""
 
 
 class Feed:
-    """Hands requests out in order of the time at which they reach the queue: arrival and the time of the front end.
+    """Yields requests in the order in which they reach the queue: arrival time plus front-end delay.
 
-    The first requests of a crowd belong to its users at zero. Whoever's request ends takes the next one of the crowd,
-    thinks for as long as that one says, and sends it. An end may be reported late (a request that is shed had arrived
-    before the step that just ended), so a user takes the next request only when the queue has come to that time.
+    At time zero each user of a crowd takes one request. When it ends, the user takes the next request of the crowd, thinks
+    for the time that goes with it, and sends it. Ends may be reported late (a shed request arrived before the step that
+    just ended), so the user takes the next request only when the queue has reached the time of the end.
     """
 
     __slots__ = (
@@ -51,24 +51,24 @@ class Feed:
         crowd: Crowd | None = None,
         priority: tuple[int, ...] = (),
     ) -> None:
-        """Open the first part; nothing is read ahead of what is needed."""
+        """Open the first part of the requests; parts are read as they are needed."""
         self._delay_s = delay_s
         self._priority = priority
         self._open = _rows(requests, self.PART_REQUESTS)
-        self._next_arrival = next(self._open, NOBODY)
+        self._next_arrival = next(self._open, NO_ROW)
         self._to_ask = iter(()) if crowd is None else _rows(crowd.requests, self.PART_REQUESTS, crowd)
-        self._next_asked = next(self._to_ask, NOBODY)
+        self._next_asked = next(self._to_ask, NO_ROW)
         self._ends: deque[float] = deque()
         self._thinking: list[tuple[float, int, Row]] = []
         self._taken = 0
         self.index = 0
         self.next_s = inf
-        while self._next_asked is not NOBODY and crowd is not None and self._taken < crowd.users:
+        while self._next_asked is not NO_ROW and crowd is not None and self._taken < crowd.users:
             self._think(0.0)
         self._find_next()
 
     def take(self) -> InFlight | None:
-        """Return the next request and move on; None where somebody only begins to think."""
+        """Remove and return the next request; None if the next event is a user who starts to think."""
         if self._ends and self._ends[0] <= self.next_s:
             self._think(self._ends.popleft())
             self._find_next()
@@ -79,7 +79,7 @@ class Feed:
         if asked:
             arrival, _, row = heappop(self._thinking)
         else:
-            self._next_arrival = next(self._open, NOBODY)
+            self._next_arrival = next(self._open, NO_ROW)
         _, prompt, output, cached, class_index, block_ids, answer_ids = row
         flight = InFlight(self.index, arrival, enqueued, prompt, output)
         flight.asked = asked
@@ -96,8 +96,8 @@ class Feed:
         return flight
 
     def ended(self, flight: InFlight, at_s: float) -> None:
-        """Learn that a request has ended: its user is free, if there is one and anything left to ask."""
-        if not flight.asked or self._next_asked is NOBODY:
+        """Free the user of a request that has ended, if it had one and requests are left."""
+        if not flight.asked or self._next_asked is NO_ROW:
             return
         if self._ends and self._ends[-1] > at_s:
             insort(self._ends, at_s)
@@ -106,12 +106,12 @@ class Feed:
         self.next_s = min(self.next_s, at_s)
 
     def _think(self, free_s: float) -> None:
-        """Let a user who is free take the next request."""
+        """Give the next request to a free user."""
         row = self._next_asked
         heappush(self._thinking, (free_s + row[0], self._taken, row))
         self._taken += 1
-        self._next_asked = next(self._to_ask, NOBODY)
-        if self._next_asked is NOBODY:
+        self._next_asked = next(self._to_ask, NO_ROW)
+        if self._next_asked is NO_ROW:
             self._ends.clear()
 
     def _find_next(self) -> None:
@@ -123,7 +123,7 @@ class Feed:
 
 
 def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None = None) -> Iterator[Row]:
-    """Yield requests one by one, checked, in parts small enough to be turned into Python numbers."""
+    """Check the requests and yield them one by one, converted to Python numbers in parts of bounded size."""
     first = 0
     latest_s = 0.0
     for chunk in (source,) if isinstance(source, Requests) else source:
@@ -134,7 +134,7 @@ def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None 
         elif chunk.arrival_s is not None and len(chunk):
             if when[0] < latest_s:
                 raise InputError(
-                    f"request {first} arrives before the one ahead of it\n  sort the requests by arrival"
+                    f"request {first} arrives before its predecessor\n  sort the requests by arrival"
                 )
             latest_s = float(when[-1])
         for start in range(0, len(chunk), most):

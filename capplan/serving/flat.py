@@ -1,4 +1,4 @@
-"""Which simulations run on flat arrays, and the way there and back: the same Outcome as from Server, sooner."""
+"""Runs eligible simulations on the flat-array core: converts the requests, and returns the same Outcome as Server, faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from capplan.serving.terms import EngineSetup, engine_terms
 
 FIRST_COME = Admission()
 MOST_TABLE_ENTRIES = 4_000_000
-"""Of the step times worked out beforehand for every number of sequences and tokens."""
+"""Limit on the size of the precomputed table of step times."""
 
 
 def eligible(
@@ -29,7 +29,7 @@ def eligible(
     admission: Admission,
     crowd: Crowd | None = None,
 ) -> bool:
-    """Return whether the flat core runs these requests: one engine, first come first served, no blocks shared by name."""
+    """Return whether the flat core can run these requests: one engine, first come first served, no block ids."""
     rules = engine.scheduling
     parts = [requests] if crowd is None else [requests, crowd.requests]
     return (
@@ -65,14 +65,14 @@ def _integers(requests: Requests, asked: Requests, name: str) -> array[int]:
 def flat_outcome(
     requests: Requests, engine: EngineSetup, *, crowd: Crowd | None = None, until_s: float = inf
 ) -> Outcome:
-    """Return what Server would do with eligible requests."""
+    """Return the outcome of eligible requests, the same as from Server."""
     return flat_run(requests, engine, crowd, until_s)[0]
 
 
 def flat_run(
     requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float
 ) -> tuple[Outcome, Gauges]:
-    """Return the outcome, and what it holds of the engine alone."""
+    """Return the outcome, and the gauges of the engine."""
     core = flat_engine(requests, engine, crowd)
     core.advance(until_s)
     ledger, gauges = _written(core)
@@ -80,7 +80,7 @@ def flat_run(
 
 
 def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
-    """Return the core at zero, with everything that will be asked of it."""
+    """Return the core at time zero with all its requests."""
     terms = engine_terms(engine)
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
@@ -132,7 +132,7 @@ def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) ->
 
 
 def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
-    """Return what the core found, as Server would have written it."""
+    """Return the results of the core as a ledger and gauges."""
     seen = core.position
     ledger = Ledger.of_columns(
         arrival_s=np.asarray(core.arrival)[:seen],
@@ -166,7 +166,7 @@ def _written(core: FlatEngine) -> tuple[Ledger, Gauges]:
 
 
 def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
-    """Return the step times of a clock for every number of sequences and tokens, as the core reads them."""
+    """Return the step times of a clock at every number of sequences and tokens, as the core reads them."""
     key = max_num_seqs, most_tokens
     if key not in clock.flat_tables:
         clock.flat_tables[key] = _dense_tables(clock.table, max_num_seqs, most_tokens)

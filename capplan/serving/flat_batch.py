@@ -1,7 +1,7 @@
-"""Queue, batch and blocks of the plain engine on flat arrays; flat_core.py takes its steps.
+"""Queue, batch and KV blocks of the plain engine on flat arrays; flat_core.py runs the steps.
 
-Every column is an array by request instead of an object, so that both files also compile: flat_batch.pxd and flat_core.pxd
-give the types to Cython, and without a compiler this is ordinary Python. Letters follow Server, KvBlocks and WaitingLine.
+Requests are columns of arrays instead of objects, so that Cython can compile these files: flat_batch.pxd and flat_core.pxd
+give the types, and without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHED, UNFINISHED = 1, 2
 
 
 class FlatLimits(NamedTuple):
-    """What the engine was started with."""
+    """The set-up of the engine."""
 
     delay_s: float
     max_num_seqs: int
@@ -37,11 +37,11 @@ class FlatLimits(NamedTuple):
     gather_steps: int
     poll_steps: int
     classes: int
-    """Of requests."""
+    """Number of traffic classes."""
 
 
 class FlatBatch:
-    """The requests of one engine: those that wait, those that run, and the blocks they hold."""
+    """The waiting and running requests of one engine, and the KV blocks they hold."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class FlatBatch:
         arrivals: int,
         users: int,
     ) -> None:
-        """Take limits, and the requests as arrays: first those that arrive by the clock, then those that users ask.
+        """Take the limits, and the requests as arrays: open-loop arrivals first, then those of closed-loop users.
 
-        The first column has arrival times and think times. Without users nothing is copied; with them each request gets
-        its place when it arrives.
+        The first column holds arrival times, then think times. Without users nothing is copied; with users each request
+        gets its row when it arrives.
         """
         count = len(columns[0])
         self.count = count
@@ -103,7 +103,7 @@ class FlatBatch:
         self.find_next()
 
     def find_next(self) -> None:
-        """Find when the next request reaches the queue, or who waits for nothing else takes the next one."""
+        """Set the time at which the next request reaches the queue or a free user takes the next one."""
         next_s = float("inf")
         if self.arrived < self.arrivals:
             next_s = self.offered_s[self.arrived]
@@ -115,7 +115,7 @@ class FlatBatch:
         self.next_s = next_s
 
     def ended(self, row: int, at_s: float) -> None:
-        """Learn that a request has ended: its user is free, if there is one and anything left to ask; see Feed."""
+        """Free the user of a request that has ended, if it had one and requests are left; see Feed."""
         if self.asked >= self.count or not self.of_user[row]:
             return
         size, first, place = self.users, self.first_end, self.ends_count
@@ -127,7 +127,7 @@ class FlatBatch:
         self.next_s = min(self.next_s, at_s)
 
     def think(self) -> None:
-        """Let the user who has been free for longest take the next request, into a heap by time and row."""
+        """Give the next request to the user who has been free the longest; push it on a heap by time and row."""
         row, place = self.asked, self.thinking_count
         at_s = self.ends[self.first_end] + self.offered_s[row]
         self.asked += 1
@@ -142,7 +142,7 @@ class FlatBatch:
         self.thinking[place] = row
 
     def thought(self) -> None:
-        """Drop the next one who has thought; of equal times the lower row is first."""
+        """Pop the request whose think time ends next; of equal times the lower row is first."""
         self.thinking_count -= 1
         times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
         at_s, row = times[size], rows[size]
@@ -162,7 +162,7 @@ class FlatBatch:
         rows[place] = row
 
     def bring(self, row: int) -> None:
-        """Give the next request its place in order of arrival; of equal times the one by the clock is first."""
+        """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
         place = self.arrived
         if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
             place = self.thinking[0]
@@ -178,7 +178,7 @@ class FlatBatch:
         self.class_index[row] = self.offered_class[place]
 
     def receive(self) -> None:
-        """Let requests join the queue up to now, or turn away those that could not run even alone."""
+        """Enqueue the arrivals up to now; shed those that cannot run even alone."""
         while self.next_s <= self.now_s:
             if self.ends_count and self.ends[self.first_end] <= self.next_s:
                 self.think()
@@ -201,14 +201,14 @@ class FlatBatch:
                 self.waiting += 1
 
     def too_long(self, row: int) -> bool:
-        """Return whether a request could not run even alone."""
+        """Return whether a request cannot run even alone."""
         tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
         if -(-tokens // self.block_tokens) > self.capacity:
             return True
         return not self.chunked and self.prompt[row] - self.cached[row] > self.budget
 
     def queue_head(self) -> int:
-        """Return the request that goes next: preempted ones came before all that never ran."""
+        """Return the request at the head of the queue: preempted ones come before those that never ran."""
         if self.preempted_count:
             return self.preempted_heap[0]
         while self.status[self.next_waiting] == SHED:
@@ -255,7 +255,7 @@ class FlatBatch:
         return tokens
 
     def ends_push(self, key: int, row: int) -> None:
-        """Note when a sequence ends; keys are end step and serial in one number."""
+        """Push the end of a sequence; a key is end step and serial in one number."""
         if self.end_count == len(self.end_keys):
             self.end_keys = array("q", bytes(self.end_keys) + bytes(8 * self.end_count))
             self.end_rows = array("q", bytes(self.end_rows) + bytes(8 * self.end_count))
@@ -269,7 +269,7 @@ class FlatBatch:
         rows[place] = row
 
     def ends_pop(self) -> None:
-        """Drop the next end."""
+        """Pop the next end."""
         self.end_count -= 1
         keys, rows, size, place = self.end_keys, self.end_rows, self.end_count, 0
         key, row = keys[size], rows[size]
@@ -286,12 +286,12 @@ class FlatBatch:
         rows[place] = row
 
     def drop_stale(self) -> None:
-        """Forget the ends of sequences that were preempted."""
+        """Drop heap entries of sequences that were preempted."""
         while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
             self.ends_pop()
 
     def blocks_at(self, counter: int) -> int:
-        """Return the blocks that decoding sequences hold at a step, as KvBlocks does."""
+        """Return the blocks that decoding sequences hold at a step; see KvBlocks."""
         block = self.block_tokens
         part = counter % block
         below = 0
@@ -301,7 +301,7 @@ class FlatBatch:
         return (self.tokens + self.sequences * counter + pads) // block
 
     def within(self, capacity: int, most: int) -> int:
-        """Return how many further steps, up to most, the blocks stay within a capacity."""
+        """Return for how many more steps, up to `most`, the blocks stay within a capacity."""
         reach = self.step + most + 1
         block = self.block_tokens
         if self.tokens + self.sequences * (reach + block) <= capacity * block:
@@ -316,7 +316,7 @@ class FlatBatch:
         return low
 
     def join(self, row: int) -> None:
-        """Let a request decode."""
+        """Add a request to the decoding batch."""
         base = self.prompt_now[row] - self.shared[row] - self.step
         self.base[row] = base
         self.end_step[row] = self.step + self.remaining[row]
@@ -335,7 +335,7 @@ class FlatBatch:
         self.ends_push((self.end_step[row] << 32) | self.serials, row)
 
     def leave(self, row: int) -> None:
-        """Take a decoding request out of the batch."""
+        """Remove a request from the decoding batch."""
         base = self.base[row]
         phase = -base % self.block_tokens
         self.sequences -= 1
@@ -351,7 +351,7 @@ class FlatBatch:
             self.last = self.before[row]
 
     def make_room(self) -> bool:
-        """Preempt until every decoding sequence can take its next token; return whether anyone was."""
+        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
         preempted = False
         block = self.block_tokens
         while self.sequences:
@@ -366,7 +366,7 @@ class FlatBatch:
         return preempted
 
     def preempt(self) -> None:
-        """Send the latest admitted request back to the queue, to be recomputed with what it has generated."""
+        """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
         row = self.partial
         if row >= 0:
             self.partial = -1

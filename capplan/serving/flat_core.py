@@ -1,7 +1,7 @@
 """The plain case of Server on flat arrays: continuous batching of one engine, first come first served.
 
-The same events in the same order with the same floating-point operations as Server, which stays the readable reference and
-runs everything else; `flat.eligible` says what this file may run, and a random differential test holds the two together.
+The same events in the same order, with the same floating-point operations as Server, which is the readable reference and
+runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FINISHED = 0
 
 
 class FlatEngine(FlatSteps):
-    """One engine with its queue and its results, all of it in arrays; `advance` runs it."""
+    """One engine with its queue and its results, all in arrays; `advance` runs it."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class FlatEngine(FlatSteps):
         arrivals: int,
         users: int,
     ) -> None:
-        """Take limits, step tables, and the requests as FlatBatch does."""
+        """Take limits, step tables and requests; see FlatBatch."""
         super().__init__(limits, tables, columns, arrivals, users)
         self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
         self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
@@ -52,7 +52,7 @@ class FlatEngine(FlatSteps):
         self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(8 * TIMELINE_BINS)) for _ in range(3))
 
     def advance(self, until_s: float) -> None:
-        """Run every step that starts before a time; a step that is under way is finished."""
+        """Run every step that starts before a time; a running step completes."""
         while self.now_s < until_s:
             if self.next_s <= self.now_s:
                 self.receive()
@@ -74,7 +74,7 @@ class FlatEngine(FlatSteps):
         self.receive()
 
     def piece(self, row: int, budget: int) -> int:
-        """Return the tokens of a prompt that the step has room for, 0 if none; an uncut one may exceed the budget alone."""
+        """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
         new = self.prompt_now[row] - self.cached[row]
         if new <= budget:
             return new
@@ -83,7 +83,7 @@ class FlatEngine(FlatSteps):
         return new if not self.chunks and new > self.budget else 0
 
     def plan(self) -> None:
-        """Choose the prompts of the next step, each with the tokens to work on; admit what fits."""
+        """Admit what fits; choose the prompts of the next step, each with the number of tokens to prefill."""
         row = self.partial
         if not self.waiting:
             self.hold_from, self.gather_from, self.released = -1, -1, False
@@ -126,7 +126,7 @@ class FlatEngine(FlatSteps):
             self.chunks += 1
 
     def waits(self) -> bool:
-        """Return whether waiting prompts stay out of this step: not looked for yet, or held back for company."""
+        """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""
         if not self.sequences:
             self.looked, self.hold_from, self.gather_from = self.step, -1, -1
             self.released = False
@@ -145,7 +145,7 @@ class FlatEngine(FlatSteps):
         return False
 
     def lacks_company(self) -> bool:
-        """Return whether the prompts that are held back go on waiting; note the step from which enough of them do."""
+        """Return whether held prompts keep waiting; note the step since which enough of them wait."""
         if self.gather_from < 0 and 0 < self.hold_prompts <= self.waiting:
             self.gather_from = self.step
         if self.gather_from >= 0:
@@ -157,7 +157,7 @@ class FlatEngine(FlatSteps):
         return self.sequences + self.waiting_tokens() < self.hold_tokens
 
     def steps_until_look(self) -> int:
-        """Return the steps after which waiting prompts may join at the latest."""
+        """Return the number of steps after which waiting prompts may join at the latest."""
         steps = 1 << 60
         if self.poll_steps:
             steps = self.poll_steps - (self.step - self.looked) % self.poll_steps
@@ -169,7 +169,7 @@ class FlatEngine(FlatSteps):
         return max(steps, 1)
 
     def admit(self, row: int, blocks: int, commit: int) -> None:
-        """Give a request its blocks."""
+        """Admit a request: take its blocks."""
         self.blocks[row] = blocks
         self.commit[row] = commit
         self.done[row] = self.cached[row]
@@ -219,20 +219,20 @@ class FlatEngine(FlatSteps):
             self.group(self.sequences - joined, self.now_s)
 
     def group(self, sequences: int, since_s: float) -> None:
-        """Let the sequences that joined last wait for their next token."""
+        """Add a group of sequences that wait for their next token: those that joined last."""
         if sequences:
             self.group_sequences[self.groups] = sequences
             self.group_since[self.groups] = since_s
             self.groups += 1
 
     def end_groups(self) -> None:
-        """Count the gaps of all that waited, for everybody has a token now."""
+        """Record all gaps: every waiting sequence has its next token."""
         for place in range(self.groups):
             self.gap(self.now_s - self.group_since[place], self.group_sequences[place])
         self.groups = 0
 
     def prompt_ends(self, row: int) -> None:
-        """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
+        """Emit the token that ends a prefill; decoding starts unless it was the only one."""
         self.held -= self.blocks[row]
         self.remaining[row] -= 1
         if isnan(self.first_token[row]):
@@ -278,7 +278,7 @@ class FlatEngine(FlatSteps):
         self.complete()
 
     def complete(self) -> None:
-        """Let go of every sequence whose last token has come."""
+        """Finish every sequence that has its last token."""
         while self.end_count and self.end_keys[0] >> 32 <= self.step:
             row = self.end_rows[0]
             self.ends_pop()
@@ -296,7 +296,7 @@ class FlatEngine(FlatSteps):
             self.ended(row, self.now_s)
 
     def gap(self, value: float, weight: float) -> None:
-        """Count a gap between tokens, as WeightedHistogram does."""
+        """Record a gap between tokens; see WeightedHistogram."""
         if value > 0.0:
             self.itl[HISTOGRAM_ZERO + lrint(log(value) * BINS_PER_E)] += weight
         else:
@@ -305,7 +305,7 @@ class FlatEngine(FlatSteps):
         self.itl_total += weight * value
 
     def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
-        """Count a stretch of time with a constant batch, as Gauges does."""
+        """Record a period with a constant batch; see Gauges."""
         if sequences >= self.batch_size:
             self.batch_size = 2 * sequences
         self.batch_s[sequences] += seconds
@@ -335,7 +335,7 @@ class FlatEngine(FlatSteps):
         self.by_busy[place] += seconds
 
     def double_span(self) -> None:
-        """Halve the number of spans in use by joining neighbours."""
+        """Merge neighbouring spans, so that half of them are free."""
         for bins in (self.by_batch, self.by_blocks, self.by_busy):
             for place in range(TIMELINE_BINS // 2):
                 bins[place] = bins[2 * place] + bins[2 * place + 1]

@@ -1,4 +1,4 @@
-"""How long the steps of the flat core take: StepClock on flat arrays, with the same floating-point operations."""
+"""Step times of the flat core: StepClock on flat arrays, with the same floating-point operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FlatSteps(FlatBatch):
         arrivals: int,
         users: int,
     ) -> None:
-        """Take limits, step tables, and the requests as FlatBatch does."""
+        """Take limits, step tables and requests; see FlatBatch."""
         super().__init__(limits, columns, arrivals, users)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.new_knots, self.past_knots, self.prefill = tables[4:]
@@ -37,7 +37,7 @@ class FlatSteps(FlatBatch):
         self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
 
     def step_s(self, decoding: int, context: float) -> float:
-        """Return the time of the step that was planned, as StepClock.mixed_step_s."""
+        """Return the time of the planned step; see StepClock.mixed_step_s."""
         tokens, seconds = decoding, 0.0
         for place in range(self.chunks):
             tokens += self.chunk_tokens[place]
@@ -47,7 +47,7 @@ class FlatSteps(FlatBatch):
         return seconds + self.mixed[tokens] + self.head[decoding + self.chunks]
 
     def turn_s(self, decoding: int, context: float) -> float:
-        """Return the same of a pipeline, as StepClock.turn_s, and keep how many micro-batches hold prompts."""
+        """Return the same for a pipeline, and note how many micro-batches hold prompts; see StepClock.turn_s."""
         stages, beside, before = self.stages, -(-decoding // self.stages), self.filled
         tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
         for place in range(self.chunks):
@@ -69,7 +69,7 @@ class FlatSteps(FlatBatch):
         return max(seconds * ratio, decode_s)
 
     def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
-        """Take decode steps, all of them or the first few that reach the limit, and return their time; see DecodeRow."""
+        """Run decode steps, all of them or the fewest that reach the time limit; return their time; see DecodeRow."""
         offset = sequences * self.knots
         last = self.knots - 1
         base = self.decode_base[sequences]
@@ -97,7 +97,7 @@ class FlatSteps(FlatBatch):
                 i += 1
 
     def knot_below(self, context: float) -> int:
-        """Return the place of the last knot at or below a context."""
+        """Return the index of the last knot at or below a context."""
         low, high = self.last_knot, self.knots
         if context < self.context_knots[low]:
             low, high = 0, low
@@ -113,11 +113,11 @@ class FlatSteps(FlatBatch):
         return low - 1
 
     def attention_s(self, sequences: int, context: float) -> float:
-        """Return the attention over the cache of one step."""
+        """Return the time of decode attention of one step."""
         return self.decode_s(sequences, context) - self.decode_base[sequences]
 
     def decode_s(self, sequences: int, context: float) -> float:
-        """Return the time of one step that only decodes."""
+        """Return the time of one decode step."""
         offset = sequences * self.knots
         i = self.knot_below(context)
         return (
@@ -127,7 +127,7 @@ class FlatSteps(FlatBatch):
         )
 
     def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
-        """Return the attention of one chunk, as StepClock.prefill_attention_s."""
+        """Return the attention time of one chunk; see StepClock.prefill_attention_s."""
         new, past = self.new_knots, self.past_knots
         width = len(past)
         i, j = place_below(new, new_tokens), place_below(past, past_tokens)
@@ -146,7 +146,7 @@ class FlatSteps(FlatBatch):
 
 
 def place_below(knots: Doubles, value: float) -> int:
-    """Return the place of the knot at or below a value, such that another one follows where there are two."""
+    """Return the index of the lower of the two knots around a value; 0 if there is only one knot."""
     if len(knots) < 2 or value < knots[1]:
         return 0
     low, high = 2, len(knots)
@@ -160,7 +160,7 @@ def place_below(knots: Doubles, value: float) -> int:
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
-    """Return the fewest steps whose sum reaches a limit; see step_clock.steps_to_reach."""
+    """Return the fewest steps whose total time reaches a limit; see step_clock.steps_to_reach."""
     half = rise_s * 0.5
     linear = first_s - half
     root = linear * linear + 4.0 * half * limit_s

@@ -1,4 +1,4 @@
-"""What may happen to a fleet while it serves: failures, autoscaling, hedged requests, transfers of caches."""
+"""Events and mechanisms of a running fleet: failures, autoscaling, hedged requests, KV-cache transfers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,53 +12,53 @@ ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefi
 
 
 class Failure(NamedTuple):
-    """A replica that stops: its step under way is finished, what it held is rerouted and recomputed."""
+    """A replica that fails: its running step completes, then its requests are rerouted and recomputed."""
 
     time_s: float
     replica: int
     repair_s: float = inf
-    """Until it serves again, with an empty cache; infinite: never."""
+    """Time until it serves again, with an empty cache; infinite: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """When replicas are added and taken away; looked at in equal intervals."""
+    """When replicas are added and removed, decided at fixed intervals."""
 
     min_replicas: int
     max_replicas: int
     start_s: float
-    """From the decision until a new replica serves: machine, weights, warm-up."""
+    """From the decision until a new replica serves: provisioning, loading of weights, warm-up."""
     interval_s: float = 15.0
     high_fraction: float = 0.8
-    """Requests in the fleet over its seats (max_num_seqs) above which replicas are added."""
+    """Replicas are added while requests in the fleet exceed this fraction of its sequence slots (max_num_seqs)."""
     low_fraction: float = 0.4
-    """The same below which one is taken away, reckoned without it."""
+    """One replica is removed when requests are below this fraction of the slots of the others."""
     waiting_per_replica: float = inf
-    """Requests in queues per replica above which one is added, whatever the seats."""
+    """A replica is added when more requests per replica than this are queued, whatever the slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hedging:
-    """A request without its first token gets a copy in another replica; one of the two answers."""
+    """A request that still waits for its first token is copied to another replica; the faster copy wins."""
 
     after_s: float
-    """From reaching the first replica."""
+    """Time from dispatch to the first replica until the copy is sent."""
     settled_by: Literal["finish", "first_token"] = "finish"
-    """What decides which of the two answers; the other is cancelled at the end of its step."""
+    """What a copy must do first to win; the other is cancelled at the end of its step."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvLink:
-    """How the cache of a prompt gets from a prefill replica to a decode replica, one prompt after the other."""
+    """The link that carries KV caches from prefill to decode replicas, one prompt at a time."""
 
     bytes_per_token: float
     bytes_per_s: float
-    """That a prefill replica reaches."""
+    """Rate of one prefill replica."""
     latency_s: float = 0.0
 
 
 def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> float:
-    """Return the time to move the cache of a prompt.
+    """Return the time to transfer the KV cache of a prompt.
 
         t = L + n b / B
 
@@ -67,7 +67,7 @@ def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latenc
     tokens : [tokens]
         n, prompt.
     bytes_per_token : [B]
-        b, cache of all layers of the replica.
+        b, KV cache of all layers.
     bytes_per_s : [B/s]
         B, may be infinite.
     latency_s : [s]
@@ -100,7 +100,7 @@ def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: i
     ----------
     autoscaling : limits, h, l and q
     seats : [-]
-        s, of one replica.
+        s, sequence slots of one replica.
     replicas : [-]
         n, serving or starting.
     load : [-]
@@ -115,7 +115,7 @@ def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: i
 
     Examples
     --------
-    Replicas of ten seats, two of them, with 30 requests: 30 / 8 asks for four.
+    Two replicas with ten slots each. 30 requests need ceil(30 / 8) = 4 replicas; 10 need no change; 3 need one fewer:
 
     >>> rule = Autoscaling(1, 8, start_s=60.0)
     >>> wanted_replicas(rule, 10, 2, 30, 10), wanted_replicas(rule, 10, 2, 10, 0), wanted_replicas(rule, 10, 2, 3, 0)
@@ -136,7 +136,7 @@ def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: i
 
 
 def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
-    """Refuse a number of replicas or a routing that cannot be.
+    """Refuse an invalid number of replicas or routing.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
         raise InputError(f"routing is '{routing}'\n  known: {', '.join(ROUTINGS)}")
     if routing == "prefix_aware" and not caching:
         raise InputError(
-            "routing is 'prefix_aware', but the requests have no block ids to look for\n"
+            "routing is 'prefix_aware', but the requests have no block ids\n"
             "  use a trace with block ids, or routing least_loaded"
         )
 
@@ -157,7 +157,7 @@ def check_fleet(replicas: int, routing: str, *, caching: bool) -> None:
 def check_events(
     failures: Sequence[Failure], autoscaling: Autoscaling | None, hedging: Hedging | None, replicas: int
 ) -> None:
-    """Refuse failures, autoscaling or hedging that make no sense for so many replicas.
+    """Refuse invalid failures, autoscaling or hedging of a fleet with this many replicas.
 
     Raises
     ------
@@ -168,11 +168,11 @@ def check_events(
     for failure in failures:
         if not 0 <= failure.replica < most:
             raise InputError(
-                f"replica {failure.replica} cannot fail; replicas are numbered from 0 to {most - 1}"
+                f"failure of replica {failure.replica}: replicas are numbered from 0 to {most - 1}"
             )
         if not 0.0 <= failure.time_s < inf or not failure.repair_s > 0.0:
             raise InputError(
-                f"a failure needs a time of at least 0 s and a positive repair, but is {failure}"
+                f"a failure needs a time of at least 0 s and a positive repair time, but is {failure}"
             )
     if hedging is not None and not hedging.after_s >= 0.0:
         raise InputError(f"hedging.after_s is {hedging.after_s}; it must be at least 0")
@@ -180,7 +180,7 @@ def check_events(
         return
     if not 1 <= autoscaling.min_replicas <= replicas <= autoscaling.max_replicas:
         raise InputError(
-            f"autoscaling from {autoscaling.min_replicas} to {autoscaling.max_replicas} replicas cannot start with "
+            f"autoscaling between {autoscaling.min_replicas} and {autoscaling.max_replicas} replicas cannot start with "
             f"{replicas}"
         )
     if not autoscaling.start_s >= 0.0 or not 0.0 < autoscaling.interval_s < inf:
@@ -194,12 +194,12 @@ def check_events(
         )
     if not autoscaling.waiting_per_replica >= 0.0:
         raise InputError(
-            f"autoscaling: waiting_per_replica is {autoscaling.waiting_per_replica}; at least 0 is needed"
+            f"autoscaling: waiting_per_replica is {autoscaling.waiting_per_replica}; it must be at least 0"
         )
 
 
 def check_link(link: KvLink) -> None:
-    """Refuse a link that moves nothing.
+    """Refuse a link with an invalid size, rate or latency.
 
     Raises
     ------
@@ -207,6 +207,8 @@ def check_link(link: KvLink) -> None:
         names the value
     """
     if not 0.0 <= link.bytes_per_token < inf or not link.bytes_per_s > 0.0:
-        raise InputError(f"a link needs bytes_per_token from 0 and a positive bytes_per_s, but is {link}")
+        raise InputError(
+            f"a link needs bytes_per_token of at least 0 and a positive bytes_per_s, but is {link}"
+        )
     if not 0.0 <= link.latency_s < inf:
         raise InputError(f"the latency of a link must be finite and at least 0 s, but is {link.latency_s}")

@@ -1,4 +1,4 @@
-"""What is measured while a simulation runs, in memory that does not grow with its length."""
+"""Measurements of a running simulation, in memory that does not grow with its length."""
 
 from dataclasses import dataclass
 from math import exp, log
@@ -8,13 +8,13 @@ import numpy as np
 from capplan.numbers import Array
 
 BINS_PER_E = 200
-"""Bins of a weighted histogram per factor e: a value is kept to half of 1/200, 0.25 %."""
+"""Bins of a weighted histogram per factor of e: values are exact to half a bin, 0.25 %."""
 TIMELINE_BINS = 512
 OCCUPANCY_BINS = 400
 
 
 class WeightedHistogram:
-    """Positive values with weights, in logarithmic bins; percentiles to 0.25 %, the mean exactly."""
+    """Weighted values in logarithmic bins: percentiles to 0.25 %, the mean exactly."""
 
     __slots__ = ("_weights", "total", "weight")
 
@@ -26,16 +26,16 @@ class WeightedHistogram:
 
     @classmethod
     def of(
-        cls, weights: dict[int, float], of_nothing: float, weight: float, total: float
+        cls, weights: dict[int, float], of_zero: float, weight: float, total: float
     ) -> "WeightedHistogram":
-        """Return a histogram of known weights by bin, and of values of nothing."""
+        """Return a histogram with these weights by bin, and the weight of values of zero."""
         histogram = cls()
-        histogram._weights = {-(10**9): of_nothing} | weights if of_nothing else weights
+        histogram._weights = {-(10**9): of_zero} | weights if of_zero else weights
         histogram.weight, histogram.total = weight, total
         return histogram
 
     def add(self, value: float, weight: float) -> None:
-        """Count a value weight times."""
+        """Add a value with a weight."""
         key = round(log(value) * BINS_PER_E) if value > 0.0 else -(10**9)
         weights = self._weights
         weights[key] = weights.get(key, 0.0) + weight
@@ -43,7 +43,7 @@ class WeightedHistogram:
         self.total += weight * value
 
     def merge(self, other: "WeightedHistogram") -> None:
-        """Count everything that another histogram counted."""
+        """Add all values of another histogram."""
         for key, weight in other._weights.items():  # noqa: SLF001 - the same class
             self._weights[key] = self._weights.get(key, 0.0) + weight
         self.weight += other.weight
@@ -85,7 +85,7 @@ class Timeline:
 
 
 class Gauges:
-    """Batch size and blocks in use, weighted by time: means, percentiles and a timeline of bounded length."""
+    """Batch size and KV blocks in use, weighted by time: means, percentiles and a timeline of bounded length."""
 
     __slots__ = (
         "_bins",
@@ -108,7 +108,7 @@ class Gauges:
         self._bins: list[list[float]] = [[0.0] * TIMELINE_BINS for _ in range(3)]
 
     def add(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
-        """Count a stretch of time with a constant batch and (mean) blocks in use."""
+        """Add a period with a constant batch and a mean number of blocks in use."""
         batch = self.batch_s
         if sequences >= len(batch):
             batch.extend([0.0] * (2 * sequences - len(batch)))
@@ -143,7 +143,7 @@ class Gauges:
         self._span_s *= 2.0
 
     def set_timeline(self, span_s: float, bins: list[list[float]]) -> None:
-        """Take over the sums of spans that were counted elsewhere."""
+        """Set the sums per span, counted elsewhere."""
         self._span_s, self._bins = span_s, bins
 
     def timeline(self, until_s: float) -> Timeline:

@@ -1,15 +1,15 @@
-"""From prefill engines to decode engines: the cache of a prompt goes over a link."""
+"""Handover from prefill to decode engines: the KV cache of a prompt goes over a link."""
 
 from functools import partial
 
 from capplan.serving.dispatcher import Dispatcher
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.fleet_terms import KvLink, transfer_s
 from capplan.serving.requests import InFlight
 
 
 class HandOver:
-    """Takes requests whose prompt is done from the first pool of a dispatcher to the second."""
+    """Moves requests whose prefill is done from the first pool of a dispatcher to the second."""
 
     __slots__ = ("_dispatcher", "_link")
 
@@ -18,9 +18,9 @@ class HandOver:
         self._dispatcher = dispatcher
         self._link = link
 
-    def enters(self, flight: InFlight) -> bool:
+    def prepare(self, flight: InFlight) -> bool:
         """Prepare a request for the prefill engines; return False if no decode engine could ever hold it."""
-        flight.answer_ids = []  # the answer is not made where the prompt's blocks are
+        flight.answer_ids = []  # the response is generated on another engine than the prompt's blocks are on
         flight.remaining_tokens = flight.output_tokens - 1
         cached, flight.received = flight.cached_tokens, True
         fits = flight.remaining_tokens == 0 or not self._dispatcher.pools[1].terms.too_long(flight)
@@ -28,20 +28,20 @@ class HandOver:
         flight.remaining_tokens = 1
         return fits
 
-    def goes_on(self, life: EngineLife, flight: InFlight, at_s: float) -> bool:
-        """Send a request that a prefill engine is done with to a decode engine, unless it is complete."""
-        if flight.output_tokens == 1 or life not in self._dispatcher.pools[0].lives:
+    def transfer(self, instance: EngineInstance, flight: InFlight, at_s: float) -> bool:
+        """Send a prefilled request to a decode engine; return False if it is complete or was decoded already."""
+        if flight.output_tokens == 1 or instance not in self._dispatcher.pools[0].instances:
             return False
         flight.remaining_tokens = flight.output_tokens - 1
         flight.received = True
         flight.block_ids = []
         flight.cached_tokens = flight.shared_tokens = 0
         link = self._link
-        begin_s = max(at_s, life.link_free_s)
-        life.link_free_s = begin_s + transfer_s(
+        begin_s = max(at_s, instance.link_free_s)
+        instance.link_free_s = begin_s + transfer_s(
             flight.prompt_tokens, link.bytes_per_token, link.bytes_per_s, 0.0
         )
-        self._dispatcher.at(life.link_free_s + link.latency_s, partial(self._arrives, flight))
+        self._dispatcher.at(instance.link_free_s + link.latency_s, partial(self._arrives, flight))
         return True
 
     def _arrives(self, flight: InFlight, at_s: float) -> None:

@@ -1,14 +1,14 @@
-"""Blocks of a paged cache held by sequences that all grow by one token a step, counted without visiting them."""
+"""KV blocks of sequences that all grow by one token per step, counted without visiting each sequence."""
 
 
 class KvBlocks:
     """The number of blocks that the decoding sequences hold, as a function of the step counter.
 
-    A sequence that holds x_i + u tokens at counter u has pad (-x_i - u) mod b in its last block, so
+    A sequence that holds x_i + u tokens at counter u leaves pad_i = (-x_i - u) mod b slots of its last block empty, so
 
         sum_i ceil((x_i + u) / b) = (sum_i x_i + n u + sum_i pad_i) / b
 
-    and the pads follow from how many sequences there are of each phase (-x_i) mod b, which does not change with u.
+    and the pads follow from the number of sequences at each phase (-x_i) mod b, which does not depend on u.
     """
 
     __slots__ = ("_phase_sum", "_phases", "block_tokens", "sequences", "tokens")
@@ -57,7 +57,7 @@ class KvBlocks:
         return (self.tokens + count * counter + pads) // block
 
     def within(self, counter: int, capacity: int, growth: float, step: int, most: int) -> int:
-        """Return how many further steps, up to most, the blocks stay within a capacity.
+        """Return for how many more steps, up to `most`, the blocks stay within a capacity.
 
         Parameters
         ----------
@@ -65,11 +65,20 @@ class KvBlocks:
             u now, floor(growth x step).
         capacity : [blocks]
         growth : [tokens]
-            tokens a step.
+            that a sequence gains per step.
         step : [-]
-            number of the step now.
+            number of the current step.
         most : [-]
-            steps asked for.
+            upper limit of the result.
+
+        Examples
+        --------
+        One sequence of 16 tokens fills a block of 16; a second block lasts for 16 more tokens:
+
+        >>> held = KvBlocks(16)
+        >>> held.join(16)
+        >>> held.within(0, capacity=2, growth=1.0, step=0, most=100)
+        16
         """
         reach = counter + int(growth * most) + 1
         if self.tokens + self.sequences * (reach + self.block_tokens) <= capacity * self.block_tokens:

@@ -1,22 +1,22 @@
-"""What befalls the replicas of a pool: they start, fail, are repaired, added and taken away."""
+"""Operations on the replicas of a pool: start, failure, repair, scaling up and down."""
 
 from functools import partial
 from math import inf
 
 from capplan.serving.dispatcher import Dispatcher
-from capplan.serving.engine_life import EngineLife
+from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.fleet_terms import Autoscaling, Failure, wanted_replicas
 from capplan.serving.requests import InFlight
 
 
 class Operations:
-    """Runs the replicas of one pool."""
+    """Starts and stops the replicas of one pool."""
 
     __slots__ = ("_dispatcher", "_pool", "rerouted_requests")
 
     def __init__(self, dispatcher: Dispatcher, pool: EnginePool, replicas: int) -> None:
-        """Start with replicas that serve from zero on."""
+        """Start replicas that serve from time zero."""
         self._dispatcher = dispatcher
         self._pool = pool
         self.rerouted_requests = 0
@@ -24,25 +24,25 @@ class Operations:
             pool.admit(pool.start(number, 0.0))
 
     def plan_failure(self, failure: Failure) -> None:
-        """Have a replica fail."""
+        """Schedule a failure."""
         self._dispatcher.at(failure.time_s, partial(self._fail, failure))
 
     def plan_autoscaling(self, autoscaling: Autoscaling) -> None:
-        """Have the number of replicas looked at in equal intervals."""
+        """Schedule the first decision of the autoscaler."""
         self._dispatcher.at(autoscaling.interval_s, partial(self._look, autoscaling))
 
     def _fail(self, failure: Failure, at_s: float) -> None:
         dispatcher, pool = self._dispatcher, self._pool
-        life = pool.numbered(failure.replica)
-        if life is None:
+        instance = pool.numbered(failure.replica)
+        if instance is None:
             return
-        life.advance(at_s)
+        instance.advance(at_s)
         dispatcher.settle(at_s)
-        if life.until_s < inf:
+        if instance.until_s < inf:
             return
-        end_s = max(at_s, life.server.now_s)
-        flights = life.evacuate()
-        pool.end(life, end_s)
+        end_s = max(at_s, instance.server.now_s)
+        flights = instance.evacuate()
+        pool.end(instance, end_s)
         for flight in flights:
             if dispatcher.hedges and dispatcher.hedges.lost(flight):
                 continue
@@ -61,24 +61,24 @@ class Operations:
         if self._pool.numbered(number) is None:
             self._dispatcher.admit(self._pool, self._pool.start(number, at_s))
 
-    def _ready(self, life: EngineLife, at_s: float) -> None:
+    def _ready(self, instance: EngineInstance, at_s: float) -> None:
         del at_s
-        self._dispatcher.admit(self._pool, life)
+        self._dispatcher.admit(self._pool, instance)
 
     def _look(self, autoscaling: Autoscaling, at_s: float) -> None:
-        """Compare load with the replicas there are; nobody is taken away while somebody starts."""
+        """Scale the pool to its load and schedule the next decision; no replica is removed while another one starts."""
         dispatcher, pool = self._dispatcher, self._pool
         pool.advance(at_s)
         dispatcher.settle(at_s)
-        draining = sum(life.draining for life in pool.alive)
+        draining = sum(instance.draining for instance in pool.alive)
         replicas = len(pool.alive) - draining
-        waiting = sum(life.waiting for life in pool.alive) + len(pool.held)
+        waiting = sum(instance.waiting for instance in pool.alive) + len(pool.held)
         wanted = wanted_replicas(
             autoscaling, pool.terms.max_num_seqs, replicas, pool.load + len(pool.held), waiting
         )
         for _ in range(wanted - replicas):
-            life = pool.start(pool.free_number(), at_s)
-            dispatcher.at(at_s + autoscaling.start_s, partial(self._ready, life))
+            instance = pool.start(pool.free_number(), at_s)
+            dispatcher.at(at_s + autoscaling.start_s, partial(self._ready, instance))
         if wanted < replicas and len(pool.serving) == replicas:
             pool.drain(at_s)
         if not dispatcher.idle:

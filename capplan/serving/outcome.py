@@ -1,4 +1,4 @@
-"""What a simulation found: one row per request, and what the engine did meanwhile."""
+"""The results of a simulation: one row per request, and totals of the engine."""
 
 from array import array
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from capplan.serving.requests import InFlight
 
 FINISHED, SHED, UNFINISHED = 0, 1, 2
 PERCENTILES = (0.5, 0.9, 0.95, 0.99)
-NO_TIME = 1e-9
-"""Of a span, below which an engine is not said to be there: what is left there is rounding."""
+NEGLIGIBLE_FRACTION = 1e-9
+"""An engine that runs for less than this fraction of a span counts as absent: the rest is rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Spread:
 
 @dataclass(slots=True)
 class ClassTotals:
-    """What the engine did for one traffic class."""
+    """Totals of one traffic class."""
 
     prompt_tokens: int = 0
-    """Of admitted requests, those that were admitted again after a preemption included."""
+    """Of admitted requests; a request admitted again after a preemption counts again."""
     cached_tokens: int = 0
-    """Of them found in the prefix cache."""
+    """Of these, prefix-cache hits."""
     preemptions: int = 0
 
     def add(self, other: "ClassTotals") -> None:
-        """Add what another engine did."""
+        """Add the totals of another engine."""
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
         self.preemptions += other.preemptions
@@ -49,13 +49,13 @@ class ClassTotals:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Results by request (nan where there is none), in order of arrival, and totals."""
+    """Results by request (nan if missing), in order of arrival, and totals."""
 
     status: NDArray[np.uint8]
     """FINISHED, SHED or UNFINISHED."""
     arrival_s: Array
     queue_s: Array
-    """From reaching the queue to the step that first works on it."""
+    """From reaching the queue to the first step that works on the request."""
     ttft_s: Array
     """From arrival to the first token."""
     tpot_s: Array
@@ -69,25 +69,25 @@ class Outcome:
     steps: int
     preemptions: int
     prefill_tokens: int
-    """Prompt tokens worked on, recomputation included, cache hits not."""
+    """Prompt tokens computed: with recomputation, without prefix-cache hits."""
     cached_tokens: int
-    """Prompt tokens of admitted requests that the prefix cache held."""
+    """Prompt tokens of admitted requests that hit in the prefix cache."""
     itl: WeightedHistogram
     """Gaps between successive tokens of a sequence."""
     batch_mean: float
-    """Sequences in the engine while it was busy, mean over time."""
+    """Sequences in the engine, mean over its busy time."""
     kv_occupancy_mean: float
-    """Share of the blocks in use, mean over the whole time."""
+    """Fraction of the blocks in use, mean over the whole time."""
     kv_occupancy_p99: float
     busy_fraction: float
     timeline: Timeline
     class_totals: dict[int, ClassTotals] = field(default_factory=dict)
     """By traffic class."""
-    found_blocks: tuple[int, ...] = ()
-    """Blocks of block ids that admitted prompts found: in the device, then in each offload tier."""
+    hit_blocks: tuple[int, ...] = ()
+    """Prefix-cache hits of admitted prompts, in block ids: on the device, then in each offload tier."""
 
     def count(self, status: int) -> int:
-        """Return how many requests ended so."""
+        """Return how many requests have this status."""
         return int(np.count_nonzero(self.status == status))
 
     @property
@@ -98,17 +98,17 @@ class Outcome:
 
     @property
     def requests_per_s(self) -> float:
-        """Return finished requests over the whole time."""
+        """Return the finished requests per second of the whole run."""
         return self.count(FINISHED) / self.seconds if self.seconds else 0.0
 
 
 def spread(values: Array) -> Spread:
-    """Return mean and percentiles of the values that are numbers.
+    """Return mean and percentiles of the finite values.
 
     Parameters
     ----------
     values : [any]
-        nan entries are left out.
+        nan and infinite entries are ignored.
 
     Returns
     -------
@@ -137,14 +137,14 @@ def histogram_spread(histogram: WeightedHistogram) -> Spread:
 def slo_met(
     outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
 ) -> NDArray[np.bool_]:
-    """Return which requests finished within all limits; a single token has no time per output token to miss."""
+    """Return which requests finished within all limits; a single output token has no TPOT and meets any limit on it."""
     tpot = np.where(np.isnan(outcome.tpot_s), 0.0, outcome.tpot_s)
     within = (outcome.ttft_s <= ttft_s) & (tpot <= tpot_s) & (outcome.e2e_s <= e2e_s)
     return outcome.finished & within
 
 
 class Ledger:
-    """Results as they come in, in compact arrays by request."""
+    """Collects results by request, in compact arrays, and totals."""
 
     __slots__ = (
         "_arrival",
@@ -180,7 +180,7 @@ class Ledger:
 
     @classmethod
     def of_columns(cls, *, status: NDArray[np.int64], **columns: NDArray[Any]) -> "Ledger":
-        """Return a ledger whose rows are there already, named as in an outcome, which takes the columns as they are."""
+        """Return a ledger with these columns, named as in Outcome, which uses them without a copy."""
         ledger = cls()
         for name, column in columns.items():
             setattr(
@@ -203,7 +203,7 @@ class Ledger:
         self.in_flight += 1
 
     def admitted(self, flight: InFlight) -> None:
-        """Count what is known of a prompt when it is admitted, also for the second time."""
+        """Count the prompt of an admitted request, again if it was preempted."""
         totals = self.class_totals.get(flight.class_index) or self._totals(flight)
         totals.prompt_tokens += flight.prompt_tokens
         totals.cached_tokens += flight.cached_tokens
@@ -218,7 +218,7 @@ class Ledger:
         return self.class_totals.setdefault(flight.class_index, ClassTotals())
 
     def first_token(self, flight: InFlight) -> None:
-        """Keep what is known of a request at its first token."""
+        """Record queue time and TTFT of a request at its first token."""
         index = flight.index
         self._queue[index] = flight.scheduled_s - flight.enqueued_s
         self._ttft[index] = flight.first_token_s - flight.arrival_s
@@ -230,13 +230,13 @@ class Ledger:
         self.in_flight -= 1
 
     def shed(self, flight: InFlight, at_s: float) -> None:
-        """Close the row of a request that is turned away; rows do not say when."""
+        """Close the row of a request that is shed; the time is not recorded."""
         del at_s
         self._status[flight.index] = SHED
         self.in_flight -= 1
 
     def add_totals(self, other: "Ledger") -> None:
-        """Add what another ledger counted of its engine; rows are not looked at."""
+        """Add the totals of another ledger, without its rows."""
         self.preemptions += other.preemptions
         self.prefill_tokens += other.prefill_tokens
         self.cached_tokens += other.cached_tokens
@@ -246,18 +246,25 @@ class Ledger:
         self.itl.merge(other.itl)
 
     def outcome(
-        self, seconds: float, gauges: Sequence[Gauges], there_s: Sequence[tuple[float, float]] | None = None
+        self,
+        seconds: float,
+        gauges: Sequence[Gauges],
+        lifetimes_s: Sequence[tuple[float, float]] | None = None,
     ) -> Outcome:
-        """Return everything, with the gauges of one or several engines and from when until when each of them was there."""
-        lives = [seconds] * len(gauges) if there_s is None else [until - begin for begin, until in there_s]
+        """Return the outcome, with the gauges of one or more engines and the start and end of each (None: the whole run)."""
+        spans_s = (
+            [seconds] * len(gauges)
+            if lifetimes_s is None
+            else [until - begin for begin, until in lifetimes_s]
+        )
         ttft, e2e, output = _column(self._ttft), _column(self._e2e), _column(self._output)
         with np.errstate(invalid="ignore"):
             tpot = np.where(output > 1, (e2e - ttft) / np.maximum(output - 1, 1), nan)
         batch = _summed([gauge.batch_s for gauge in gauges])
         occupancy = _summed([gauge.occupancy_s for gauge in gauges])
         busy = sum(gauge.busy_s for gauge in gauges)
-        occupancy[0] += max(sum(lives) - busy, 0.0)
-        capacity_seconds = sum(life * gauge.capacity for life, gauge in zip(lives, gauges, strict=True))
+        occupancy[0] += max(sum(spans_s) - busy, 0.0)
+        capacity_seconds = sum(span_s * gauge.capacity for span_s, gauge in zip(spans_s, gauges, strict=True))
         return Outcome(
             status=np.frombuffer(bytes(self._status), dtype=np.uint8),
             arrival_s=_column(self._arrival),
@@ -279,14 +286,14 @@ class Ledger:
             if capacity_seconds
             else 0.0,
             kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
-            busy_fraction=busy / sum(lives) if sum(lives) else 0.0,
-            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], there_s),
+            busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
+            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
         )
 
 
 def _column(values: Any) -> NDArray[Any]:
-    """Return a column by itself: a copy of what still grows, anything else as it is."""
+    """Return a column as a numpy array: a copy if it is still growing, else the column itself."""
     kind = np.float64 if isinstance(values, array) and values.typecode == "d" else np.int64
     return np.array(values, dtype=kind) if isinstance(values, array) else values
 
@@ -299,19 +306,19 @@ def _summed(rows: Sequence[list[float]]) -> Array:
 
 
 def joint_timeline(
-    timelines: Sequence[Timeline], there_s: Sequence[tuple[float, float]] | None = None
+    timelines: Sequence[Timeline], lifetimes_s: Sequence[tuple[float, float]] | None = None
 ) -> Timeline:
-    """Return the sum over engines on the coarsest spans; each is a power of two of the finest.
+    """Return the sum of the timelines of several engines, on the coarsest spans.
 
     Parameters
     ----------
-    timelines : of the engines
-    there_s : [s]
-        from when until when each of them was there; None: all of them, all the time
+    timelines : of the engines; their spans differ by powers of two
+    lifetimes_s : [s]
+        start and end of each engine; None: all of them run all the time
 
     Returns
     -------
-    sequences and blocks in all of them; busy is the share of the time that they were there
+    sequences and blocks summed over the engines, and the busy fraction of those that run
     """
     widest = max(timelines, key=lambda timeline: (timeline.span_s, timeline.start_s.size))
     if len(timelines) == 1:
@@ -324,17 +331,17 @@ def joint_timeline(
             np.add.at(total, place, getattr(timeline, name) * (timeline.span_s / widest.span_s))
         sums.append(total)
     engines = np.full(widest.start_s.size, float(len(timelines)))
-    if there_s is not None:
-        engines = _engines_there(widest, there_s)
-    busy = np.divide(sums[2], engines, out=np.zeros_like(sums[2]), where=engines > NO_TIME)
+    if lifetimes_s is not None:
+        engines = _engines_alive(widest, lifetimes_s)
+    busy = np.divide(sums[2], engines, out=np.zeros_like(sums[2]), where=engines > NEGLIGIBLE_FRACTION)
     return Timeline(widest.start_s, widest.span_s, sums[0], sums[1], busy)
 
 
-def _engines_there(line: Timeline, there_s: Sequence[tuple[float, float]]) -> Array:
-    """Return how many engines are there in each span, mean over it."""
+def _engines_alive(line: Timeline, lifetimes_s: Sequence[tuple[float, float]]) -> Array:
+    """Return the mean number of running engines in each span."""
     ends = line.start_s + line.span_s
     parts = [
         np.clip(np.minimum(until, ends) - np.maximum(begin, line.start_s), 0.0, None)
-        for begin, until in there_s
+        for begin, until in lifetimes_s
     ]
     return np.asarray(np.sum(parts, axis=0) / line.span_s)

@@ -1,10 +1,10 @@
-"""Steps of an engine whose layers are cut into pipeline stages: which of its micro-batches overlap.
+"""Steps of an engine with pipeline stages: which micro-batches overlap.
 
-An engine of p stages keeps up to p micro-batches in flight. Each holds its part of the decoding sequences, goes through
-the stages one after the other and takes the time of all layers; a stage that has passed one on begins the next. A step of
-the simulator is one turn of all of them. Decoding sequences fill all micro-batches, so their turn takes as long as one
-micro-batch needs for all stages. Prompts fill only as many as they are, cut to the tokens that an engine takes at once:
-a lone chunk has all stages to itself and overlaps with nothing.
+An engine with p stages keeps up to p micro-batches in flight. Each holds its part of the decoding sequences and passes
+through the stages one after the other; a stage that has passed one on starts the next. A step of the simulator is one
+turn: every micro-batch passes through all stages once. Decoding sequences fill all micro-batches, so their turn takes as
+long as one micro-batch needs for all stages. Prompts are split into chunks of at most the token budget of a stage and
+fill one micro-batch per chunk: a lone chunk has the pipeline to itself and overlaps with nothing.
 """
 
 import numpy as np
@@ -24,20 +24,20 @@ def prompt_micro_batch(
     new_tokens : [tokens]
         N, of all prompts of the step
     longest_tokens : [tokens]
-        n, of the longest of them
+        n, of the longest prompt
     room_tokens : [tokens]
-        R, that a micro-batch takes beside its decoding sequences; infinite where prompts are not cut
+        R, budget of a micro-batch left beside its decoding sequences; infinite without chunked prefill
     stages : [-]
         p
 
     Returns
     -------
     [tokens]
-        g; the prompts fill N / g micro-batches, at most p. Prompts that wait together are taken to lie in different ones
+        g; the prompts fill N / g micro-batches, at most p. Prompts of one step are assumed to go to different micro-batches
 
     Examples
     --------
-    A prompt alone stays in one piece, a longer one is cut, several are dealt out:
+    A short prompt stays whole, a long one is split, several are spread over the micro-batches:
 
     >>> [float(prompt_micro_batch(*tokens, 4096.0, 4.0)) for tokens in ((3000.0, 3000.0), (8192.0, 8192.0), (8000.0, 2000.0))]
     [3000.0, 4096.0, 2000.0]
@@ -52,21 +52,21 @@ def prompt_micro_batch(
 
 
 def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) -> Number:
-    """Return how long a turn with prompts takes, in times that one micro-batch needs for all stages.
+    """Return the time of a turn with prompts over the time that one micro-batch takes for all stages.
 
         r = 1 + (m - 1) f - min((max(m_0, 1) - 1) f, 1 - f)
 
-    The first micro-batch takes all stages, each further one leaves a time f behind it. Over turns that follow one another
-    the stages are filled once: with p equal stages, f = 1 / p, M micro-batches take (M + p - 1) / p.
+    The first micro-batch passes through all stages; each further one leaves the last stage a time f later. Consecutive turns
+    fill the pipeline only once: with p equal stages, f = 1 / p, M micro-batches take (M + p - 1) / p.
 
     Parameters
     ----------
     micro_batches : [-]
         m, that hold prompts
     before : [-]
-        m_0, that held prompts in the turn before; 0 where none did
+        m_0, that held prompts in the previous turn; 0 if none did
     stage_fraction : [-]
-        f, part of the slowest stage in the time of all; 1 without a pipeline
+        f, time of the slowest stage over the time of all stages; 1 without a pipeline
 
     Returns
     -------
@@ -75,12 +75,12 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
 
     Examples
     --------
-    Four chunks on two stages in two turns fill the stages five half times:
+    Four chunks on two stages, in two turns, take (4 + 2 - 1) / 2:
 
     >>> float(turn_ratio(2.0, 0.0, 0.5) + turn_ratio(2.0, 2.0, 0.5))
     2.5
 
-    A lone chunk goes through one stage after the other:
+    A lone chunk takes the time of all stages:
 
     >>> float(turn_ratio(1.0, 0.0, 0.5))
     1.0
@@ -97,41 +97,41 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
 def decode_turn_s(
     layers_s: Number, head_s: Number, largest_fraction: Number, last_fraction: Number, micro_batches: Number
 ) -> Number:
-    """Return the time between two tokens of a sequence while several micro-batches go round.
+    """Return the time between two tokens of a sequence while several micro-batches circulate in the pipeline.
 
         t = max(l + h, m max(f l, f_p l + h))
 
-    A micro-batch comes round once it has been through all stages, and once the slowest stage has worked on all others.
+    A micro-batch starts its next step when it has passed all stages and the slowest stage has served all the others.
 
     Parameters
     ----------
     layers_s : [s]
-        l, of one micro-batch in all layers
+        l, time of one micro-batch in all layers
     head_s : [s]
-        h, of the same in the LM head, which the last stage has besides its layers
+        h, its time in the LM head, which is on the last stage
     largest_fraction : [-]
-        f, layers of the fullest stage over all layers
+        f, layers of the largest stage over all layers
     last_fraction : [-]
-        f_p, of the last stage
+        f_p, the same for the last stage
     micro_batches : [-]
         m, in flight
 
     Returns
     -------
     [s]
-        t, with equal stages and no head l + h for up to p micro-batches; layers are taken as equal
+        t; with equal stages and no head it is l for up to p micro-batches. All layers are assumed to take the same time
 
     Examples
     --------
     Two stages of 4 and 4 + 1 ms, with one micro-batch and with two:
 
-    >>> [float(decode_turn_s(8.0, 1.0, 0.5, 0.5, flying)) for flying in (1.0, 2.0)]
+    >>> [float(decode_turn_s(8.0, 1.0, 0.5, 0.5, in_flight)) for in_flight in (1.0, 2.0)]
     [9.0, 10.0]
 
     References
     ----------
-    Karp 1978, "A characterization of the minimum cycle mean in a digraph", doi:10.1016/0012-365X(78)90011-0: the longest
-    of the cycles that a micro-batch and that a stage go through.
+    Karp 1978, "A characterization of the minimum cycle mean in a digraph", doi:10.1016/0012-365X(78)90011-0: the larger of
+    two cycle times, that of a micro-batch and that of a stage.
     """
     slowest = np.maximum(largest_fraction * layers_s, last_fraction * layers_s + head_s)
     turn: Number = np.maximum(layers_s + head_s, micro_batches * slowest)

@@ -1,8 +1,8 @@
-"""How much of the prompts a prefix cache of any size holds: one pass over a trace, exactly.
+"""Exact hit rate of a prefix cache at every size, from one pass over a trace.
 
-A block is found in a least-recently-used cache of C blocks if fewer than C other blocks were touched since it was
-touched last: its stack distance. One pass over the trace so gives the hit rate at every size at once. Only a leading
-run of blocks helps a prompt, so a block counts at the largest distance of the blocks up to it.
+The stack distance of a block is the number of other blocks touched since its last touch; a least-recently-used cache of
+C blocks hits if that is less than C. One pass over the trace thus gives the hit rate at every size. Only the leading
+blocks of a prompt can hit, so each block counts with the largest distance among itself and the blocks before it.
 """
 
 from dataclasses import dataclass
@@ -16,42 +16,42 @@ from capplan.numbers import Array, Number
 Counts = NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
-"""Stack distance of a block that was not seen before."""
+"""Stack distance of the first touch of a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class HitCurve:
-    """Hit fraction as a function of the blocks a cache holds."""
+    """Hit fraction as a function of the cache size in blocks."""
 
     block_tokens: int
     distances: Counts
-    """Ascending: a cache of more blocks than this finds what is counted beside it."""
-    found_tokens: Array
-    """Prompt tokens found in all caches larger than the distance, cumulative."""
-    found_blocks: Array
+    """Of the blocks that can hit, ascending: a block hits in a cache of more blocks than its distance."""
+    hit_tokens: Array
+    """Prompt tokens that hit, cumulative over the distances."""
+    hit_blocks: Array
     prompt_tokens: float
     prompt_blocks: float
 
     def hit_fraction(self, blocks: Number) -> Array:
-        """Return the share of prompt tokens that a cache of this many blocks holds already.
+        """Return the fraction of prompt tokens that hit in a cache of this many blocks.
 
         Examples
         --------
-        Twice the same prompt of two blocks: half of all tokens, if both blocks stay.
+        The same prompt of two blocks twice: half of all tokens hit, if the cache holds both blocks.
 
         >>> curve = hit_curve(np.array([7, 8, 7, 8]), np.array([2, 2]), block_tokens=16)
         >>> curve.hit_fraction(np.array([1.0, 2.0]))
         array([0. , 0.5])
         """
-        return self._at(blocks, self.found_tokens) / self.prompt_tokens
+        return self._at(blocks, self.hit_tokens) / self.prompt_tokens
 
     def block_hit_fraction(self, blocks: Number) -> Array:
-        """Return the share of prompt blocks, the last one counted whole, that a cache of this many blocks holds."""
-        return self._at(blocks, self.found_blocks) / self.prompt_blocks
+        """Return the fraction of prompt blocks that hit in a cache of this many blocks; a partial last block counts as one."""
+        return self._at(blocks, self.hit_blocks) / self.prompt_blocks
 
     @property
     def distinct_blocks(self) -> int:
-        """Return the size from which a larger cache finds nothing more."""
+        """Return the smallest cache size, in blocks, with the most hits."""
         return int(self.distances[-1]) + 1 if self.distances.size else 0
 
     def _at(self, blocks: Number, cumulative: Array) -> Array:
@@ -61,20 +61,20 @@ class HitCurve:
 
 
 def earlier_greater(values: Counts) -> Counts:
-    """Return for each value how many of the values before it are greater.
+    """Return for each value how many earlier values are greater.
 
-    Bottom-up merge sort: at each width the right half of every block looks itself up in its sorted left half, all
-    blocks at once.
+    Bottom-up merge sort: at each width the values in the right half of every block are ranked in its sorted left half,
+    all blocks at once.
 
     Parameters
     ----------
     values : [-]
-        whole numbers, of less than 2**62 / len(values) in size.
+        whole numbers that span less than 2**62 / len(values).
 
     Returns
     -------
     [-]
-        counts, as long as values.
+        counts, one per value.
 
     Examples
     --------
@@ -112,16 +112,16 @@ def earlier_greater(values: Counts) -> Counts:
 
 
 def stack_distances(block_ids: Counts) -> Counts:
-    """Return for each touch of a block how many other blocks were touched since it was touched last.
+    """Return for each touch of a block how many other blocks were touched since its previous touch.
 
         d_i = (i - p_i - 1) - #{j < i : p_j > p_i},   p_i the last touch of the same block before i
 
-    The second term takes out the touches since p_i that repeat a block.
+    The second term removes repeated touches of a block since p_i.
 
     Parameters
     ----------
     block_ids : [-]
-        identities of the blocks in the order in which they are touched.
+        in the order in which they are touched.
 
     Returns
     -------
@@ -155,13 +155,13 @@ def hit_curve(
     Parameters
     ----------
     block_ids : [-]
-        of all prompts, one after the other; equal ids stand for equal prefixes up to and including the block.
+        of all prompts, concatenated; equal ids stand for equal prefixes up to and including the block.
     block_counts : [blocks]
         of each prompt.
     block_tokens : [tokens]
         of one block.
     input_tokens : [tokens]
-        of each prompt, so that a last block which is not full counts with its tokens; none: all blocks are full.
+        of each prompt, so that a partial last block counts with its tokens; None: all blocks are full.
 
     Returns
     -------
@@ -176,20 +176,20 @@ def hit_curve(
     if total != block_ids.size:
         raise InputError(f"block_counts add up to {total}, but there are {block_ids.size} block ids")
     if total == 0:
-        raise InputError("the trace has no block ids, so no prefix reuse can be found in it")
+        raise InputError("the trace has no block ids, so its prefix reuse is unknown")
     starts = np.cumsum(block_counts) - block_counts
     request = np.repeat(np.arange(block_counts.size), block_counts)
     place = np.arange(total) - starts[request]
     whole = block_counts * block_tokens if input_tokens is None else input_tokens
     tokens = np.clip(whole[request] - place * block_tokens, 0, block_tokens)
     needed = _running_max(stack_distances(block_ids), starts, block_counts)
-    found = needed != NEVER
-    order = np.argsort(needed[found], kind="stable")
+    hits = needed != NEVER
+    order = np.argsort(needed[hits], kind="stable")
     return HitCurve(
         block_tokens=block_tokens,
-        distances=needed[found][order],
-        found_tokens=np.cumsum(tokens[found][order], dtype=np.float64),
-        found_blocks=np.arange(1.0, int(found.sum()) + 1.0),
+        distances=needed[hits][order],
+        hit_tokens=np.cumsum(tokens[hits][order], dtype=np.float64),
+        hit_blocks=np.arange(1.0, int(hits.sum()) + 1.0),
         prompt_tokens=float(whole.sum()),
         prompt_blocks=float(total),
     )

@@ -1,4 +1,4 @@
-"""What is asked of a server: requests as columns, users who ask them, and rules of admission."""
+"""The load of a server: requests as columns, closed-loop users, and admission rules."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -15,7 +15,7 @@ Counts = NDArray[np.int64]
 
 
 NAMED_BLOCKS = {"block_ids": "block_counts", "answer_ids": "answer_counts"}
-"""Columns that hold several ids for each request -> columns with their numbers."""
+"""Columns with several ids per request -> columns with the number of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +23,38 @@ class Requests:
     """Requests as columns of equal length, in order of arrival."""
 
     input_tokens: Counts
-    """Prompt, at least 1."""
+    """Prompt length, at least 1."""
     output_tokens: Counts
-    """Generated, at least 1; the first one ends the prefill."""
+    """Tokens to generate, at least 1; the prefill yields the first one."""
     arrival_s: Array | None = None
-    """When a client sends it, ascending; none: all at zero. A closed loop sets its own."""
+    """When the client sends the request, ascending; None: all at zero. Not used in a closed loop."""
     cached_tokens: Counts | None = None
-    """First tokens of the prompt that a prefix cache already holds; they cost no prefill and no blocks of their own."""
+    """Leading prompt tokens that are in the prefix cache; they need no prefill, and their full blocks are shared."""
     class_index: Counts | None = None
-    """Traffic class, from 0; none: all of class 0."""
+    """Traffic class, from 0; None: all of class 0."""
     block_ids: Counts | None = None
-    """Identities of the full blocks of all prompts, one prompt after the other; equal ids are equal prefixes."""
+    """Ids of the full blocks of all prompts, concatenated; equal ids stand for equal prefixes."""
     block_counts: Counts | None = None
-    """How many of block_ids belong to each request."""
+    """Number of block ids of each request."""
     answer_ids: Counts | None = None
-    """Identities of the blocks that the answers complete, which are known once a request has ended."""
+    """Ids of the blocks that the responses fill; they are cached once the request has ended."""
     answer_counts: Counts | None = None
-    """How many of answer_ids belong to each request."""
+    """Number of answer ids of each request."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
         return int(self.input_tokens.size)
 
     def part(self, start: int, stop: int) -> "Requests":
-        """Return the requests from start up to stop (block ids are cut to match)."""
+        """Return the requests from start up to stop, with their block ids.
+
+        Examples
+        --------
+        >>> two, three = np.array([2, 2]), np.array([7, 8, 8])
+        >>> requests = Requests(two, two, block_ids=three, block_counts=np.array([1, 2]))
+        >>> requests.part(1, 2).block_ids
+        array([8, 8])
+        """
         columns: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
@@ -60,7 +68,7 @@ class Requests:
         return replace(self, **columns)
 
     def pieces(self, name: str) -> list[Counts] | None:
-        """Return the ids of a column of NAMED_BLOCKS by request; None where there are none."""
+        """Return the ids of a column of NAMED_BLOCKS by request; None if the requests have none."""
         ids, counts = getattr(self, name), getattr(self, NAMED_BLOCKS[name])
         if ids is None or counts is None:
             return None
@@ -70,41 +78,40 @@ class Requests:
 
 
 NO_REQUESTS = Requests(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-"""Nothing arrives by the clock."""
+"""No open-loop arrivals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Users in a closed loop: each thinks, asks, waits for the whole answer, and thinks again."""
+    """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
     requests: Requests | Iterable[Requests]
-    """Taken one after the other by whoever asks next; arrival times are not used."""
+    """Taken in order, each by the next user who is free; arrival times are not used."""
     users: int
-    """At most as many of them ask as there are requests."""
+    """Those beyond the number of requests stay idle."""
     think_s: Array | None = None
-    """By request: how long its user thinks before sending it, from zero or from the end of the user's last one, finished
-    or shed; none: nobody thinks."""
+    """Think time by request, from time zero or from the end (finished or shed) of the user's previous request; None: zero."""
 
     @property
     def thinks(self) -> bool:
-        """Return whether anybody thinks before sending a request."""
+        """Return whether any think time is positive."""
         return self.think_s is not None and bool(np.any(self.think_s > 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may wait, how long, and who goes first."""
+    """Admission rules: queue limit, deadlines, priorities."""
 
     queue_limit: int | None = None
-    """A request that finds this many waiting is shed at once; none: no limit."""
+    """A request that arrives when this many are waiting is shed at once; None: no limit."""
     deadline_s: tuple[float, ...] = ()
-    """By class: a request that waited this long without starting is shed; empty: nobody is."""
+    """By class: a request that has waited this long without starting is shed; empty: no deadlines."""
     priority: tuple[int, ...] = ()
     """By class: lower numbers are admitted first and preempted last; empty: first come, first served."""
 
 
 class InFlight:
-    """One request between arrival and end; what is kept per request in the system and nothing after it."""
+    """The state of one request between arrival and end."""
 
     __slots__ = (
         "answer_ids",
@@ -120,7 +127,7 @@ class InFlight:
         "end_step",
         "enqueued_s",
         "first_token_s",
-        "found_blocks",
+        "hit_blocks",
         "index",
         "key",
         "last_token_s",
@@ -137,7 +144,7 @@ class InFlight:
     def __init__(
         self, index: int, arrival_s: float, enqueued_s: float, prompt_tokens: int, output_tokens: int
     ) -> None:
-        """Start with nothing scheduled; times that are not known yet are nan."""
+        """Start unscheduled; times that are not known yet are nan."""
         self.index = index
         self.key = index
         self.arrival_s = arrival_s
@@ -157,7 +164,7 @@ class InFlight:
         self.commit_blocks = 0
         self.base = 0
         self.ready_s = 0.0
-        self.found_blocks = 0
+        self.hit_blocks = 0
         self.end_step = -1
         self.serial = -1
         self.scheduled_s = nan
@@ -165,12 +172,12 @@ class InFlight:
         self.last_token_s = nan
 
     def __lt__(self, other: "InFlight") -> bool:
-        """Order equal keys in a heap: copies of one request, all but one of which have left; any order will do."""
+        """Break ties in a heap: only copies of one request have equal keys, and all but one of them are stale."""
         return False
 
 
 def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
-    """Refuse requests that no server could be given.
+    """Refuse invalid requests.
 
     Parameters
     ----------
@@ -183,7 +190,7 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
     Raises
     ------
     InputError
-        names the first culprit
+        names the first invalid request
     """
     for name in ("input_tokens", "output_tokens"):
         bad = np.flatnonzero(np.asarray(getattr(requests, name)) < 1)
@@ -213,26 +220,26 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
         back = np.flatnonzero(np.diff(arrival) < 0.0)
         if back.size:
             raise InputError(
-                f"request {first + int(back[0]) + 1} arrives before the one ahead of it\n  sort the requests by arrival"
+                f"request {first + int(back[0]) + 1} arrives before its predecessor\n  sort the requests by arrival"
             )
 
 
 def offered(
     requests: Requests | Iterable[Requests] | None, concurrency: int | None, crowd: Crowd | None
 ) -> tuple[Requests | Iterable[Requests], Crowd | None]:
-    """Return what arrives by the clock and what users ask; a concurrency is so many users who do not think.
+    """Return the open-loop arrivals and the closed-loop users; a concurrency is that many users without think time.
 
     Raises
     ------
     InputError
-        names what cannot be
+        names the invalid value
     """
     if concurrency is not None:
         if concurrency < 1:
             raise InputError(f"concurrency is {concurrency}; it must be at least 1")
         if crowd is not None:
             raise InputError(
-                "a concurrency and a crowd were given\n  a concurrency makes users of all requests"
+                "concurrency and crowd exclude each other\n  under a concurrency all requests are sent by its users"
             )
         return NO_REQUESTS, Crowd(NO_REQUESTS if requests is None else requests, concurrency)
     if crowd is not None:
@@ -241,12 +248,12 @@ def offered(
 
 
 def check_crowd(crowd: Crowd) -> None:
-    """Refuse users that could not be.
+    """Refuse an invalid number of users or invalid think times.
 
     Raises
     ------
     InputError
-        names the first culprit
+        names the first invalid value
     """
     if crowd.users < 1:
         raise InputError(f"users is {crowd.users}; it must be at least 1")
@@ -264,7 +271,7 @@ def check_crowd(crowd: Crowd) -> None:
 
 
 def check_admission(admission: Admission, crowd: Crowd | None) -> None:
-    """Refuse rules of admission that cannot hold.
+    """Refuse invalid admission rules.
 
     Raises
     ------
@@ -275,10 +282,10 @@ def check_admission(admission: Admission, crowd: Crowd | None) -> None:
         raise InputError(f"queue_limit is {admission.queue_limit}; it must be at least 0")
     if admission.queue_limit is not None and crowd is not None and not crowd.thinks:
         raise InputError(
-            "queue_limit has no meaning for users who do not think: one whose request is shed would send the next one "
-            "in the same instant\n  give think times, or arrival times instead of a concurrency"
+            "queue_limit has no meaning for users without think time: after a shed request they would send the next one "
+            "at the same instant\n  give think times, or arrival times instead of a concurrency"
         )
     if any(not deadline > 0.0 for deadline in admission.deadline_s):
         raise InputError(f"deadline_s must be positive, but is {admission.deadline_s}")
     if any(priority < 0 or not isfinite(priority) for priority in admission.priority):
-        raise InputError(f"priority must be whole numbers from 0, but is {admission.priority}")
+        raise InputError(f"priority must hold whole numbers of at least 0, but is {admission.priority}")

@@ -1,7 +1,7 @@
-"""Latencies of very many plans and loads, coarsely: what a search keeps or drops before anything is simulated.
+"""Approximate latencies of many plans at many loads: what a search keeps or drops before it simulates anything.
 
-The batch is given and the rate read off, so one pass over the steps is enough. The batch is taken as constant: queues
-that come of its swings are left to the simulation of what the search keeps.
+The batch is given and the request rate follows from it, so one pass over the steps is enough. The batch is taken as
+constant: queueing that comes from its fluctuations is left to the simulation of the plans that the search keeps.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ def _lognormal(mean: Array, variance: Array) -> LatencySpread:
 
 
 def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: Number) -> SteadyState:
-    """Return the steady state at the Poisson rate at which so many sequences decode on average, for each plan.
+    """Return the steady state of each plan at the Poisson rate that keeps S sequences decoding on average.
 
-        X = S / ((O - 1) t(S)),   TTFT = residual + backlog + own prefill
+        X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
 
     Returns
     -------
-    latencies [s] and rates [1/s]; saturated where the engine cannot hold so many
+    latencies [s] and rates [1/s]; saturated where the engine cannot hold S sequences
 
     Examples
     --------
-    Steps of 10 ms whatever they hold; an answer takes a hundred of them, so two sequences are two requests a second:
+    Every step takes 10 ms and a response takes a hundred steps, so two sequences make two requests per second:
 
     >>> state = screened(lambda s, c, p, n: 0.01 + 0 * (s + c + p), Lengths(100.0, 101.0), Limits(64.0, 2048.0), 2.0)
     >>> float(state.requests_per_s.round(6))
@@ -53,8 +53,10 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     steps = phase_steps(step_s, held, held / rounds, lengths, limits)
     token = steps.mean_s
     rate = held / (rounds * token)
-    first = limits.request_s + steps.residual_s + steps.backlog_s + steps.own_s
-    first_variance = steps.own_variance + np.square(steps.residual_s) / 3.0 + np.square(steps.backlog_s) * 3.0
+    first = limits.request_s + steps.residual_s + steps.backlog_s + steps.prefill_s
+    first_variance = (
+        steps.prefill_variance + np.square(steps.residual_s) / 3.0 + np.square(steps.backlog_s) * 3.0
+    )
     output_cv = np.square(np.asarray(lengths.output_cv, dtype=np.float64))
     token_variance = steps.variance * (1.0 + output_cv) / np.maximum(rounds, 1.0)
     whole_variance = (

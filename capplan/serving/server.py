@@ -1,15 +1,15 @@
-"""One serving engine, event by event: continuous batching with paged cache and preemption by recompute.
+"""Discrete-event simulation of one serving engine: continuous batching with a paged KV cache and preemption by recompute.
 
-Between two events (an arrival that can be admitted, the end of a prefill step, a completion, a lack of blocks) the
-batch is constant, so a run of decode steps is one closed-form sum; nothing is done token by token or sequence by
-sequence. Each step goes as in the engines:
+Between two events (an arrival that can be admitted, the end of a prefill step, a completion, a shortage of blocks) the
+batch is constant, so a run of decode steps is one closed-form sum; nothing is done per token or per sequence. Each step
+follows the real engines:
 
-1. The decoding sequences take the blocks for their next token. If there are too few, the latest admitted one is
-   preempted: it gives up its blocks and goes back to the queue, to be recomputed with what it has generated.
-2. A prompt that was cut goes on, then waiting prompts are admitted in order, while sequences, token budget and blocks
-   last; the head of the queue blocks those behind it. A step that preempted admits nobody. A prompt whose prefix is in
-   an offload tier takes its seat and its blocks and loads, while the others go on; once it is loaded it comes next.
-3. mixed: prompts and decoding sequences share the step. prefill_first: if there are prompts, the step is theirs alone.
+1. The decoding sequences take the blocks for their next token. If there are too few, the one admitted last is preempted:
+   it frees its blocks and goes back to the queue, to be recomputed together with its generated tokens.
+2. A partly prefilled prompt continues, then waiting prompts are admitted in order, as long as sequence slots, token budget
+   and blocks last; the head of the queue blocks those behind it. A step with a preemption admits nothing. A prompt whose
+   prefix is in an offload tier takes its slot and its blocks and loads while others run; once loaded it comes next.
+3. mixed: prompts and decoding sequences share the step. prefill_first: a step with prompts holds nothing else.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Server(EngineState):
     __slots__ = ()
 
     def advance(self, until_s: float = inf) -> None:
-        """Run every step that starts before a time; a step that is under way is finished."""
+        """Run every step that starts before a time; a running step completes."""
         feed, line = self._feed, self._line
         while self.now_s < until_s:
             if feed.next_s <= self.now_s or line.deadlines:
@@ -47,7 +47,7 @@ class Server(EngineState):
         line.receive(self.now_s)
 
     def _make_room(self) -> bool:
-        """Preempt until every decoding sequence can take its next token; return whether anyone was."""
+        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
         terms, kv, preempted = self._terms, self._kv, False
         while kv.sequences:
             after = int((self._step + 1) * terms.growth)
@@ -61,7 +61,7 @@ class Server(EngineState):
         return preempted
 
     def _preempt(self) -> None:
-        """Send the latest admitted request of the least urgent class back to the queue."""
+        """Preempt the request of the lowest priority that was admitted last: send it back to the queue."""
         flight = self._partial
         if self._line.priorities and self._decoding:
             last = max(self._decoding.values(), key=lambda running: running.key)
@@ -76,7 +76,7 @@ class Server(EngineState):
         self._line.push(flight)
 
     def _plan(self) -> list[tuple[InFlight, int]]:
-        """Return the prompts of the next step, each with the tokens to work on; admit what fits."""
+        """Admit what fits; return the prompts of the next step, each with the number of tokens to prefill."""
         partial = self._partial
         line = self._line
         if not line.count:
@@ -128,7 +128,7 @@ class Server(EngineState):
         return chunks
 
     def _waits(self) -> bool:
-        """Return whether waiting prompts stay out of this step: not looked for yet, or held back for company."""
+        """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""
         terms, step = self._terms, self._step
         if not self._decoding:
             self._looked, self._hold_from, self._gather_from = step, -1, -1
@@ -148,7 +148,7 @@ class Server(EngineState):
         return False
 
     def _lacks_company(self) -> bool:
-        """Return whether the prompts that are held back go on waiting; note the step from which enough of them do."""
+        """Return whether held prompts keep waiting; note the step since which enough of them wait."""
         terms, step = self._terms, self._step
         if self._gather_from < 0 and 0 < terms.hold_prompts <= self._line.count:
             self._gather_from = step
@@ -160,7 +160,7 @@ class Server(EngineState):
         return terms.hold_prompts > 0 or tokens < terms.hold_tokens
 
     def _steps_until_look(self) -> int:
-        """Return the steps after which waiting prompts may join at the latest."""
+        """Return the number of steps after which waiting prompts may join at the latest."""
         terms, steps = self._terms, 1 << 60
         if terms.poll_steps:
             steps = terms.poll_steps - (self._step - self._looked) % terms.poll_steps
@@ -171,7 +171,7 @@ class Server(EngineState):
         return max(steps, 1)
 
     def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
-        """Return the tokens of a prompt that the step has room for, 0 if none; an uncut one may exceed the budget alone."""
+        """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
         new = flight.prompt_tokens - flight.cached_tokens
         if new <= budget:
             return new
@@ -180,7 +180,7 @@ class Server(EngineState):
         return new if alone and new > self._terms.max_num_batched_tokens else 0
 
     def _plan_loaded(self, chunks: list[tuple[InFlight, int]], budget: int) -> int:
-        """Add the prompts that have their blocks back, in order of admission; return the tokens that are left."""
+        """Add the prompts whose loads have ended, in order of admission; return the token budget that is left."""
         for flight in [flight for flight in self._loading if flight.ready_s <= self.now_s]:
             new = self._piece(flight, budget, alone=not chunks)
             if not new:
@@ -193,7 +193,7 @@ class Server(EngineState):
         return budget
 
     def _take_over(self, flight: InFlight) -> bool:
-        """Let a request whose prompt was worked on elsewhere decode, if its blocks and its next token fit."""
+        """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit."""
         terms = self._terms
         private_tokens = flight.prompt_tokens - flight.shared_tokens
         used = self._kv.blocks(int((self._step + 1) * terms.growth)) + self._held
@@ -254,7 +254,7 @@ class Server(EngineState):
             self._gaps.wait(len(self._decoding) - joined, self.now_s)
 
     def _first_token(self, flight: InFlight) -> None:
-        """Hand out the token that ends a prompt; decoding begins unless it was the only one."""
+        """Emit the token that ends a prefill; decoding starts unless it was the only one."""
         self._held -= flight.blocks
         flight.remaining_tokens -= 1
         if isnan(flight.first_token_s):
@@ -308,7 +308,7 @@ class Server(EngineState):
         self._complete()
 
     def _complete(self) -> None:
-        """Let go of every sequence whose last token has come."""
+        """Finish every sequence that has its last token."""
         ends, step = self._ends, self._step
         while ends and ends[0][0] <= step:
             flight = heappop(ends)[2]

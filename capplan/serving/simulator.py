@@ -1,4 +1,4 @@
-"""Simulate requests on an engine: the ground truth that the closed forms are checked against."""
+"""Simulate requests on one engine: the ground truth that the closed forms are checked against."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from capplan.serving.static_batch import StaticServer
 from capplan.serving.terms import EngineSetup, engine_terms
 from capplan.serving.waiting_line import Source, WaitingLine
 
-EVERYBODY = Admission()
+ADMIT_ALL = Admission()
 
 
 def simulate(
@@ -24,23 +24,23 @@ def simulate(
     concurrency: int | None = None,
     crowd: Crowd | None = None,
     until_s: float = inf,
-    admission: Admission = EVERYBODY,
+    admission: Admission = ADMIT_ALL,
 ) -> Outcome:
-    """Return what one engine does with these requests.
+    """Simulate one engine.
 
     Parameters
     ----------
-    requests : columns, or parts of a long trace one after the other, of which only one is held at a time
-        in order of arrival; without arrival times all come at once (offline). None: only the crowd asks.
-    engine : its step times, how it forms its steps, its cache
+    requests : columns in order of arrival, or the parts of a long trace, of which only one is in memory at a time.
+        Without arrival times all come at once (offline). None: only the crowd sends requests.
+    engine : step times, scheduling and cache
     concurrency : [-]
-        closed loop: so many requests at once from the start, the next one as soon as one ends, which is a crowd of
-        users who do not think. Arrival times are not used then. None: open loop.
-    crowd : users who ask beside what arrives by the clock
+        closed loop with this many requests at any time, the next one sent as soon as one ends: a crowd of users without
+        think time. Arrival times are not used then. None: open loop.
+    crowd : closed-loop users, beside the open-loop arrivals
     until_s : [s]
-        stop at the first end of a step from then on; what has arrived and is not done is unfinished, what has not
-        arrived is not in the outcome.
-    admission : who may wait, how long, and who goes first
+        stop at the first end of a step from then on; requests that have arrived and are not done are unfinished, those that
+        have not arrived are not in the outcome.
+    admission : queue limit, deadlines, priorities
 
     Returns
     -------
@@ -72,7 +72,7 @@ def simulate(
         raise InputError(f"batch_timeout_s is {engine.batch_timeout_s}; it must be at least 0")
     if engine.caching is not None and engine.scheduling.policy == "static":
         raise InputError(
-            "a prefix cache by block ids is not modelled for static batches; give cached_tokens instead"
+            "a prefix cache with block ids is not modelled for static batching; give cached_tokens instead"
         )
     check_admission(admission, crowd)
     if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
@@ -86,21 +86,21 @@ def served(
     *,
     crowd: Crowd | None = None,
     until_s: float = inf,
-    admission: Admission = EVERYBODY,
+    admission: Admission = ADMIT_ALL,
 ) -> Outcome:
-    """Return the same from Server or StaticServer, which run everything; see simulate, which checks what is asked."""
+    """Run Server or StaticServer, which handle every case; `simulate` checks the arguments and may take the flat core."""
     clock, ledger = engine.clock, Ledger()
     feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
     server = new_server(replace(engine, table=clock), feed, ledger, admission)
     server.advance(until_s)
-    found = server.found_by_place if isinstance(server, Server) else []
-    return replace(ledger.outcome(server.now_s, [server.gauges]), found_blocks=tuple(found))
+    hits = server.hits_by_tier if isinstance(server, Server) else []
+    return replace(ledger.outcome(server.now_s, [server.gauges]), hit_blocks=tuple(hits))
 
 
 def new_server(
     engine: EngineSetup, feed: Source, ledger: Ledger, admission: Admission
 ) -> Server | StaticServer:
-    """Return the engine for a scheduling policy, idle and with an empty queue."""
+    """Return the server for the engine's scheduling policy, idle and with an empty queue."""
     terms = engine_terms(engine)
     line = WaitingLine(feed, terms, ledger, admission)
     if engine.scheduling.policy == "static":

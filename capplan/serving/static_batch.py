@@ -1,4 +1,4 @@
-"""Batches that start and end together: static batching, and dynamic batching with a timeout."""
+"""Static batching, and dynamic batching with a timeout: the sequences of a batch start and end together."""
 
 from math import inf
 
@@ -13,9 +13,9 @@ from capplan.serving.waiting_line import WaitingLine
 class StaticServer:
     """An engine without continuous batching.
 
-    A batch starts when it is full, when its oldest request has waited for the timeout, or when nobody else can come.
-    All of it is prefilled, then decodes until the longest output is done; sequences that were done before stay in the
-    batch, and all results are handed out at its end. Blocks are taken for the whole of each sequence at the start.
+    A batch starts when it is full, when its oldest request has waited for the timeout, or when no more requests can arrive.
+    It is prefilled, then decodes until its longest output is done. Shorter sequences stay in the batch, and all responses
+    return when it ends. Blocks for the full length of every sequence are reserved at the start.
     """
 
     __slots__ = ("_clock", "_gauges", "_ledger", "_line", "_terms", "_timeout_s", "now_s")
@@ -39,11 +39,11 @@ class StaticServer:
 
     @property
     def load(self) -> int:
-        """Return the requests that are waiting; between two calls no batch is under way."""
+        """Return the number of waiting requests; between two calls no batch is running."""
         return self._line.count
 
     def advance(self, until_s: float = inf) -> None:
-        """Run every batch that starts before a time; a batch that is under way is finished."""
+        """Run every batch that starts before a time; a running batch completes."""
         line = self._line
         while self.now_s < until_s:
             line.receive(self.now_s)
@@ -58,7 +58,7 @@ class StaticServer:
         line.receive(self.now_s)
 
     def _start_s(self) -> float:
-        """Return when the next batch starts if nobody else comes or goes."""
+        """Return when the next batch starts if the queue does not change until then."""
         line = self._line
         if not line.count:
             return inf
@@ -84,7 +84,7 @@ class StaticServer:
         return batch
 
     def _run(self, batch: list[InFlight]) -> None:
-        """Prefill the batch, decode it to its longest output, and hand out all results."""
+        """Prefill the batch, decode it to its longest output, and finish all its requests."""
         ledger, terms, start = self._ledger, self._terms, self.now_s
         self._prefill(batch)
         steps = max(terms.decode_steps(flight.output_tokens - 1) for flight in batch)

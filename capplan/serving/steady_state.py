@@ -1,4 +1,4 @@
-"""Latency and throughput of an engine in its steady state, for arrays of plans, and the batch at which it is full."""
+"""Latency and throughput of an engine in steady state, for arrays of plans, and the largest batch it can sustain."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from capplan.serving.steady_steps import Lengths, Limits, decode_rounds, prefill
 Flags = NDArray[np.bool_]
 
 NORMAL_QUANTILES = (0.0, 1.2815515655446004, 1.6448536269514722, 2.3263478740408408)
-"""Of 50, 90, 95 and 99 %."""
+"""Standard normal quantiles at 50, 90, 95 and 99 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +27,25 @@ class LatencySpread:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """Arrays over plans."""
+    """Steady-state latencies and rates, arrays over plans."""
 
     ttft_s: LatencySpread
     tpot_s: LatencySpread
     e2e_s: LatencySpread
     requests_per_s: Array
     saturated: Flags
-    """More sequences were asked for than the engine holds; the rest of the record is that of a full engine."""
+    """More sequences than the engine can hold; the other fields are then those of a full engine."""
 
 
 def most_sequences(lengths: Lengths, limits: Limits) -> Array:
-    """Return the decoding sequences at which either the seats are taken or prompts fill every step.
+    """Return the number of decoding sequences at which the sequence slots are full or prompts fill every step.
 
         S = min(B, T / (1 + I / (O - 1)))
 
     Parameters
     ----------
     lengths : I, O
-    limits : B seats, T tokens a step
+    limits : B sequence slots, T tokens per step
 
     Returns
     -------
@@ -59,7 +59,7 @@ def most_sequences(lengths: Lengths, limits: Limits) -> Array:
 
     References
     ----------
-    Agrawal et al. 2024, "Sarathi-Serve", section 4.2 (prompts in the room that decoding leaves), arXiv:2403.02310.
+    Agrawal et al. 2024, "Sarathi-Serve", section 4.2 (prompts fill the token budget that decoding leaves), arXiv:2403.02310.
     """
     per_round = prefill_tokens_per_prompt(lengths) / decode_rounds(lengths)
     seats = np.asarray(limits.max_sequences, dtype=np.float64)

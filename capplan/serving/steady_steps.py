@@ -1,8 +1,8 @@
-"""The steps of an engine in a steady state: how long they are, how much they differ, what a newcomer meets.
+"""The steps of an engine in steady state: mean and variance of their time, and the delay that a new request meets.
 
-Prompts come at some rate per step; a step that holds prompts is longer, so more prompts come during it and the next
-one is longer too. With a time linear in the prompts the steps are an autoregression whose coefficient rho is the share
-of time that prompts take: a mean over many of them varies (1 + rho) / (1 - rho) times as much as over independent ones.
+Prompts arrive at some rate per step. A step with prompts is longer, so more prompts arrive during it and the next one is
+longer too. With a step time linear in the prompts, step times are an autoregressive process whose coefficient rho is the
+fraction of time spent on prompts: the variance of their mean is (1 + rho) / (1 - rho) times that of independent steps.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ import numpy as np
 from capplan.numbers import Array, Number
 
 StepFunction: TypeAlias = Callable[[Array, Array, Array, Array], Array]
-"""(decoding sequences, mean context, prefill tokens in the step, prompts they belong to) -> time of the step [s].
+"""(decoding sequences, mean context, prefill tokens in the step, number of prompts they belong to) -> step time [s].
 
-Broadcasts. Without prefill tokens it is a step that only decodes. The prompts matter because attention over one prompt
-of 8000 tokens takes longer than over eight of 1000; they may be a fraction, a mean over steps.
+Broadcasts. Without prefill tokens it is a decode step. The number of prompts matters because attention over one prompt
+of 8000 tokens takes longer than over eight of 1000; as a mean over steps it may be a fraction.
 """
 
 
@@ -30,30 +30,30 @@ class Lengths:
     input_cv: Number = 0.0
     output_cv: Number = 0.0
     cached_tokens: Number = 0.0
-    """Mean prompt tokens found in the prefix cache."""
+    """Mean prompt tokens that hit in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine can hold in a step."""
+    """Limits of an engine."""
 
     max_sequences: Number
-    """In the engine at once: max_num_seqs, or fewer if the cache is full before."""
+    """In the engine at once: max_num_seqs, or fewer if the KV cache holds fewer."""
     max_num_batched_tokens: Number
     prefill_first: bool = False
     request_s: Number = 0.0
-    """Front end before the queue."""
+    """Front-end time of a request before it reaches the queue."""
 
 
 def mean_context_tokens(lengths: Lengths) -> Number:
-    """Return the context of a decoding sequence, mean over its steps.
+    """Return the mean context of the sequences in a decode step.
 
         c = I + O (1 + v^2) / 2
 
     Parameters
     ----------
     lengths : I, O, and v of the output
-        a long output is met for longer, hence its square.
+        a long output is in more steps, hence the square.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def mean_context_tokens(lengths: Lengths) -> Number:
 
 
 def _prompt_nodes(cv: Array) -> list[tuple[float, Array]]:
-    """Return weights and multiples of the mean that stand for lognormal prompt tokens (Gauss-Hermite, three points)."""
+    """Return weights, and lengths over the mean, of a three-point Gauss-Hermite quadrature of lognormal prompt lengths."""
     sigma = np.sqrt(np.log1p(np.square(cv)))
     raw = [np.exp(sigma * shift) for shift in (-np.sqrt(3.0), 0.0, np.sqrt(3.0))]
     weights = (1 / 6, 2 / 3, 1 / 6)
@@ -83,29 +83,29 @@ def _prompt_nodes(cv: Array) -> list[tuple[float, Array]]:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of an engine that holds S decoding sequences; arrays over plans."""
+    """The steps of an engine with S decoding sequences; arrays over plans."""
 
     mean_s: Array
-    """Between two tokens of a sequence."""
+    """Mean time between two tokens of a sequence."""
     variance: Array
-    """Of the same [s^2]."""
+    """Variance of that time [s^2]."""
     residual_s: Array
-    """Left of the step under way, for somebody who comes at any time."""
-    own_s: Array
-    """Prompt of one request, with those that share its steps."""
-    own_variance: Array
+    """Mean time left of the running step when a request arrives."""
+    prefill_s: Array
+    """Mean prefill time of a request, with the prompts that share its steps."""
+    prefill_variance: Array
     backlog_s: Array
-    """Behind the prompts of others that do not fit into the same step."""
+    """Mean wait for earlier prompts that do not fit into the same step."""
 
 
 def phase_steps(
     step_s: StepFunction, sequences: Array, prompts_per_step: Array, lengths: Lengths, limits: Limits
 ) -> Steps:
-    """Return the steps of an engine that holds so many decoding sequences while so many prompts come per step.
+    """Return the steps of an engine with given decoding sequences and prompts per step.
 
-    Prompts come at the ends of decode steps; those that do not fit into one step share the next ones. Where prompts have
-    steps of their own, all steps of a prompt follow one another between two decode steps, so a prompt counts once, with
-    its whole length, and the next one waits as for the server of an M/G/1 queue.
+    Prompts arrive at the ends of decode steps; those that do not fit into one step share the next ones. If the scheduler is
+    prefill-first, all steps of a prompt run between two decode steps, so a prompt counts once, with its full length, and the
+    next one waits as in an M/G/1 queue.
     """
     context = np.asarray(mean_context_tokens(lengths), dtype=np.float64)
     prompt = prefill_tokens_per_prompt(lengths)
@@ -131,7 +131,7 @@ def phase_steps(
         plain, first, second, share, prefill_first=limits.prefill_first
     )
     rho = np.clip(burden, 0.0, 0.95)
-    own, own_square = _moments(
+    alone, alone_square = _moments(
         lambda new: prefill_s(new + prompts_per_step * prompt, 1.0 + prompts_per_step), prompt, cv
     )
     grain = np.maximum(first - (0.0 if limits.prefill_first else plain), 0.0) / together
@@ -144,8 +144,8 @@ def phase_steps(
         mean_s=mean,
         variance=np.maximum(variance, 0.0) * (1.0 + rho) / (1.0 - rho),
         residual_s=residual,
-        own_s=own,
-        own_variance=np.maximum(own_square - np.square(own), 0.0) + company,
+        prefill_s=alone,
+        prefill_variance=np.maximum(alone_square - np.square(alone), 0.0) + company,
         backlog_s=behind * np.minimum(prompt / room, 1.0),
     )
 
@@ -153,7 +153,7 @@ def phase_steps(
 def _with_prompts(
     plain_s: Array, first_s: Array, second_s2: Array, share: Array, *, prefill_first: bool
 ) -> tuple[Array, Array, Array, Array]:
-    """Return mean and variance between two tokens, what is left of a step at any time, and the burden of prompts."""
+    """Return mean and variance of the time between two tokens, mean residual step time, and the fraction of time on prompts."""
     if prefill_first:
         mean, variance = plain_s + share * first_s, share * second_s2 - np.square(share * first_s)
         square = (np.square(plain_s) + share * second_s2) / (1.0 + share)
@@ -165,7 +165,7 @@ def _with_prompts(
 
 
 def _moments(seconds: Callable[[Array], Array], tokens: Array, cv: Array) -> tuple[Array, Array]:
-    """Return mean and mean square of a time over lognormal tokens."""
+    """Return mean and mean square of a time over lognormal prompt lengths."""
     first = second = np.zeros_like(tokens)
     for weight, scale in _prompt_nodes(cv):
         value = seconds(tokens * scale)
@@ -174,10 +174,22 @@ def _moments(seconds: Callable[[Array], Array], tokens: Array, cv: Array) -> tup
 
 
 def prefill_tokens_per_prompt(lengths: Lengths) -> Array:
-    """Return the prompt tokens to be worked on, at least one."""
+    """Return the prompt tokens to compute, at least one.
+
+    Examples
+    --------
+    >>> float(prefill_tokens_per_prompt(Lengths(1000.0, 200.0, cached_tokens=600.0)))
+    400.0
+    """
     return np.maximum(np.asarray(lengths.input_tokens, dtype=np.float64) - lengths.cached_tokens, 1.0)
 
 
 def decode_rounds(lengths: Lengths) -> Array:
-    """Return the decode steps of a request: all tokens but the first; never quite zero, for it divides."""
+    """Return the decode steps of a request: one for each token but the first; above zero, as a divisor.
+
+    Examples
+    --------
+    >>> float(decode_rounds(Lengths(1000.0, 200.0)))
+    199.0
+    """
     return np.maximum(np.asarray(lengths.output_tokens, dtype=np.float64) - 1.0, 1e-6)

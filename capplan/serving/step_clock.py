@@ -1,7 +1,7 @@
-"""The step table for the simulator: one number at a time, on plain Python lists.
+"""Scalar lookups in the step table for the simulator, on plain Python lists.
 
-numpy costs microseconds per call on single numbers; a simulated request asks for several step times and has a
-budget of about forty microseconds. Rows of the table are worked out once per number of sequences and kept.
+A numpy call on single numbers costs microseconds; a simulated request needs several step times and has a budget of about
+forty microseconds. Rows of the table are computed once per number of sequences and cached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DecodeRow:
     __slots__ = ("base_s", "knots", "slopes_s", "values_s")
 
     def __init__(self, base_s: float, knots: list[float], values_s: list[float]) -> None:
-        """Keep knots and values, and the slope that follows each knot; the last slope goes on for ever."""
+        """Store knots, values and the slope after each knot; the last slope is extrapolated."""
         if knots[0] > 0.0:
             knots, values_s = [0.0, *knots], [values_s[0], *values_s]
         slopes = [(values_s[i + 1] - values_s[i]) / (knots[i + 1] - knots[i]) for i in range(len(knots) - 1)]
@@ -44,10 +44,9 @@ class DecodeRow:
         return self.base_s + self.values_s[i] + self.slopes_s[i] * (context - self.knots[i])
 
     def run(self, context: float, steps: int, limit_s: float = inf, growth: float = 1.0) -> tuple[int, float]:
-        """Return how many steps run and how long they take: all of them, or the first few that reach the limit.
+        """Return how many steps run and how long they take: all of them, or the fewest that reach the time limit.
 
-        Contexts grow by `growth` tokens a step. At least one step runs; the last one may end after the limit,
-        for a step is never cut.
+        Contexts grow by `growth` tokens per step. At least one step runs; the last one may end after the limit.
         """
         knots = self.knots
         last = len(knots) - 1
@@ -74,7 +73,7 @@ class DecodeRow:
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> tuple[int, float]:
-    """Return the fewest steps whose sum reaches a limit, and that sum.
+    """Return the fewest steps whose total time reaches a limit, and that time.
 
         k (a + d (k - 1) / 2) >= L
 
@@ -83,11 +82,11 @@ def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> 
     first_s : [s]
         a, time of the first step.
     rise_s : [s]
-        d, by which each step is longer than the one before.
+        d, by which each step is longer than the previous one.
     limit_s : [s]
         L.
     most : [-]
-        steps that certainly reach it.
+        a number of steps that is enough.
 
     Returns
     -------
@@ -132,7 +131,7 @@ class StepClock:
     )
 
     def __init__(self, table: StepTable) -> None:
-        """Check the table and turn what the simulator needs into lists."""
+        """Check the table and convert what the simulator needs to lists."""
         check_step_table(table)
         self.table = table
         self._rows: list[DecodeRow | None] = [None] * 64
@@ -145,7 +144,7 @@ class StepClock:
         self.request_s = float(table.request_s)
         self.stages, self.stage_fraction = int(table.stages), float(table.stage_fraction)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
-        """What the flat core reads, by sequences and tokens, once it was asked for."""
+        """Cached tables of the flat core, by number of sequences and tokens."""
 
     def row(self, sequences: int) -> DecodeRow:
         """Return the decode steps of this number of sequences."""
@@ -167,7 +166,7 @@ class StepClock:
         return row
 
     def prefill_attention_s(self, new_tokens: int, past_tokens: int) -> float:
-        """Return P(n, p): n times the time per token between the knots."""
+        """Return P(n, p): n times the interpolated time per token."""
         new, past = self._new, self._past
         i, j = bisect_right(new, new_tokens) - 1, bisect_right(past, past_tokens) - 1
         i, j = min(max(i, 0), max(len(new) - 2, 0)), min(max(j, 0), max(len(past) - 2, 0))
@@ -186,7 +185,7 @@ class StepClock:
     def mixed_step_s(
         self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1
     ) -> float:
-        """Return the time of a step with chunks of (new, past) tokens beside decoding sequences of query tokens each."""
+        """Return the time of a step with prefill chunks of (new, past) tokens and decoding sequences of `query_tokens` each."""
         tokens = sequences * query_tokens
         seconds = 0.0
         for new_tokens, past_tokens in chunks:
@@ -205,9 +204,9 @@ class StepClock:
         room_tokens: float,
         before: float,
     ) -> tuple[float, float]:
-        """Return the time of a step of a pipeline with prompts, and how many of its micro-batches hold them.
+        """Return the time of a pipeline step with prompts, and how many of its micro-batches hold prompts.
 
-        See pipeline.py for the formulas. A turn never takes less than that of the decoding sequences.
+        See pipeline.py for the formulas. A turn never takes less than one without prompts.
         """
         stages, beside = self.stages, -(-sequences // self.stages)
         tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0

@@ -1,15 +1,15 @@
-"""The time of one engine step, as tables: the only thing that serving knows of a network and its devices.
+"""The time of one engine step, as tables: all that the serving room knows about a network and its devices.
 
 A step holds S decoding sequences at mean context c, and prefill chunks of n_i new tokens after p_i cached ones:
 
     decode only   t = D(S) + A(S, c)
     mixed         t = M(T) + H(S + chunks) + A(S, c) + sum_i P(n_i, p_i),   T = S / stages + sum_i n_i
 
-with D, M, H linear between knots in one variable, A bilinear in two, and P = n times a time per token that is bilinear:
-attention over a prompt grows with its square, its time per token in a line, so P meets the square between knots and goes
-on with it beyond the last one. Below the first knot a table keeps its first value, above the last one it goes on with its
-last slope; A is zero without decoding sequences. Of a pipeline these are the times of one micro-batch in all stages, S and
-D those of all that are in flight; `pipeline.py` says which overlap.
+with D, M, H piecewise linear, A bilinear, and P = n times a bilinear time per token: attention over a prompt grows with
+the square of its length and its time per token linearly, so P follows the square between the knots and beyond the last
+one. Below its first knot a table keeps the first value, above its last knot the last slope; A is zero without decoding
+sequences. For a pipeline these are the times of one micro-batch in all stages, except that S and D are those of all
+micro-batches in flight; `pipeline.py` says which overlap.
 """
 
 from dataclasses import dataclass, fields
@@ -28,9 +28,9 @@ class StepTable:
     sequence_knots: Array
     """Decoding sequences of the replica, shape (s,); starts at 0 or 1."""
     decode_s: Array
-    """D: a step that only decodes, without attention over the cache, shape (s,)."""
+    """D: a decode step without attention over the KV cache, shape (s,)."""
     head_s: Array
-    """H: LM head, sampling and per-sequence host work of a mixed step by sequences that need logits, shape (s,)."""
+    """H: LM head, sampling and per-sequence host work of a mixed step, by sequences that need logits, shape (s,)."""
     context_knots: Array
     """Mean tokens in the cache per decoding sequence, shape (c,)."""
     decode_attention_s: Array
@@ -38,23 +38,23 @@ class StepTable:
     token_knots: Array
     """Tokens in a mixed step, shape (t,)."""
     mixed_s: Array
-    """M: a mixed step without attention and without LM head, shape (t,)."""
+    """M: a mixed step without attention and LM head, shape (t,)."""
     new_knots: Array
     """New tokens of one prefill chunk, shape (n,)."""
     past_knots: Array
-    """Tokens already cached before the chunk, shape (p,)."""
+    """Tokens cached before the chunk, shape (p,)."""
     prefill_attention_s: Array
     """P, shape (n, p)."""
     request_s: float = 0.0
-    """Added once to every request before its first token (HTTP, tokenisation)."""
+    """Time of the front end (HTTP, tokenisation), once per request before its first token."""
     stages: Number = 1.0
-    """Of the pipeline."""
+    """Pipeline stages."""
     stage_fraction: Number = 1.0
-    """Part of the slowest stage in a step with prompts."""
+    """Time of the slowest stage over the time of all stages, in a step with prompts."""
 
 
 def check_step_table(table: StepTable) -> None:
-    """Refuse a table whose shapes do not match, whose knots do not ascend or whose times are not positive.
+    """Refuse a table with mismatched shapes, knots that do not ascend, or times that are not positive.
 
     Raises
     ------
@@ -75,17 +75,13 @@ def check_step_table(table: StepTable) -> None:
         if field.name.endswith("_knots") and np.any(np.diff(values) <= 0.0):
             raise InputError(f"step table: {field.name} must ascend")
         if field.name == "new_knots" and values[0] <= 0.0:
-            raise InputError(
-                "step table: new_knots must be positive, for a chunk without tokens takes no time"
-            )
+            raise InputError("step table: new_knots must be positive: a chunk without tokens takes no time")
         if field.name in shapes and values.shape != shapes[field.name]:
             raise InputError(
-                f"step table: {field.name} has shape {values.shape}, but its knots ask for {shapes[field.name]}"
+                f"step table: {field.name} has shape {values.shape}, but its knots have shape {shapes[field.name]}"
             )
     if np.any(table.decode_s <= 0.0) or np.any(table.mixed_s <= 0.0):
-        raise InputError(
-            "step table: decode_s and mixed_s must be positive, for a step without a time never ends"
-        )
+        raise InputError("step table: decode_s and mixed_s must be positive")
 
 
 def bracket(knots: Array, x: Number) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
@@ -98,7 +94,7 @@ def bracket(knots: Array, x: Number) -> tuple[NDArray[np.intp], NDArray[np.intp]
     knots : [-]
         k, ascending, at least one.
     x : [-]
-        where to look; arrays broadcast.
+        position; arrays broadcast.
 
     Returns
     -------
@@ -123,7 +119,7 @@ def bracket(knots: Array, x: Number) -> tuple[NDArray[np.intp], NDArray[np.intp]
 
 
 def piecewise_linear(knots: Array, values: Array, x: Number) -> Array:
-    """Return the value at x of a table that is linear between its knots.
+    """Return the value at x of a piecewise linear table.
 
         f = (1 - w) v_i + w v_{i+1}
 
@@ -134,7 +130,7 @@ def piecewise_linear(knots: Array, values: Array, x: Number) -> Array:
     values : [any]
         v, at the knots.
     x : [-]
-        arrays broadcast; below the first knot the first value holds, above the last one its slope goes on.
+        position; arrays broadcast. Below the first knot the first value holds, above the last one the last slope.
 
     Returns
     -------
@@ -156,7 +152,7 @@ def piecewise_linear(knots: Array, values: Array, x: Number) -> Array:
 
 
 def bilinear(x_knots: Array, y_knots: Array, values: Array, x: Number, y: Number) -> Array:
-    """Return the value at (x, y) of a table that is linear between its knots in either direction.
+    """Return the value at (x, y) of a bilinear table.
 
         f = (1-w)(1-u) v_ij + w(1-u) v_{i+1,j} + (1-w)u v_{i,j+1} + wu v_{i+1,j+1}
 
@@ -167,7 +163,7 @@ def bilinear(x_knots: Array, y_knots: Array, values: Array, x: Number, y: Number
     values : [any]
         v, shape (x, y).
     x, y : [-]
-        arrays broadcast against each other.
+        position; arrays broadcast against each other.
 
     Returns
     -------
@@ -193,7 +189,7 @@ def bilinear(x_knots: Array, y_knots: Array, values: Array, x: Number, y: Number
 
 
 def prefill_attention_per_token_s(table: StepTable) -> tuple[Array, Array, Array]:
-    """Return the knots of new and past tokens, and P' there: the attention of prefill chunks per new token.
+    """Return the knots of new and past tokens, and P' at the knots: prefill attention per new token.
 
         P'(n, p) = P(n, p) / n
 
@@ -203,8 +199,8 @@ def prefill_attention_per_token_s(table: StepTable) -> tuple[Array, Array, Array
 
     Returns
     -------
-    new tokens, past tokens [tokens], and P' [s] with the leading axes of the table; one knot of new tokens more than the
-    table has, so that beyond its last one a token never gets cheaper
+    new tokens, past tokens [tokens], and P' [s] with the leading axes of the table; there is one more knot of new tokens
+    than in the table, so that the time per token never falls beyond its last knot
 
     Examples
     --------
@@ -226,7 +222,7 @@ def prefill_attention_per_token_s(table: StepTable) -> tuple[Array, Array, Array
 
 
 def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -> Array:
-    """Return the time of a step that only decodes.
+    """Return the time of a decode step.
 
         t = D(S) + A(S, c)
 
@@ -234,9 +230,9 @@ def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -
     ----------
     table : step times of the replica
     sequences : [-]
-        S; zero where nothing decodes, which takes no time.
+        S; a step without sequences takes no time.
     context_tokens : [tokens]
-        c, mean over the sequences, cached before the step.
+        c, cached before the step, mean over the sequences.
 
     Returns
     -------
@@ -270,7 +266,7 @@ def mixed_step_s(
     new_tokens: Number,
     past_tokens: Number,
 ) -> Array:
-    """Return the time of a step with decoding sequences and equal prefill chunks.
+    """Return the time of a mixed step with decoding sequences and equal prefill chunks.
 
         t = M(S / stages + m n) + H(S + m) + A(S, c) + m P(n, p),   P = n P'(n, p)
 
@@ -291,8 +287,8 @@ def mixed_step_s(
     Returns
     -------
     [s]
-        t, of a pipeline that of one micro-batch in all stages; without chunks it is the mixed form of the step still, not
-        decode_step_s.
+        t; for a pipeline, the time of one micro-batch in all stages. Without chunks it is still a mixed step, which differs
+        from decode_step_s.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an engine was started with, as the simulator needs it."""
+"""The set-up of an engine, as the simulator needs it."""
 
 from dataclasses import dataclass
 from math import ceil, inf, isnan
@@ -13,23 +13,23 @@ from capplan.serving.step_table import StepTable
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """One engine, ready to serve: how long its steps take, how it forms them, what its cache holds."""
+    """One engine, ready to serve: step times, scheduling and KV cache."""
 
     table: StepTable | StepClock
-    """A StepClock saves the set-up where one table serves many runs."""
+    """A StepClock saves set-up time if one table serves many runs."""
     scheduling: Scheduling
     kv_blocks: int
-    """Blocks of `scheduling.block_tokens` tokens in the cache of the replica."""
+    """Blocks of `scheduling.block_tokens` tokens in the KV cache of the replica."""
     tokens_per_step: float = 1.0
-    """That a decode step yields for each sequence on average; above 1 under speculative decoding, with a table whose
-    steps are whole speculative rounds."""
+    """Mean tokens per sequence and decode step; above 1 under speculative decoding, where the steps of the table are whole
+    speculative rounds."""
     query_tokens: int = 1
-    """That a decoding sequence takes of the token budget of a step: the drafts that are verified and one more."""
+    """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
     batch_timeout_s: float = inf
     """Static policy: how long the oldest request waits for the batch to fill; infinite: until it is full."""
     caching: PrefixCaching | None = None
-    """Requests with block ids find their leading blocks in a cache that lives in the free blocks of the engine and in its
-    offload tiers; a request waits for its loads while the others go on. None: block ids are not used."""
+    """Prefix cache by block ids, in the free blocks of the engine and in its offload tiers; a request waits for its loads
+    while others run. None: block ids are not used."""
 
     @property
     def clock(self) -> StepClock:
@@ -39,7 +39,7 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True)
 class EngineTerms:
-    """Limits of one engine and how it forms its steps."""
+    """Limits and scheduling of one engine."""
 
     mixed: bool
     """Prompts and decoding sequences share a step."""
@@ -49,37 +49,37 @@ class EngineTerms:
     block_tokens: int
     kv_blocks: int
     growth: float = 1.0
-    """Tokens that a sequence gains in a decode step: 1, or what speculation yields on average."""
+    """Tokens that a sequence gains per decode step: 1, or the mean yield of speculation."""
     query_tokens: int = 1
-    """Tokens that a decoding sequence takes of a step's budget: 1, or the drafts that are verified and one more."""
+    """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
     reserved_output_fraction: float = 0.0
-    """Part of its output for which a request must find blocks before it is admitted: 0 (vLLM), 1 (never evict)."""
+    """Fraction of its output for which blocks must be free before a request is admitted: 0 (vLLM), 1 (never preempt)."""
     hold_steps: int = 0
-    """Steps that a new prompt waits for company beside a running batch ..."""
+    """Beside a running batch, new prompts are held back for at most this many steps ..."""
     hold_tokens: int = 0
-    """... unless the step has so many tokens before ..."""
+    """... or until the step would have this many tokens ..."""
     hold_prompts: int = 0
-    """... or, instead of tokens, so many prompts wait, ..."""
+    """... or, instead of tokens, until this many prompts wait ..."""
     gather_steps: int = 0
-    """... and then so many steps more."""
+    """... and then for this many more steps."""
     poll_steps: int = 0
-    """Steps of a running batch between two looks at the queue; 0: before each."""
+    """Steps of a running batch between two polls of the queue; 0: every step."""
 
     caching: PrefixCaching | None = None
-    """Prompts with block ids share their blocks; none: given cached tokens only."""
+    """Prompts with block ids share their blocks; None: only given cached tokens are shared."""
 
     @property
     def id_tokens(self) -> int:
-        """Return the tokens that a block id stands for."""
+        """Return the tokens per block id."""
         return self.caching.id_tokens if self.caching else self.block_tokens
 
     @property
     def id_blocks(self) -> int:
-        """Return the blocks of the engine that a block id stands for."""
+        """Return the engine blocks per block id."""
         return self.id_tokens // self.block_tokens
 
     def stage_tokens(self, stages: int) -> float:
-        """Return the tokens of a micro-batch into which prompts are cut; infinite where they are not."""
+        """Return the token budget of a micro-batch; infinite without chunked prefill."""
         return self.max_num_batched_tokens / stages if self.chunked else inf
 
     def decode_steps(self, tokens: int) -> int:
@@ -87,13 +87,13 @@ class EngineTerms:
         return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)
 
     def shared_tokens(self, flight: InFlight) -> int:
-        """Return the tokens in full blocks that a request does not hold for itself alone."""
+        """Return the prompt tokens in full blocks that a request shares through the prefix cache."""
         if self.caching and flight.block_ids:
             return len(flight.block_ids) * self.caching.id_tokens
         return flight.cached_tokens // self.block_tokens * self.block_tokens
 
     def blocks_of(self, flight: InFlight) -> tuple[int, int]:
-        """Return the blocks that a prompt takes when admitted, and those that it must find free."""
+        """Return the blocks that a prompt takes when admitted, and those reserved for prompt and output."""
         private_tokens = flight.prompt_tokens - flight.shared_tokens
         blocks = -(-private_tokens // self.block_tokens)
         if not self.reserved_output_fraction:
@@ -102,7 +102,7 @@ class EngineTerms:
         return blocks, ceil(reserved / self.block_tokens)
 
     def too_long(self, flight: InFlight) -> bool:
-        """Return whether a request could not run even alone."""
+        """Return whether a request cannot run even alone."""
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
         overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
         shared = 0 if flight.block_ids else self.shared_tokens(flight)
@@ -115,12 +115,12 @@ class EngineTerms:
 
 
 def engine_terms(engine: EngineSetup) -> EngineTerms:
-    """Return checked terms.
+    """Return the terms of an engine, checked.
 
     Raises
     ------
     InputError
-        names the limit that cannot hold
+        names the invalid limit
     """
     scheduling, query_tokens, tokens_per_step = engine.scheduling, engine.query_tokens, engine.tokens_per_step
     reserved = scheduling.reserved_output_fraction
@@ -128,14 +128,12 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         if getattr(scheduling, name) < 1:
             raise InputError(f"{name} is {getattr(scheduling, name)}; it must be at least 1")
     if engine.kv_blocks < 1:
-        raise InputError(
-            f"kv_blocks is {engine.kv_blocks}; without a block in the cache nothing can be served"
-        )
+        raise InputError(f"kv_blocks is {engine.kv_blocks}; the KV cache must hold at least one block")
     if not tokens_per_step >= 1.0:
-        raise InputError(f"tokens_per_step is {tokens_per_step}; a step yields at least one token")
+        raise InputError(f"tokens_per_step is {tokens_per_step}; it must be at least 1")
     if query_tokens < 1 or 1 < query_tokens < tokens_per_step:
         raise InputError(
-            f"query_tokens is {query_tokens}; a step works on at least the tokens that it yields ({tokens_per_step:g})"
+            f"query_tokens is {query_tokens}; it must be at least 1, and at least tokens_per_step ({tokens_per_step:g}) if above 1"
         )
     if (
         scheduling.policy == "mixed"

@@ -1,24 +1,24 @@
-"""Gaps between tokens that are longer than a step: of sequences that waited while prompts had the engine."""
+"""Inter-token gaps longer than one step: of sequences that waited while prompts were prefilled."""
 
 from capplan.serving.gauges import WeightedHistogram
 
 
 class TokenGaps:
-    """Since when groups of decoding sequences, in the order in which they joined, wait for their next token."""
+    """Groups of decoding sequences, in the order in which they joined, and since when each waits for its next token."""
 
     __slots__ = ("groups",)
 
     def __init__(self) -> None:
-        """Start with nobody waiting."""
+        """Start without waiting sequences."""
         self.groups: list[tuple[int, float]] = []
 
     def wait(self, sequences: int, since_s: float) -> None:
-        """Let the sequences that joined last wait."""
+        """Add a group of sequences that wait: those that joined last."""
         if sequences:
             self.groups.append((sequences, since_s))
 
     def since_s(self, place: int, now_s: float) -> float:
-        """Return when the sequence at this place in the order of joining got its last token.
+        """Return when the sequence at this place in the order of joining got its latest token.
 
         Examples
         --------
@@ -35,7 +35,7 @@ class TokenGaps:
         return now_s
 
     def forget(self, place: int) -> None:
-        """Take the sequence at this place in the order of joining out."""
+        """Remove the sequence at this place in the order of joining."""
         for group, (count, since) in enumerate(self.groups):
             if place < count:
                 self.groups[group : group + 1] = [(count - 1, since)] if count > 1 else []
@@ -43,7 +43,7 @@ class TokenGaps:
             place -= count
 
     def end(self, now_s: float, into: WeightedHistogram) -> None:
-        """Count every gap, for everybody has a token now."""
+        """Record all gaps: every waiting sequence has its next token."""
         for count, since in self.groups:
             into.add(now_s - since, count)
         self.groups.clear()

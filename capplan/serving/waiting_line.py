@@ -1,4 +1,4 @@
-"""Requests that have arrived and are not running: order, limits, deadlines."""
+"""The queue of an engine: order, limits, deadlines."""
 
 from collections import deque
 from heapq import heappop, heappush
@@ -11,20 +11,20 @@ from capplan.serving.terms import EngineTerms
 
 
 class Source(Protocol):
-    """Where requests come from."""
+    """A source of requests."""
 
     next_s: float
-    """When the next one reaches the queue; infinite if none is known to come."""
+    """When the next request reaches the queue; infinite if none is known."""
 
     def take(self) -> InFlight | None:
-        """Return the next request and move on; None where something else came to pass."""
+        """Remove and return the next request; None if the next event is not an arrival."""
 
     def ended(self, flight: InFlight, at_s: float) -> None:
-        """Learn that a request has ended, well or badly."""
+        """Take note that a request was finished or shed."""
 
 
 class WaitingLine:
-    """The queue of one engine: by priority, then by arrival; a preempted request keeps its place of old."""
+    """The queue of one engine: by priority, then by arrival; a preempted request keeps its original place."""
 
     __slots__ = (
         "_expiry",
@@ -53,7 +53,7 @@ class WaitingLine:
         self.priorities = bool(admission.priority)
 
     def receive(self, now_s: float) -> None:
-        """Let requests join and leave, in order of time, up to now."""
+        """Process arrivals and expired deadlines up to now, in order of time."""
         feed = self.feed
         while True:
             expiry_s = self.next_expiry_s() if self.deadlines else inf
@@ -67,7 +67,7 @@ class WaitingLine:
                 return
 
     def head(self) -> InFlight:
-        """Return the request that goes next; the line must not be empty."""
+        """Return the request at the head of the queue, which must not be empty."""
         heap = self._heap
         while heap[0][1].end_step == -2:
             heappop(heap)
@@ -85,7 +85,7 @@ class WaitingLine:
         heappush(self._heap, (flight.key, flight))
 
     def remove(self, flight: InFlight) -> None:
-        """Let a waiting request go."""
+        """Remove a waiting request."""
         flight.end_step = -2
         flight.scheduled_s = 0.0
         self.count -= 1
@@ -95,7 +95,7 @@ class WaitingLine:
         return sum(flight.prompt_tokens for _, flight in self._heap if flight.end_step != -2)
 
     def next_expiry_s(self) -> float:
-        """Return when the next request will have waited for too long; drop those that have started."""
+        """Return when the next deadline expires; forget those of requests that have started."""
         earliest = inf
         for limit_s, line in zip(self._limits_s, self._expiry, strict=True):
             while line and not isnan(line[0].scheduled_s):

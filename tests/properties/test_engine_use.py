@@ -249,7 +249,7 @@ def test_the_cache_over_time_adds_up(replica):
         (["--kv-offload", "host"], "is not a name and a size"),
         (["--kv-offload", "host:64 Gb"], "--kv-offload"),
         (["--kv-offload", "host:64 GB"], "no block ids"),
-        (["--batch-timeout", "1 s"], "belongs to --scheduling dynamic"),
+        (["--batch-timeout", "1 s"], "only --scheduling dynamic"),
         (["--scheduling", "first"], "unknown scheduling 'first'"),
         (["--acceptance", "0.7"], "the cost of a draft"),
         (["--draft-step-time", "1 ms"], "--acceptance 0.7"),

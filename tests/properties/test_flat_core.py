@@ -55,7 +55,7 @@ def assert_equal(fast, slow) -> None:
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name
         elif isinstance(right, np.ndarray):
             assert left.tobytes() == right.tobytes(), field.name
-        elif field.name != "found_blocks":
+        elif field.name != "hit_blocks":
             assert left == right, field.name
 
 

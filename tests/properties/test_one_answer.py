@@ -51,7 +51,7 @@ def free(usd=1.0, **changes):
 def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
     """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests."""
     question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=30_000)
-    candidate = max(search(question).found, key=lambda item: item.share_ceiling)
+    candidate = max(search(question).candidates, key=lambda item: item.share_ceiling)
     trial = Trial(candidate, question, {})
     limit = trial.limit(3, 1.0, trial.limits)
     share = 0.7 * limit / trial.total_rate
@@ -189,7 +189,7 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
     )
     asked = asked_fleet(read_scenario(path), offline=True)
     question = replace(asked.question, requests=6000)
-    found = Search(question, search(question).found, free(headroom_fraction=0.0))
+    found = Search(question, search(question).candidates, free(headroom_fraction=0.0))
     best = found.cheapest(0.5)
     crowd = (
         SamplePath(question.demand, count=6000, seed=5, longest=question.max_model_len, response_s=1.0)
@@ -242,7 +242,7 @@ def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
 def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     question = replace(asked.question, requests=4000)
-    best = Search(question, search(question).found, free(headroom_fraction=0.0)).cheapest(0.8)
+    best = Search(question, search(question).candidates, free(headroom_fraction=0.0)).cheapest(0.8)
     chances = [met_probability(best.trial, busy) for busy in range(best.busy, best.busy + 8)]
     assert chances[0] >= 0.79
     assert all(after >= before - 0.015 for before, after in pairwise(chances))
@@ -258,7 +258,7 @@ def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
 def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
     """Against the table itself made slower; the time of the front end is scaled with it."""
     question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=4000)
-    candidate = search(question).found[0]
+    candidate = search(question).candidates[0]
     plain, slow = Trial(candidate, question, {}), Trial(candidate, question, {})
     table = slow.replica.table
     longer = {
@@ -284,7 +284,7 @@ def test_the_bounds_of_the_search_hold_at_full_length():
     ratios = []
     for path in SCENARIOS[:5]:
         question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=10_000)
-        found = sorted(search(question).found, key=lambda item: item.layout.in_words(""))
+        found = sorted(search(question).candidates, key=lambda item: item.layout.in_words(""))
         for candidate in np.random.default_rng(3).choice(len(found), min(len(found), 3), replace=False):
             trial = Trial(found[candidate], question, {})
             limit = trial.limit(16, 1.0, trial.limits)

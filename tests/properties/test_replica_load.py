@@ -131,7 +131,7 @@ def test_a_load_is_a_concurrency_or_a_rate(flat, load):
 
 def test_the_longest_context_is_the_longest_request(flat):
     estimate(flat, Load(8000, 192, concurrency=1, requests=2))
-    with pytest.raises(InputError, match="8193 tokens is over the longest context of 8192"):
+    with pytest.raises(InputError, match="8193 tokens exceeds the longest context of 8192"):
         estimate(flat, Load(8000, 193, concurrency=1, requests=2))
 
 

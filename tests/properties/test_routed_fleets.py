@@ -58,12 +58,12 @@ def test_an_autoscaled_fleet_stays_within_its_limits() -> None:
         (("--fail", "7@1 s"), "numbered from 0 to 1"),
         (("--autoscale", "3"), "write it as '2:8'"),
         (("--autoscale", "3:2"), "upwards"),
-        (("--kv-link", "pcie"), "belong together"),
+        (("--kv-link", "pcie"), "must be given together"),
         (("--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "carrier"), "unknown link"),
         (("--routing", "prefix_aware"), "block ids"),
         (
             ("--hedge", "1 s", "--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "pcie"),
-            "are not modelled where",
+            "are not modelled with",
         ),
     ],
 )

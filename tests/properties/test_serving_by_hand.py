@@ -267,7 +267,7 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
     assert cache.match([3], 10.0) == (1, 12.0)
     assert cache.match([4], 10.0) == (0, 10.0)
     assert cache.pin([1, 2, 3], 3, 10.0) == 3
-    assert cache.found_blocks == [0, 2, 1]
+    assert cache.hit_blocks == [0, 2, 1]
     # Two blocks of the first tier are under way until 11, one of the second until 12.
     assert cache.match([1, 2], 10.5) == (2, 11.0)
     assert cache.match([1, 2, 3], 10.5) == (3, 12.0)

@@ -598,7 +598,7 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
         ({"replicas": 0}, "replicas is 0"),
         ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware"),
         ({"routing": "prefix_aware"}, "block ids"),
-        ({"failures": [(1.0, 2)]}, "replica 2 cannot fail"),
+        ({"failures": [(1.0, 2)]}, "failure of replica 2"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),
         ({"hedging": Hedging(-1.0)}, "hedging.after_s"),
         ({"autoscaling": Autoscaling(3, 5, start_s=1.0)}, "cannot start with 2"),
@@ -612,5 +612,5 @@ def test_a_fleet_that_cannot_be_simulated_is_refused_by_name(options, words: str
     with pytest.raises(InputError, match=words):
         simulate_fleet(requests, EngineSetup(table, scheduling, blocks), **{"replicas": 2, **options})
     static = Scheduling("static", 8, 64)
-    with pytest.raises(InputError, match="static batches"):
+    with pytest.raises(InputError, match="static batching"):
         simulate_fleet(requests, EngineSetup(table, static, blocks), 2)

@@ -632,7 +632,7 @@ ONE_REQUEST = Requests(np.array([3]), np.array([1]))
             None,
             Scheduling("mixed", 4, 64),
             {"crowd": Crowd(ONE_REQUEST, 2, np.zeros(1)), "admission": Admission(queue_limit=3)},
-            "queue_limit has no meaning for users who do not think",
+            "queue_limit has no meaning for users without think time",
         ),
         (
             None,
@@ -668,7 +668,7 @@ ONE_REQUEST = Requests(np.array([3]), np.array([1]))
             ONE_REQUEST,
             Scheduling("mixed", 4, 64),
             {"crowd": Crowd(ONE_REQUEST, 1), "concurrency": 3},
-            "a concurrency and a crowd were given",
+            "concurrency and crowd exclude each other",
         ),
         (
             None,

@@ -386,7 +386,7 @@ def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, see
     assert fast.ttft_s == pytest.approx(np.array([r.first_s - r.arrival_s for r in slow.everyone]), **near)
     assert fast.e2e_s == pytest.approx(np.array([r.end_s - r.arrival_s for r in slow.everyone]), **near)
     if slow.caching:
-        assert fast.found_blocks == tuple(slow.found)
+        assert fast.hit_blocks == tuple(slow.found)
 
 
 @POLICIES
@@ -454,7 +454,7 @@ def test_a_load_delays_its_own_request_and_no_other() -> None:
         return simulate(requests, EngineSetup(block_cache.TABLE, scheduling, 7, caching=caching))
 
     slow, quick = run(0.05), run(0.0)
-    assert slow.found_blocks == quick.found_blocks == (2, 2)
+    assert slow.hit_blocks == quick.hit_blocks == (2, 2)
     assert slow.ttft_s[2] == pytest.approx(quick.ttft_s[2] + 2 * 0.05)
     assert slow.ttft_s[3] < 0.05
 
@@ -469,7 +469,7 @@ def test_one_link_brings_one_prompt_after_the_other() -> None:
         requests, EngineSetup(block_cache.TABLE, Scheduling("mixed", 4, 512), 6, caching=caching)
     )
     first, second = outcome.ttft_s[3], outcome.ttft_s[4]
-    assert outcome.found_blocks == (0, 4)
+    assert outcome.hit_blocks == (0, 4)
     assert first == pytest.approx(0.2 + 0.017)
     assert second == pytest.approx(0.4 + 0.017)
 
@@ -489,10 +489,10 @@ def test_a_slower_tier_finds_as_much_one_request_at_a_time() -> None:
         )
 
     fast, slow = run(OffloadTier(8, 0.001)), run(OffloadTier(8, 0.02))
-    assert fast.found_blocks == slow.found_blocks
+    assert fast.hit_blocks == slow.hit_blocks
     assert fast.ttft_s.mean() < slow.ttft_s.mean()
     more = run(OffloadTier(8, 0.001), OffloadTier(30, 0.002))
-    assert sum(more.found_blocks) > sum(fast.found_blocks) > run().found_blocks[0]
+    assert sum(more.hit_blocks) > sum(fast.hit_blocks) > run().hit_blocks[0]
 
 
 def test_a_round_that_yields_more_than_it_works_on_is_refused() -> None:

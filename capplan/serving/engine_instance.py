@@ -1,4 +1,4 @@
-"""One engine of a fleet, from its start to its end: what reaches it, what it holds, what it reports."""
+"""One engine of a fleet from start to end: the requests sent to it, those it holds, and what it reports."""
 
 from collections import deque
 from math import inf, nextafter
@@ -13,7 +13,7 @@ from capplan.serving.waiting_line import WaitingLine
 
 
 class Inbox:
-    """Requests that were sent to an engine and that it has not looked at yet, in order of time."""
+    """Requests sent to an engine that it has not received yet, in order of time."""
 
     __slots__ = ("_flights", "next_s")
 
@@ -23,73 +23,73 @@ class Inbox:
         self.next_s = inf
 
     def put(self, at_s: float, flight: InFlight) -> None:
-        """Send a request; not before those sent already."""
+        """Append a request, no earlier than those already here."""
         self._flights.append((at_s, flight))
         self.next_s = self._flights[0][0]
 
     def take(self) -> InFlight:
-        """Return the next request and move on."""
+        """Remove and return the next request."""
         flight = self._flights.popleft()[1]
         self.next_s = self._flights[0][0] if self._flights else inf
         return flight
 
     def ended(self, flight: InFlight, at_s: float) -> None:
-        """Do nothing: the ledger of the engine tells."""
+        """Do nothing: the ledger of the engine reports the end."""
 
     def remove(self, flight: InFlight) -> bool:
-        """Take a request back; return whether it was still here."""
+        """Remove a request; return whether it was still here."""
         kept = [entry for entry in self._flights if entry[1] is not flight]
-        found = len(kept) < len(self._flights)
+        removed = len(kept) < len(self._flights)
         self._flights = deque(kept)
         self.next_s = kept[0][0] if kept else inf
-        return found
+        return removed
 
     def __len__(self) -> int:
-        """Return how many have not been looked at."""
+        """Return how many requests wait here."""
         return len(self._flights)
 
 
 class Report(Protocol):
-    """Who wants to know what happens in the engines of a fleet."""
+    """Receives what happens in the engines of a fleet."""
 
-    def first_token(self, life: "EngineLife", flight: InFlight) -> None:
-        """Learn of a first token, at flight.first_token_s."""
+    def first_token(self, instance: "EngineInstance", flight: InFlight) -> None:
+        """Take note of a first token, at flight.first_token_s."""
 
-    def ended(self, life: "EngineLife", flight: InFlight, at_s: float, status: int) -> None:
-        """Learn that a request was finished or shed."""
+    def ended(self, instance: "EngineInstance", flight: InFlight, at_s: float, status: int) -> None:
+        """Take note that a request was finished or shed."""
 
 
 class EngineLedger(Ledger):
-    """Totals of one engine; what happens to requests is reported to the fleet, which keeps the rows."""
+    """Totals of one engine; per-request events are reported to the fleet, which keeps the rows."""
 
-    __slots__ = ("_life", "_report")
+    __slots__ = ("_instance", "_report")
 
-    def __init__(self, life: "EngineLife", report: Report) -> None:
+    def __init__(self, instance: "EngineInstance", report: Report) -> None:
         """Start empty."""
         super().__init__()
-        self._life = life
+        self._instance = instance
         self._report = report
 
     def arrived(self, flight: InFlight) -> None:
-        """Do nothing: the fleet opened the row before the request came here."""
+        """Do nothing: the fleet opened the row before it sent the request."""
 
     def first_token(self, flight: InFlight) -> None:
         """Report a first token."""
-        self._report.first_token(self._life, flight)
+        self._report.first_token(self._instance, flight)
 
     def finished(self, flight: InFlight, at_s: float) -> None:
         """Report a last token."""
-        del self._life.flights[flight.index]
-        self._report.ended(self._life, flight, at_s, FINISHED)
+        del self._instance.flights[flight.index]
+        self._report.ended(self._instance, flight, at_s, FINISHED)
 
     def shed(self, flight: InFlight, at_s: float) -> None:
-        """Report a request that is turned away."""
-        del self._life.flights[flight.index]
-        self._report.ended(self._life, flight, at_s, SHED)
+        """Report a request that is shed."""
+        del self._instance.flights[flight.index]
+        self._report.ended(self._instance, flight, at_s, SHED)
 
 
-class EngineLife:
-    """A replica from its start to its end; a repaired one begins a new life with an empty cache."""
+class EngineInstance:
+    """A replica from start to end; after a repair a new instance starts, with an empty cache."""
 
     __slots__ = (
         "_inbox",
@@ -122,9 +122,9 @@ class EngineLife:
         self.draining = False
         self.ledger = EngineLedger(self, report)
         self.flights: dict[int, InFlight] = {}
-        """What was sent here and has not ended, as far as the engine has run."""
+        """Requests sent here that have not ended, at the time the engine has reached."""
         self.load = 0
-        """Requests sent here and not ended, as of the time of the fleet."""
+        """Requests sent here that have not ended, at the time the fleet has reached."""
         self.requests = 0
         self.link_free_s = 0.0
         self._inbox = Inbox()
@@ -135,7 +135,7 @@ class EngineLife:
 
     @property
     def next_start_s(self) -> float:
-        """Return when the next step starts, as far as is known."""
+        """Return when the next step starts, given the requests known now."""
         if self._stalled:
             loaded_s, next_s = self.server.loaded_s, self._inbox.next_s
             return min(loaded_s, next_s if next_s > self.server.now_s else inf) if loaded_s < inf else inf
@@ -166,7 +166,7 @@ class EngineLife:
         self._stalled = self.server.now_s <= start_s
 
     def cancel(self, flight: InFlight) -> bool:
-        """Give up a request at the end of the step under way; return whether it had not ended by itself."""
+        """Cancel a request at the end of the running step; return False if it has ended before."""
         if self.flights.get(flight.index) is not flight:
             return False
         if not self._inbox.remove(flight):
@@ -176,7 +176,7 @@ class EngineLife:
         return True
 
     def evacuate(self) -> list[InFlight]:
-        """Give up everything at the end of the step under way, in order of urgency."""
+        """Remove and return all requests at the end of the running step, most urgent first."""
         late = [self._inbox.take() for _ in range(len(self._inbox))]
         flights = sorted([*self.server.evacuate(), *late], key=lambda flight: flight.key)
         self.flights.clear()
