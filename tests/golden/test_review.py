@@ -113,7 +113,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     review = review_of(given)
     assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
     assert "$7,300 a month" in review.decision
-    assert "ttft_p95 500 of 1,000 ms (92 % sure)" in review.decision
+    assert "ttft_p95 500 of 1,000 ms (92% sure)" in review.decision
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
@@ -124,7 +124,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     assert tables["Chosen plan and runners-up"][0].rows[1]["more_usd_per_month"] == pytest.approx(
         17 * 730 - 7300
     )
-    (sizing,) = tables["How many"][0].rows
+    (sizing,) = tables["Number of replicas"][0].rows
     assert sizing["busy_replicas"] + sizing["spare_replicas"] == sizing["devices"] == 5
     assert sizing["planned_request_rate"] == pytest.approx(8.0)
     memory = tables["Memory of one device"][0].rows
@@ -182,14 +182,14 @@ def test_what_people_wrote_in_a_scenario_stays_text(given):
 
 def test_no_price_leaves_cells_empty_and_no_number_behind(given):
     bare = replace(
-        given.found.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
+        given.answer.plans[0], price=None, usd_per_hour=None, usd_per_month=None,
         usd_per_million_output_tokens=None, usd_per_million_tokens=None, money=None,
     )  # fmt: skip
     own = replace(given.asked, prices={**given.asked.prices, "h100-sxm": None})
     review = review_of(
-        replace(given, asked=own, found=choosing(given.found, bare), margins=given.margins[:1])
+        replace(given, asked=own, answer=choosing(given.answer, bare), margins=given.margins[:1])
     )
-    assert "a price that is not known" in review.decision
+    assert "an unknown price" in review.decision
     assert "$0" not in review_markdown(review)
     page_of(review_html(review))
 
@@ -200,7 +200,7 @@ def on_device(given, hardware, dtype):
     network = in_weight_format(next(iter(question.networks.values())), dtype)
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
-    first = given.found.plans[0]
+    first = given.answer.plans[0]
     moved = replace(
         first,
         layout=replace(first.layout, device=hardware),
@@ -214,7 +214,7 @@ def on_device(given, hardware, dtype):
     return replace(
         given,
         asked=replace(given.asked, question=question, prices={}),
-        found=choosing(given.found, moved),
+        answer=choosing(given.answer, moved),
         margins=(target_margins(moved, question),),
     ), rates
 
@@ -244,7 +244,7 @@ def test_a_device_that_borrows_kernels_has_one_label_everywhere(given, name, dty
     assert re.search(r"\b(measured|assumed)\b", source["title"]).group() == "assumed"
     (assumptions,) = sections["Assumptions"].tables
     stated = {row["assumed"] for row in assumptions.rows}
-    told = {item.what for item in fleet_answer(findings.asked, findings.found).assumptions}
+    told = {item.what for item in fleet_answer(findings.asked, findings.answer).assumptions}
     for item in rates.assumptions:
         assert item.what in stated
         assert item.what in told
@@ -271,9 +271,9 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):
-    layout = given.found.plans[0].layout
-    found = FleetAnswer((), given.found.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
-    review = review_of(replace(given, found=found, margins=(), detail=None, sizing=None))
+    layout = given.answer.plans[0].layout
+    found = FleetAnswer((), given.answer.rejected, 400, (Relaxation("ttft_p95", 1.0, 1.3, layout),))
+    review = review_of(replace(given, answer=found, margins=(), detail=None, sizing=None))
     assert review.decision.startswith("No fleet of h100-sxm, l40s serves review")
     assert review.answer.exit_code == 4
     markdown = review_markdown(review)

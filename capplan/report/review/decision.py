@@ -8,7 +8,7 @@ from capplan.report.screen_units import screen_of, shown_number
 
 
 def shown(name: str, value: float) -> str:
-    """Return one value as people read it, with its unit.
+    """Format one value with its unit, for people.
 
     Examples
     --------
@@ -24,21 +24,17 @@ def decision_sentence(given: Findings) -> str:
     plan, scenario = given.chosen, given.asked.scenario
     if plan is None:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
-        return f"No fleet of {names} serves {scenario.name} within its targets; nothing should be bought on these terms."
+        return f"No fleet of {names} serves {scenario.name} within its targets; do not buy on these terms."
     verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
-    cost = (
-        f"${plan.usd_per_month:,.0f} a month"
-        if plan.usd_per_month is not None
-        else "a price that is not known"
-    )
+    cost = f"${plan.usd_per_month:,.0f} a month" if plan.usd_per_month is not None else "an unknown price"
     targets = _targets_text(given.margins[0])
-    return f"{verb} {purchase_text(plan)} for {cost}: {targets}."
+    return f"{verb} {purchase_text(plan)} for {cost}. {targets}."
 
 
 def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
     if not margins:
-        return "no target is set, so it is sized for throughput alone"
-    return "predicted at peak are " + ", ".join(_target_text(margin) for margin in margins)
+        return "No target is set, so it is sized for throughput alone"
+    return "Predicted at peak: " + ", ".join(_target_text(margin) for margin in margins)
 
 
 def _target_text(margin: TargetMargin) -> str:
@@ -52,7 +48,7 @@ def _target_text(margin: TargetMargin) -> str:
 def decision_section(given: Findings) -> Section:
     """Return the targets of the chosen plan, or what would have to give where there is no plan."""
     if given.chosen is None:
-        return Section("Decision", lines=tuple(relaxation_text(item) for item in given.found.relaxations))
+        return Section("Decision", lines=tuple(relaxation_text(item) for item in given.answer.relaxations))
     rows = [
         {
             "target": margin.target.key,
@@ -73,9 +69,9 @@ def decision_section(given: Findings) -> Section:
     return Section(
         "Decision",
         text=(
-            "Low and high bound what will be measured in 80 % of the cases; the margin is what is left of the limit. "
-            "All targets hold together with "
-            f"{sure(given.chosen.slo_met_probability)}, the probability of the least likely one, for they err together.",
+            "Low and high are the 80% interval of the measured value; the margin is the share of the limit that is left. "
+            f"The probability that all targets are met is {sure(given.chosen.slo_met_probability)}, that of the least likely one, "
+            "because their errors are correlated.",
         ),
-        tables=(Table(rows, titles={"met_probability": "met with probability"}, assumed=assumed),),
+        tables=(Table(rows, titles={"met_probability": "probability met"}, assumed=assumed),),
     )
