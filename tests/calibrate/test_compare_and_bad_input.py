@@ -62,7 +62,7 @@ def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
         (("--device", "cpu"), "name it with -o"),
         (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "does not exist"),
         (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
-        (("stray.json", "-o", "x.yaml"), "are read with --from"),
+        (("stray.json", "-o", "x.yaml"), "are read only with --from"),
         (("--from", "no-such.json"), "no such file"),
         (("--compare", "a.calibration.yaml", "b.calibration.yaml"), "a.calibration.yaml"),
         (("--verify", "no-such-model", "--offline", "-o", "x.yaml"), "no-such-model"),

@@ -116,7 +116,7 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     assert (line.rates_per_s * 60).tolist() == [20, 20, 90, 20]
     assert main(["fleet", str(scenario), "--offline"]) == 0
     shown = capsys.readouterr().out
-    assert "peak to mean 2.40" in shown
+    assert "peak-to-mean ratio 2.40" in shown
     assert "a burst of 2 times the peak" in shown
     assert "autoscaled on the observed rate" in shown
 

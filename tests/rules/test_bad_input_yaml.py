@@ -68,7 +68,7 @@ SCENARIOS = {
     "curve of nan": (("    shared", f"    daily_curve: [{'1, ' * 23}.nan]\n    shared"), ["line 13", ".nan is not a finite number"]),
     "unknown shape": (("    shared", "    daily_curve: ofice\n    shared"), ["traffic[0].daily_curve: unknown shape 'ofice': did you mean 'office'?"]),
     "mean above the peak": (("    shared", "    mean_rate: 21 req/s\n    shared"), ["line 13: traffic[0].mean_rate: 21 req/s is above the peak of 20 req/s"]),
-    "two means": (("    shared", "    mean_rate: 2 req/s\n    active_hours: 10\n    shared"), ["line 14: traffic[0].active_hours: says the mean rate a second time, beside mean_rate"]),
+    "two means": (("    shared", "    mean_rate: 2 req/s\n    active_hours: 10\n    shared"), ["line 14: traffic[0].active_hours: states the mean rate a second time, besides mean_rate"]),
     "25 hours of a day": (("    shared", "    active_hours: 25\n    shared"), ["traffic[0].active_hours: '25' is over 24, so"]),
     "no hour of a day": (("    shared", "    active_hours: 0 h\n    shared"), ["traffic[0].active_hours: '0 h' is not above 0"]),
     "mean of users": (("request_rate: 20 req/s", "users: 5\n    think_time: 3 s\n    mean_rate: 1 req/s"), ["traffic[0].mean_rate", "give daily_curve or active_hours"]),
