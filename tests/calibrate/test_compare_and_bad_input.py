@@ -90,7 +90,7 @@ def test_without_torch_the_extra_is_named(program, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"speed": 3}', "not a result of a tool that is known"),
+        ('{"speed": 3}', "not a result of a known tool"),
         ('{"completed": 8, "mean_ttft_ms": 3.0}', "duration"),
         ("[]", "holds no results"),
         ('{"completed": 8, "durat', "cut short"),

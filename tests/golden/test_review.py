@@ -267,7 +267,7 @@ def test_a_star_marks_what_rests_on_the_kernels_of_another_device(given):
     markdown = " ".join(review_markdown(review_of(findings)).split())
     assert r"| assumed\* |" in markdown
     assert r"| 500\* |" in markdown
-    assert "kernels on b300 reach the same share of their peak as on b200" in markdown
+    assert "kernel efficiencies of b300 are borrowed from b200" in markdown
 
 
 def test_without_a_plan_the_page_says_so_and_what_would_have_to_give(given):

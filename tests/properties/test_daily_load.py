@@ -172,9 +172,7 @@ def test_prompts_that_cannot_hold_the_shared_prefix_are_warned_of_with_the_figur
     """Lognormal prompts with a mean of 1,800 and a p95 of 6,000: 57 % are shorter than 1,200 tokens."""
     said = {"request_rate": 1, "input_tokens": {"mean": 1800, "p95": 6000}, "shared_prefix": PREFIX}
     (warning,) = scenario(tmp_path, said).warnings
-    assert warning.startswith(
-        "kind 0: 57% of the prompts do not exceed the shared prefix of 1,200 tokens"
-    )
+    assert warning.startswith("kind 0: 57% of the prompts do not exceed the shared prefix of 1,200 tokens")
     assert "710 tokens are cached on average, not 1,200 x 85% = 1,020; " in warning
     assert warning.endswith("input_tokens with min: 1201")
 

@@ -251,7 +251,7 @@ def test_the_cache_over_time_adds_up(replica):
         (["--kv-offload", "host:64 GB"], "no block ids"),
         (["--batch-timeout", "1 s"], "belongs to --scheduling dynamic"),
         (["--scheduling", "first"], "unknown scheduling 'first'"),
-        (["--acceptance", "0.7"], "the cost of a draft"),
+        (["--acceptance", "0.7"], "the time of a draft step"),
         (["--draft-step-time", "1 ms"], "--acceptance 0.7"),
         (["--draft-step-time", "1 ms", "--draft", "llama-3.2-1b", "--acceptance", "0.7"], "not both"),
         (["--draft", "qwen3-0.6b", "--acceptance", "0.7"], "can only verify"),

@@ -126,7 +126,7 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
     for name, words in (
         ("edited.json", "was edited after it was written"),
         ("broken.json", "is not JSON"),
-        ("none.json", "is no plan file"),
+        ("none.json", "is not a plan file"),
         ("missing.json", "no such file"),
     ):
         assert main(["simulate", "--plan", str(other / name)]) == 2

@@ -50,7 +50,7 @@ SCENARIOS = {
     "version as a number": (("engine: vllm", "engine: vllm\nengine_version: 0.19"), ["engine_version: 0.19 must be text"]),
     "unknown commitment": (("on-demand", "ondemand"), ["prices.commitment: unknown commitment 'ondemand': did you mean 'on-demand'"]),
     "unknown provider": (("provider: any", "provider: awz"), ["prices.provider: unknown provider 'awz': did you mean 'aws'"]),
-    "no traffic rate": (("    request_rate: 20 req/s  # at peak\n", ""), ["traffic[0]", "give one of request_rate, users"]),
+    "no traffic rate": (("    request_rate: 20 req/s  # at peak\n", ""), ["traffic[0]", "give exactly one of request_rate, users"]),
     "users without think time": (("request_rate: 20 req/s", "users: 5"), ["traffic[0]: users and think_time belong together"]),
     "two kinds of rate": (("    request_rate: 20 req/s", "    users: 5\n    think_time: 3 s\n    request_rate: 20 req/s"), ["request_rate and users given"]),
     "no model": (("model: meta-llama/Llama-3.1-70B-Instruct\n", ""), ["model: is missing"]),
