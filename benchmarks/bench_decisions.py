@@ -1,6 +1,6 @@
 """How repeatable the answer of a fleet search is, and how it agrees with a simulation of the same fleet.
 
-    python benchmarks/bench_decisions.py [--seeds 10] [SCENARIO ...]
+    python benchmarks/bench_decisions.py [--seeds 3] [SCENARIO ...]
 
 For every scenario: the cheapest plan of each seed, the spread of its replicas, and TTFT and TPOT of the recommended plan as
 `fleet` says and as `simulate` finds on a whole fleet, at the same load.
@@ -65,7 +65,7 @@ def report(asked: AskedFleet, seeds: int) -> None:
 def main() -> None:
     """Run the scenarios that are named, or all that are shipped."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("scenarios", nargs="*", type=Path, default=sorted(SCENARIOS.glob("*.yaml")))
     given = parser.parse_args()
     for path in given.scenarios:

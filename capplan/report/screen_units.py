@@ -16,6 +16,8 @@ _FIXED = {
     "usd_per_hour": ("$/h", 1.0, "price"),
     "usd_per_month": ("$/month", 1.0, "price"),
     "usd_per_year": ("$/year", 1.0, "price"),
+    "usd_per_job": ("$/job", 1.0, "price"),
+    "usd_per_thousand_requests": ("$/1,000 req", 1.0, "price"),
     "usd_per_million_output_tokens": ("$/Mtok out", 1.0, "price"),
     "usd_per_million_input_tokens": ("$/Mtok in", 1.0, "price"),
     "usd_per_million_tokens": ("$/Mtok", 1.0, "price"),
@@ -147,7 +149,7 @@ def shown_money(value: float, unit: str) -> str:
         return "-"
     if value == 0:
         return "0"
-    if abs(value) >= (100 if unit in {"$/month", "$/year", "$"} else 100_000):
+    if abs(value) >= (100 if unit in {"$/month", "$/year", "$/job", "$"} else 100_000):
         return f"{value:,.0f}"
     if unit == "$/GPU/h":
         cents, _, rest = f"{value:.4f}".partition(".")

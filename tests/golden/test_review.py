@@ -12,7 +12,15 @@ from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.fit import fit
 from capplan.fleet.paid import Money
-from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan, Rejection, Relaxation
+from capplan.fleet.plan import (
+    Certainty,
+    Choices,
+    FleetAnswer,
+    FleetPlan,
+    Insensible,
+    Rejection,
+    Relaxation,
+)
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -29,6 +37,7 @@ from capplan.report.review.findings import Findings
 from capplan.report.review.html import review_html
 from capplan.report.review.page import review_of
 from capplan.report.review.show import review_markdown
+from capplan.workload.slo import Slo
 
 COMMAND = "capplan report tests/golden/review.yaml -o plan.md"
 
@@ -77,9 +86,10 @@ def choosing(found, *plans):
 @pytest.fixture(scope="module")
 def given(asked):
     plans = (
-        plan(asked, "h100-sxm", 5, 2.0, ttft=0.25, tpot=0.0125, sure=0.9),
+        plan(asked, "h100-sxm", 5, 2.0, ttft=0.25, tpot=0.0125, sure=0.85),
         plan(asked, "l40s", 17, 1.0, ttft=0.4, tpot=0.02, sure=0.65),
     )
+    surest = plan(asked, "h100-sxm", 6, 2.0, ttft=0.2, tpot=0.01, sure=0.94)
     found = FleetAnswer(
         plans,
         (
@@ -87,7 +97,13 @@ def given(asked):
             Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,
-        choices=Choices(*(plans[0] for _ in range(4)), why="it is the cheapest"),
+        choices=Choices(plans[0], surest, plans[0], plans[0], why="it is the cheapest"),
+        certainty=(
+            Certainty(0.5, "h100-sxm", 4, 5840.0),
+            Certainty(0.9, "h100-sxm", 5, 7300.0),
+            Certainty(0.95, None, None, None),
+        ),
+        insensible=(Insensible("a100-sxm-80gb", "ttft_p95", 0.9, 1.0, 200, ((1.5, 24), (2.5, 12))),),
     )
     rows = (
         OperatorRow("gate_up", "prefill", 0.006, 3e12, 3e9, "compute"),
@@ -113,14 +129,26 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     review = review_of(given)
     assert review.decision.startswith("Rent 5 x h100-sxm (5 replicas of 1 GPU, 1 of them spare")
     assert "$7,300 a month" in review.decision
-    assert "ttft_p95 500 of 1,000 ms (92% sure)" in review.decision
+    assert "$0.868 per million output tokens at the mean load" in review.decision
+    assert "ttft_p95 500 of 1,000 ms (87% sure)" in review.decision
+    assert review.decision.endswith(
+        "all of them 85% sure; 90% sure would take 5 x h100-sxm for $7,300 a month."
+    )
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
         assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
         assert row["usd_per_hour"] * row["hours"] == pytest.approx(row["usd_per_month"])
-        assert row["usd_per_month"] / row["output_million_tokens_per_month"] == pytest.approx(
-            row["usd_per_million_output_tokens"]
-        )
+    assert [row["load"] for row in tables["Cost"][1].rows] == 2 * ["the mean load", "the peak, all month"]
+    for row in tables["Cost"][1].rows:
+        for kind, price in (("output", "usd_per_million_output_tokens"), ("total", "usd_per_million_tokens")):
+            assert row["usd_per_month"] / row[f"{kind}_million_tokens_per_month"] == pytest.approx(row[price])
+    at_mean, at_peak = tables["Cost"][1].rows[:2]
+    (chat,) = tables["Workload"][0].rows
+    for row, rate in ((at_mean, chat["mean_request_rate"]), (at_peak, chat["request_rate"])):
+        answers = 730 * 3600 * rate * chat["output_tokens.mean"]
+        assert row["output_million_tokens_per_month"] == pytest.approx(answers / 1e6)
+    assert at_mean["usd_per_million_output_tokens"] == pytest.approx(10.0 / (3600.0 * 3200.0) * 1e6)
+    assert at_peak["output_million_tokens_per_month"] == pytest.approx(730 * 3600 * 6400.0 / 1e6)
     assert tables["Chosen plan and runners-up"][0].rows[1]["more_usd_per_month"] == pytest.approx(
         17 * 730 - 7300
     )
@@ -131,6 +159,78 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     assert memory[-2]["left_bytes"] == pytest.approx(memory[-1]["memory_bytes"], rel=1e-6)
     for row in (row for table in tables["Where the time goes"] for row in table.rows):
         assert row["seconds"] * row["flop_per_s"] == pytest.approx(row["flop"])
+
+
+def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_are_a_line(given):
+    sections = {section.title: section for section in review_of(given).sections}
+    choices, certainty = sections["Choices"].tables
+    assert [(row["choice"], row["gpus"], row["slo_met_probability"]) for row in choices.rows] == [
+        ("cheapest", 5, 0.85),
+        ("surest, for at most 25% more", 6, 0.94),
+        ("fewest GPUs", 5, 0.85),
+    ]
+    assert [(row["confidence"], row["gpus"], row["usd_per_month"]) for row in certainty.rows] == [
+        (0.5, 4, 5840.0),
+        (0.9, 5, 7300.0),
+        (0.95, None, None),
+    ]
+    (text,) = sections["Choices"].text
+    assert "Recommended: 5 x h100-sxm" in text
+    assert "it is the cheapest. The rule:" in text
+    (line,) = sections["Devices that do not suit these targets"].lines
+    assert line.startswith("a100-sxm-80gb: ttft_p95 is 900 ms")
+    assert "take 200 GPUs" in line
+    bare = replace(given, answer=replace(given.answer, insensible=()))
+    assert "Devices that do not suit these targets" not in {s.title for s in review_of(bare).sections}
+
+
+def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
+    """Ten hours of 10 $/h for a million requests: $100 and $0.1 a thousand, and nothing by the month."""
+    cheap, dear = (
+        replace(
+            item,
+            money=Money(
+                usd_per_million_output_tokens=1e6 * usd / (1e6 * 200),
+                usd_per_million_tokens=1e6 * usd / (1e6 * 1200),
+                job_hours=10.0,
+                usd_per_job=usd,
+                usd_per_thousand_requests=usd / 1000.0,
+            ),
+        )
+        for item, usd in zip(given.answer.plans, (100.0, 170.0), strict=True)
+    )
+    found = replace(
+        given.answer, plans=(cheap, dear), choices=Choices(*4 * [cheap], why="it is the cheapest")
+    )
+    review = review_of(replace(given, answer=found))
+    assert "for $100 for the job of 10 h, $0.1 per thousand requests" in review.decision
+    assert "90% sure would take 5 x h100-sxm for $100." in review.decision
+    sections = {section.title: section for section in review.sections}
+    devices, tokens = sections["Cost"].tables
+    for row in devices.rows:
+        assert row["gpus"] * row["usd_per_gpu_hour"] == pytest.approx(row["usd_per_hour"])
+        assert row["usd_per_hour"] * row["job_hours"] == pytest.approx(row["usd_per_job"])
+    for row in tokens.rows:
+        assert row["usd_per_job"] / row["thousand_requests"] == pytest.approx(
+            row["usd_per_thousand_requests"]
+        )
+        assert row["usd_per_job"] / row["output_million_tokens_per_job"] == pytest.approx(
+            row["usd_per_million_output_tokens"]
+        )
+    assert tokens.rows[0]["thousand_requests"] == pytest.approx(1000.0)
+    assert tokens.rows[0]["total_million_tokens_per_job"] == pytest.approx(1200.0)
+    assert "month" not in review_markdown(review)
+
+
+def test_without_targets_the_page_speaks_of_none(given):
+    asked = replace(given.asked, scenario=replace(given.asked.scenario, slo=Slo()))
+    found = replace(given.answer, certainty=(), insensible=())
+    review = review_of(replace(given, asked=asked, answer=found, margins=((), ())))
+    markdown = review_markdown(review)
+    assert "No target is set" in review.decision
+    assert "targets met" not in markdown
+    assert "surest" not in markdown
+    assert "## Decision" not in markdown
 
 
 def page_of(html):
@@ -249,7 +349,7 @@ def test_a_device_that_borrows_kernels_has_one_label_everywhere(given, name, dty
         assert item.what in stated
         assert item.what in told
         assert item.what in source["where"]
-    assert not [what for what in stated if "borrowed" in what]
+    assert not [what for what in stated - {item.what for item in rates.assumptions} if "borrowed" in what]
 
 
 def test_a_device_whose_kernels_were_measured_is_marked_nowhere(given):

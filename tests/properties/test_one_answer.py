@@ -21,6 +21,8 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plan_file import answer_of
 from capplan.questions.scenario import read_scenario
 from capplan.readers.plan_file import read_plan_file
+from capplan.replica.estimate import estimate
+from capplan.replica.load import Load
 from capplan.workload.slo import Target
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
@@ -298,3 +300,19 @@ def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
     assert answer.choices is not None
     assert answer.choices.cheapest.usd_per_month is None
     assert answer.choices.cheapest.gpus == min(plan.gpus for plan in answer.plans)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.75])
+def test_an_estimate_is_a_fleet_of_one_with_requests_of_one_length(share, tmp_path):
+    path = tmp_path / "fixed.yaml"
+    path.write_text(SMALL.replace("{mean: 900, p95: 2500}", "900").replace("{mean: 120, p95: 300}", "120"))
+    question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=30_000)
+    candidate = next(item for item in search(question).found if item.layout.device.name == "h100-sxm")
+    trial = Trial(candidate, question, {})
+    rate = share * trial.rate_ceiling
+    fleet = trial.at(rate, 1)
+    alone = estimate(trial.replica, Load(900, 120, request_rate=rate, requests=30_000))
+    for metric in ("ttft_s", "tpot_s", "e2e_s"):
+        ours, theirs = getattr(fleet, metric), getattr(alone, metric)
+        for statistic in ("mean", "p50", "p95"):
+            assert getattr(ours, statistic) == pytest.approx(getattr(theirs, statistic), rel=0.05), metric

@@ -115,6 +115,16 @@ def small_files(tmp_path_factory, host_file):
     (folder / "host.calibration.yaml").write_text(host_file)
     write_traces(folder)
     write_results(folder)
+    plan = [
+        "fleet",
+        str(folder / "small.yaml"),
+        "--hardware",
+        "h200-sxm",
+        "--offline",
+        "-o",
+        str(folder / "plan.json"),
+    ]
+    assert main(plan) == 0
     return folder
 
 

@@ -9,7 +9,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
@@ -33,7 +33,7 @@ _TITLES = {
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
     "usd_per_month": "",
-    "usd_per_job": "$/job",
+    "usd_per_job": "",
     "watts": "power",
     "energy_usd_per_hour": "power",
     "usd_per_million_output_tokens_at_mean": "$/Mtok out",
@@ -163,7 +163,15 @@ def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
     if row.gpus is None:
         return f"no plan is {SURER:.0%} sure"
     cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
+    job = _usd_per_job(answer, row.usd_per_month)
+    cost = cost if job is None else f" for ${job:,.0f}"
     return f"{SURER:.0%} sure would take {row.gpus} x {row.hardware}{cost}"
+
+
+def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
+    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
+    hours = answer.chosen.money.job_hours if answer.chosen and answer.chosen.money else None
+    return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
 
 def purchase_text(plan: FleetPlan) -> str:
@@ -262,7 +270,7 @@ def rejected_text(answer: FleetAnswer) -> str:
     )
 
 
-def _decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
+def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
     """Return the three choices, and the cost of certainty; without targets there is nothing to be certain of."""
     names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
     rows = choice_rows(answer)
@@ -270,13 +278,21 @@ def _decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("surest")]
     if any(row["usd_per_job"] for row in rows):
         names = tuple("usd_per_job" if name == "usd_per_month" else name for name in names)
-    certain = [{**row, "confidence_fraction": row["confidence"]} for row in certainty_rows(answer)]
+    certain = [
+        {
+            **row,
+            "confidence_fraction": row["confidence"],
+            "usd_per_job": _usd_per_job(answer, row["usd_per_month"]),
+        }
+        for row in certainty_rows(answer)
+    ]
+    cost = "usd_per_job" if "usd_per_job" in names else "usd_per_month"
     return [
         Table(rows, title="Choices", shown=names, titles=_TITLES),
         Table(
             certain,
             title="Cost of certainty: the cheapest fleet that meets all targets, by confidence",
-            shown=("confidence_fraction", "hardware", "gpus", "usd_per_month"),
+            shown=("confidence_fraction", "hardware", "gpus", cost),
             titles=_TITLES,
         ),
     ]
@@ -336,7 +352,7 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
-    tables += _decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})

@@ -8,18 +8,27 @@ from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.review import evidence, plans
-from capplan.report.review.decision import decision_section, decision_sentence
+from capplan.report.review.cost import cost_section
+from capplan.report.review.decision import (
+    choices_section,
+    decision_section,
+    decision_sentence,
+    insensible_section,
+)
 from capplan.report.review.findings import Findings, Review, Section
 
 
 def review_of(given: Findings) -> Review:
     """Return the page: the decision first, then its evidence, then its assumptions and sources."""
-    sections: list[Section] = [decision_section(given), plans.workload_section(given)]
+    sections: list[Section] = [decision_section(given)]
+    if given.chosen is not None:
+        sections.append(choices_section(given))
+    sections += [insensible_section(given), plans.workload_section(given)]
     if given.chosen is not None:
         sections += [
             plans.plans_section(given),
             plans.sizing_section(given),
-            plans.cost_section(given),
+            cost_section(given),
             evidence.memory_section(given),
             evidence.latency_section(given),
         ]

@@ -1,9 +1,9 @@
 """The middle of a review: the workload, the plans with their margins, how many devices, and what they cost."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import layout_text, plan_row
 from capplan.report.review.bars import Bar, Bars
@@ -15,6 +15,11 @@ RUNNERS_UP = 7
 """Plans shown beside the chosen one; CSV and JSON have all."""
 
 
+def by_the_job(plans: Sequence[FleetPlan]) -> bool:
+    """Return whether plans are paid for until a job is done, not by the month."""
+    return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+
+
 def workload_section(given: Findings) -> Section:
     """Return the traffic: every row multiplies across to tokens per second."""
     scenario = given.asked.scenario
@@ -24,7 +29,7 @@ def workload_section(given: Findings) -> Section:
     text.append(
         f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
         f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
-        f"{given.asked.question.max_model_len:,} tokens. Rates are those of the peak."
+        f"{given.asked.question.max_model_len:,} tokens. Tokens per second are those of the peak."
     )
     if any(item.users for item in scenario.classes):
         text.append(
@@ -38,7 +43,8 @@ def workload_section(given: Findings) -> Section:
         "cached_tokens": "cached, mean",
         "input_tokens_per_s": "input",
         "output_tokens_per_s": "output",
-        "request_rate": "rate",
+        "request_rate": "peak rate",
+        "mean_request_rate": "mean rate",
         "arrival_cv": "burstiness (cv)",
     }
     return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
@@ -51,6 +57,7 @@ def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
         "class": item.name,
         "users": item.users,
         "think_time_s": item.think_time_s,
+        "mean_request_rate": rate * item.mean_rate_fraction,
         "request_rate": rate,
         "input_tokens.mean": inputs,
         "input_tokens_per_s": rate * inputs,
@@ -92,12 +99,21 @@ def _difference(plan: FleetPlan, chosen: FleetPlan | None) -> dict[str, float | 
 def plans_section(given: Findings) -> Section:
     """Return the chosen plan and the runners-up: price difference, margin to every target."""
     rows = plan_rows(given)[: RUNNERS_UP + 1]
-    shown_names = (
+    shown_names: tuple[str, ...] = (
         "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
         *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
     )  # fmt: skip
+    if not given.margins[0]:
+        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
+    if by_the_job(given.answer.plans):
+        shown_names = tuple(
+            "usd_per_job" if name == "usd_per_month" else name
+            for name in shown_names
+            if name != "more_usd_per_month"
+        )
     titles = {
         "plan": "each replica",
+        "usd_per_job": "the job",
         "kv_dtype": "KV cache",
         "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
@@ -134,7 +150,11 @@ def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset
 def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
     plans = given.answer.plans[: RUNNERS_UP + 1]
     pictures = []
-    if all(plan.usd_per_month is not None for plan in plans):
+    if by_the_job(plans):
+        jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
+        bars = tuple(Bar(_short(plan), (("cost", usd),)) for plan, usd in jobs if usd is not None)
+        pictures.append(Bars("Cost of the job", "usd_per_job", bars))
+    elif all(plan.usd_per_month is not None for plan in plans):
         bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
         pictures.append(Bars("Cost per month", "usd_per_month", bars))
     for at, margin in enumerate(given.margins[0]):
@@ -197,63 +217,6 @@ def sizing_section(given: Findings) -> Section:
         ),
         tables=(Table([row], upright=True, titles=titles),),
     )
-
-
-def cost_section(given: Findings) -> Section:
-    """Return cost per hour, month and million tokens; every row multiplies across."""
-    powered = given.asked.scenario.prices.usd_per_kwh is not None
-    rows = [_cost_row(plan, powered=powered) for plan in given.answer.plans[: RUNNERS_UP + 1]]
-    titles = {
-        "plan": "each replica",
-        "usd_per_gpu_hour": "price",
-        "hours": "hours",
-        "output_million_tokens_per_month": "output (Mtok/month)",
-        "total_million_tokens_per_month": "input and output (Mtok/month)",
-        "usd_per_hour": "cost",
-        "usd_per_month": "cost",
-        "tdp_watts": "maximum power",
-        "energy_usd_per_hour": "electricity",
-    }
-    return Section(
-        "Cost",
-        text=(
-            f"Devices x price{' + electricity' if powered else ''} = cost per hour; x hours = cost per month; / million tokens = price per million tokens. "
-            "Tokens are those of a month at peak load; at half the traffic a token costs twice as much, because devices "
-            f"are paid by the hour.{_electricity_text(given) if powered else ''}",
-        ),
-        tables=(Table(rows, titles=titles),),
-    )
-
-
-def _electricity_text(given: Findings) -> str:
-    prices = given.asked.scenario.prices
-    return (
-        f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
-        "the price; leave it out where the price of a rented GPU-hour already includes it."
-    )
-
-
-def _cost_row(plan: FleetPlan, *, powered: bool) -> dict[str, Any]:
-    def tokens(price: float | None) -> float | None:
-        if price is None or plan.usd_per_month is None or price <= 0.0:
-            return None
-        return plan.usd_per_month / price
-
-    return {
-        "hardware": plan.layout.device.name,
-        "plan": layout_text(plan),
-        "gpus": plan.gpus,
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
-        **({"energy_usd_per_hour": plan.energy_usd_per_hour} if powered else {}),
-        "usd_per_hour": plan.usd_per_hour,
-        "hours": HOURS_PER_MONTH,
-        "usd_per_month": plan.usd_per_month,
-        "output_million_tokens_per_month": tokens(plan.usd_per_million_output_tokens),
-        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
-        "total_million_tokens_per_month": tokens(plan.usd_per_million_tokens),
-        "usd_per_million_tokens": plan.usd_per_million_tokens,
-        "tdp_watts": plan.watts,
-    }
 
 
 def price_rows(given: Findings) -> list[dict[str, Any]]:
