@@ -14,7 +14,7 @@ from capplan.operators.experts import EXPERT_TILES
 POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
 """Router of a timing -> exponent of the density of popularities."""
 LARGEST_POPULARITY = 0.8
-"""Of the power laws, in tokens of the step; the least is one token."""
+"""Step of the quantiles of the power laws, in tokens; at least one token."""
 FEW = (0.01, 2.0)
 """Least and largest popularity where there are fewer choices than experts."""
 DRAWS = 5
@@ -22,7 +22,7 @@ DRAWS = 5
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What the timed rank gets."""
+    """Load of the timed rank."""
 
     routed: float
     """Tokens, one for each expert that a token chose."""
@@ -45,7 +45,7 @@ def _even_counts(tokens: int, experts: int, experts_per_token: int) -> Array:
 def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantiles: Array) -> Array:
     """Return the tokens of each expert for popularities at these quantiles (ranks, experts) of the power law.
 
-    What rounding leaves over goes to the ranks in turn, to their experts with the least tokens.
+    The remainder of rounding goes to the ranks in turn, to their experts with the fewest tokens.
     """
     choices = tokens * experts_per_token
     low, high = (1.0, LARGEST_POPULARITY * tokens) if choices > quantiles.size else FEW
@@ -64,7 +64,7 @@ def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantil
 
 @lru_cache(maxsize=20000)
 def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, router: str) -> RankLoad:
-    """Return what the timed rank gets on average.
+    """Return the mean load of the timed rank.
 
     Parameters
     ----------
