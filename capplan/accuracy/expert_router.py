@@ -87,14 +87,14 @@ def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, rou
     if router in POWER_LAWS:
         quantiles = (np.arange(experts) + 0.5) / experts
         drawn = [random.permutation(quantiles).reshape(ranks, -1) for _ in range(DRAWS if ranks > 1 else 1)]
-        own = [
+        per_draw = [
             max(_uneven_counts(tokens, experts_per_token, POWER_LAWS[router], each), key=np.sum)
             for each in drawn
         ]
     else:
-        own = [_even_counts(tokens, experts, experts_per_token).reshape(ranks, -1)[0]]
+        per_draw = [_even_counts(tokens, experts, experts_per_token).reshape(ranks, -1)[0]]
     return RankLoad(
-        float(np.mean([counts.sum() for counts in own])),
-        float(np.mean([(counts > 0).sum() for counts in own])),
-        tuple(float(np.mean([np.ceil(counts / rows).sum() for counts in own])) for rows, _ in EXPERT_TILES),
+        float(np.mean([counts.sum() for counts in per_draw])),
+        float(np.mean([(counts > 0).sum() for counts in per_draw])),
+        tuple(float(np.mean([np.ceil(counts / rows).sum() for counts in per_draw])) for rows, _ in EXPERT_TILES),
     )
