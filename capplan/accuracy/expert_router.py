@@ -96,5 +96,7 @@ def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, rou
     return RankLoad(
         float(np.mean([counts.sum() for counts in per_draw])),
         float(np.mean([(counts > 0).sum() for counts in per_draw])),
-        tuple(float(np.mean([np.ceil(counts / rows).sum() for counts in per_draw])) for rows, _ in EXPERT_TILES),
+        tuple(
+            float(np.mean([np.ceil(counts / rows).sum() for counts in per_draw])) for rows, _ in EXPERT_TILES
+        ),
     )
