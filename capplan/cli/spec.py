@@ -1,4 +1,4 @@
-"""`capplan spec`: speculative decoding, and when it pays."""
+"""`capplan spec`: speculative decoding, and when it pays off."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -28,7 +28,7 @@ _TITLES = {
     "plan": "each replica",
     "choice": "",
     "price_basis": "price from",
-    "confidence_fraction": "sure",
+    "confidence_fraction": "confidence",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",

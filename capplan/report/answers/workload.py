@@ -63,7 +63,7 @@ def _tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     lengths = [
         {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
          "lognormal p95": s.fit.p95, "fit_error_fraction": s.fit.largest_error_fraction}
-        for name, s in (("prompt", summary.input_tokens), ("answer", summary.output_tokens))
+        for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
     ]  # fmt: skip
     overview = {
         "requests": summary.requests,
