@@ -1,7 +1,7 @@
 """Write docs/accuracy.md: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
 
 FOLDER holds serving_measured.csv.gz, memory_measured.csv, kernels_measured.csv and kernels_more.csv.gz. Every figure of the
-page is worked out by the code of `capplan validate`; left-out scores are those that the last fit left.
+page is computed by the code of `capplan validate`; left-out scores are those of the last fit.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def coverage_text(found: Validation) -> str:
 
 
 def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> str:
-    """Return by statistic and load how far off predictions are as a rule, how wide the interval is and how often it holds."""
+    """Return the typical bias of predictions, the width of their interval and its coverage, by statistic and load."""
     rows = []
     by_regime: dict[str, list[Prediction]] = {}
     for p in predictions:
@@ -112,10 +112,10 @@ def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> s
 
 
 def separated_table(predictions: Sequence[Prediction]) -> str:
-    """Return the error that is left once steps are as long as they were measured to be.
+    """Return the error that remains once predictions are corrected to the measured step times.
 
     A prediction of throughput or TTFT is scaled by measured over predicted TPOT of the same row: what remains
-    is not the steps but what was made of them.
+    is not the error of the steps but of their scheduling.
     """
     tpot = {p.row: p for p in preferred(predictions, ("tpot_ms_mean", "tpot_ms_p50")) if p.predicted}
     rows = []
@@ -151,7 +151,7 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
 
 
 def fitted_section() -> str:
-    """Return how many numbers were fitted, and to what they belong."""
+    """Return how many numbers were fitted, by part."""
     kernels = sum(
         fit.fitted_numbers
         for own, _ in shipped_efficiencies().values()

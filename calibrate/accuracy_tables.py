@@ -1,4 +1,4 @@
-"""Tables of docs/accuracy.md: predictions against targets, by group, and the values that are furthest off."""
+"""Tables of docs/accuracy.md: predictions against targets, by group, and the values with the largest errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SHOWN = {
 }
 """Quantity of the group tables -> columns, the first that a row has."""
 LEAST_GROUP = 5
-"""Values below which a group has no line of its own."""
+"""Groups with fewer values than this are not listed."""
 WORST = 25
 CARRIERS = ("source", "device", "engine", "class")
 CARRYING = 8
@@ -26,7 +26,7 @@ OFF = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A target and what became of it."""
+    """A target and its score."""
 
     target: AccuracyTarget
     score: Score
@@ -40,7 +40,7 @@ class Judged:
 
     @property
     def met(self) -> bool:
-        """Return whether the left-out value keeps the promise, or the in-sample one where nothing was left out."""
+        """Return whether the left-out value meets the target, or the in-sample one where nothing was left out."""
         return self.target.met(self.value if self.left_out is None else self.left_out)
 
 
@@ -77,7 +77,7 @@ def _in_family(prediction: Prediction, families: Sequence[str]) -> bool:
 
 
 def kernel_judgements(predictions: Sequence[Prediction], targets: Sequence[AccuracyTarget]) -> list[Judged]:
-    """Return the scores of timed kernels; what was held out is told by the pages of the fits."""
+    """Return the scores of timed kernels; held-out scores are on the pages of the fits."""
     return [
         Judged(target, scored([p for p in predictions if _in_family(p, target.groups)]), None)
         for target in targets
@@ -120,7 +120,7 @@ def _left_out_of(
 
 
 def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
-    """Return targets and what became of them."""
+    """Return the targets with their scores."""
     names = {"median_ape": "median error", "mean_ape": "mean error", "within_20": "within 20 %"}
     headings = ["what", "values", "refused", "statistic", "target", "in sample"]
     headings += ["left out", "met"] if left_out else ["met"]
@@ -177,7 +177,7 @@ def _off(ratio: float) -> float:
 
 
 def worst_values(predictions: Sequence[Prediction], count: int) -> list[Prediction]:
-    """Return the values that are furthest off, one for each group of runs, the largest factor first."""
+    """Return the values with the largest errors, one for each group of runs, the largest factor first."""
     known = [p for p in predictions if p.predicted and p.measured > 0]
     out: dict[tuple[str, ...], Prediction] = {}
     for p in sorted(known, key=lambda p: -_off(_ratio(p))):
@@ -191,7 +191,7 @@ def worst_values(predictions: Sequence[Prediction], count: int) -> list[Predicti
 def reason_of(
     prediction: Prediction, alike: Sequence[Prediction], told: Callable[[Prediction], str | None]
 ) -> str:
-    """Return why a value is far off, as far as the other runs of its source, device, engine and load tell.
+    """Return why a value is far off, judged by the other runs of its source, device, engine and load.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], 
 def carried_table(
     judged: Sequence[Judged], predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]
 ) -> str:
-    """Return which groups of runs carry the values that are off by more than 20 %, for every target that was missed."""
+    """Return the groups of runs with most of the errors above 20 %, for every missed target."""
     rows = []
     for target in {entry.target.title: entry.target for entry in judged if not entry.met}.values():
         own = [p for p in predictions if (p.groups or {}).get("load") in target.groups and p.predicted]

@@ -1,4 +1,4 @@
-"""What docs/accuracy.md says in words; its figures are worked out when the page is written."""
+"""The prose of docs/accuracy.md; its figures are computed when the page is written."""
 
 BEGIN = """# How far to trust the predictions
 

@@ -111,7 +111,7 @@ def chosen_rows(rows: Sequence[Row], points: int, seed: int, spread: Spread = SE
 
 
 def _spread(rows: Sequence[Row], points: int, order: random.Random, spread: Spread) -> list[Row]:
-    """Return one row of every cell in turn, each as unlike those before it as the cell allows."""
+    """Return one row of every cell in turn, each as different from those before it as the cell allows."""
     cells: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row[name] for name in spread.cell), []).append(row)

@@ -115,7 +115,7 @@ def run_record(row: Row) -> dict[str, str]:
 
 
 def model_record(row: Row, cache: Mapping[str, Row]) -> dict[str, str]:
-    """Return what was counted of a model in the columns of tests/data/models.csv."""
+    """Return the facts about a model in the columns of tests/data/models.csv."""
     kept = cache.get(row["hf_id"], {})
     record = {
         "model": row["hf_id"],
@@ -133,7 +133,7 @@ def model_record(row: Row, cache: Mapping[str, Row]) -> dict[str, str]:
 
 
 def cache_record(row: Row) -> dict[str, str]:
-    """Return what a cache was seen to hold in the columns of tests/data/cache_elements.csv."""
+    """Return the measured content of a cache in the columns of tests/data/cache_elements.csv."""
     named = {"layers": "n_layers", "bytes_192": "bytes_bf16_model_N192"}
     named |= {f"elements_{n}": f"elements_N{n}" for n in (24, 48, 96, 192)}
     return {name: plain(row[named.get(name, name)]) for name in CACHE_COLUMNS}
@@ -202,7 +202,7 @@ def run_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
 
 
 def model_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
-    """Return what was counted of published models, or of those that are drawn."""
+    """Return the facts about published models, or about those that are drawn."""
     rows = [{**row, "id": row["hf_id"]} for row in table_rows(folder / "model_facts.csv")]
     cache = {row["hf_id"]: row for row in table_rows(folder / "kv_flagship.csv")}
     taken = rows if every else chosen_rows(rows, MODELS, SEED, FACTS)
@@ -210,7 +210,7 @@ def model_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
 
 
 def cache_records(folder: Path, *, every: bool) -> list[dict[str, str]]:
-    """Return what caches of tiny models held, of all families or of those that are drawn."""
+    """Return the measured caches of tiny models, of all families or of those that are drawn."""
     rows = table_rows(folder / "oracle_kv_table.csv")
     families = {row["family"]: {"id": row["family"], "all": "", "class": row["cache_class"]} for row in rows}
     drawn = chosen_rows(list(families.values()), CACHE_FAMILIES, SEED, Spread("all", ("class",), ()))

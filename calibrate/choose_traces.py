@@ -189,7 +189,7 @@ def published_text(name: str, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def request_facts(rows: Sequence[Row]) -> dict[str, float]:
-    """Return what plain counting says of requests one by one."""
+    """Return the facts of a trace of individual requests, by plain counting."""
     arrivals = sorted(float(row["arrival_s"]) for row in rows)
     seconds = arrivals[-1] - arrivals[0]
     repeats = list(Counter(arrivals).values())
@@ -222,7 +222,7 @@ def _cv_within_minutes(arrivals: Sequence[float]) -> float:
 
 
 def client_facts(rows: Sequence[Row]) -> dict[str, float]:
-    """Return what plain counting says of clients and their lengths."""
+    """Return the facts of clients and their lengths, by plain counting."""
     rates = [row for row in rows if row["field"] == "rate"]
     windows: dict[int, float] = {}
     for row in rates:

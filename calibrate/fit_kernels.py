@@ -91,7 +91,7 @@ def timings(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
 
 
 def with_missing_kernels(fits: Mapping[str, Fit], fitted: Mapping[str, Mapping[str, Fit]]) -> dict[str, Fit]:
-    """Return the fits of a device with kernels that nobody timed on it taken over from the next device that has them.
+    """Return the fits of a device; kernels that were not timed on it are borrowed from the next device that has them.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def with_missing_kernels(fits: Mapping[str, Fit], fitted: Mapping[str, Mapping[s
 
 
 def held_out_errors(pooled: Mapping[str, Pooled]) -> Unseen:
-    """Return the errors of fits that had not seen the shape family, by table and group.
+    """Return the errors of fits with the shape family held out, by table and group.
 
     Parameters
     ----------

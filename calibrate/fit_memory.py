@@ -1,4 +1,4 @@
-"""Refit the memory numbers of the vLLM profiles to logged starts, and judge them on models they did not see.
+"""Refit the memory numbers of the vLLM profiles to logged starts, and score them on held-out models.
 
     python -m calibrate.fit_memory memory_measured.csv [folder of config.json files named owner--model.json]
 
@@ -144,7 +144,7 @@ def _single(value: Number) -> float:
 
 
 def predictions(starts: Sequence[Start], numbers: Mapping[str, Fitted | None]) -> list[Prediction]:
-    """Return what the budget says of the starts with numbers by era; an era without keeps the ones in use."""
+    """Return the predictions of the budget for the starts with numbers by era; an era without keeps those in use."""
     records = []
     for start in starts:
         engine = row_profile(start.row)

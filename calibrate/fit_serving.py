@@ -149,7 +149,7 @@ def fit_all(
 
 
 def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverhead]:
-    """Return the numbers that all other groups ask for, by era; noise and priors leave the group out as well."""
+    """Return the numbers fitted to all other groups, by era; noise and priors leave the group out as well."""
     kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
     noise = noise_of(row for rows in kept.values() for row in rows)
     alone = {key: solved(kept[key], fit.best, noise, prior_host()) for key, fit in fits.items()}
@@ -170,7 +170,7 @@ def left_out_slowness(items: Iterable[Item], fits: Mapping[Era, EraFit]) -> list
 
 
 def host_to_ship(fit: EraFit, engine: str, since: str) -> HostOverhead:
-    """Return the numbers of an era with its engine defaults, and none for streams where no run could tell it."""
+    """Return the numbers of an era with its engine defaults; none for streams where no run determines it."""
     embedded = any(item.replica.spec.profile.streams_in_engine for item in fit.items)
     graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
     return replace(fit.best, graph_tokens=graphs, stream_s=fit.best.stream_s if embedded else 0.0)

@@ -45,7 +45,7 @@ NUMBERS = (
 """None is below 0."""
 
 ONLINE_ONLY = frozenset({"request_s", "stream_s"})
-"""Numbers that a run without a server does not have."""
+"""Numbers that do not apply to a run without a server."""
 
 EAGER_LAYER_S = 2e-5
 """Launching one layer outside CUDA graphs: no measured row tells it apart from the rest of a step (an assumption)."""
@@ -71,7 +71,7 @@ LOST = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """Errors of one row at some numbers, and how they move."""
+    """Errors of one row at given numbers, and their slopes."""
 
     group: str
     kinds: tuple[str, ...]
@@ -101,7 +101,7 @@ def prior_host() -> HostOverhead:
 
 
 def typical_host(hosts: Sequence[HostOverhead]) -> HostOverhead:
-    """Return the median of each number: what is known of an engine before its own rows are seen."""
+    """Return the median of each number: the prior for an engine."""
     return host_of_numbers(np.median([numbers_of(host) for host in hosts], axis=0)) if hosts else prior_host()
 
 
@@ -117,7 +117,7 @@ def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) 
 
 
 def fitted_names(engine: EngineProfile, *, offline: bool = False) -> list[str]:
-    """Return the numbers that a run of an engine can tell."""
+    """Return the numbers that a run of an engine determines."""
     names = [number.name for number in NUMBERS if not (offline and number.name in ONLINE_ONLY)]
     return [name for name in names if name != "stream_s" or engine.streams_in_engine]
 
@@ -146,7 +146,7 @@ Noise = Mapping[str, float]
 
 
 def noise_of(rows: Iterable[Slopes]) -> Noise:
-    """Return by how much values of each kind are usually off where the slopes were taken, over all engines.
+    """Return the usual error of values of each kind where the slopes were taken, over all engines.
 
         n = 1.48 median |e|
 
@@ -178,7 +178,7 @@ def loss_of(rows: Sequence[Slopes], noise: Noise) -> float:
 def solved(
     rows: Sequence[Slopes], host: HostOverhead, noise: Noise, prior: HostOverhead, trust: float = inf
 ) -> HostOverhead:
-    """Return the numbers that the rows ask for, at most `trust` spreads away from where the slopes were taken.
+    """Return the best numbers for the rows, at most `trust` spreads away from where the slopes were taken.
 
     Parameters
     ----------

@@ -28,17 +28,17 @@ EXPERTS_ORDER = (
 """Which of several kernels an engine takes by itself in the versions that were timed (parts of the names for
 experts); others follow by rows."""
 SMALLEST = 4
-"""Fewer timings than this tell nothing."""
+"""Fewer timings than this are not fitted."""
 
 Group = tuple[str, str]
 Pooled = dict[Group, PartFit]
-"""Key and part -> what all devices together say."""
+"""Key and part -> the fit to all devices together."""
 
 
 def pooled_parts(
     devices: Mapping[str, Device], timings: Sequence[Timing], *, held_out: bool
 ) -> dict[str, Pooled]:
-    """Return what the timings of all devices say of every part of every kernel.
+    """Return the fits of every part of every kernel to the timings of all devices.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _engine_of(key: str) -> str:
 
 
 def _borrowed(key: str, numbers: Mapping[str, dict[str, float]], name: str) -> float | None:
-    """Return a number that another fit of the same kernel tells: of the same engine first, of the same format next."""
+    """Return a number from another fit of the same kernel: of the same engine first, of the same format next."""
     kernel, _, rest = key.partition("/")
     fmt = rest.partition("@")[0]
     best: tuple[int, float] | None = None
@@ -103,7 +103,7 @@ def _rank(key: str, rows: int) -> tuple[str, int, str, int]:
 def _completed(
     numbers: Mapping[str, dict[str, float]], rows: Mapping[str, int]
 ) -> dict[str, tuple[dict[str, float], list[str]]]:
-    """Return complete records: what a fit's own timings do not tell is taken from its neighbours."""
+    """Return complete records: numbers that a fit's timings do not determine come from its neighbours."""
     complete: dict[str, tuple[dict[str, float], list[str]]] = {}
     for key in sorted(numbers, key=lambda name: _rank(name, rows[name])):
         kernel = key.partition("/")[0]
@@ -210,7 +210,7 @@ def _layer_records(fits: Mapping[str, Fit], modules: dict[str, Fit]) -> dict[str
 
 
 def _module_fits(device: Device, fits: Mapping[str, Fit], own: Sequence[Timing]) -> dict[str, Fit]:
-    """Return what a whole MLA layer takes beyond its matmuls and its attention: small kernels, as floor and passes.
+    """Return the time of a whole MLA layer beyond its matmuls and attention: small kernels, as floor and passes.
 
     An engine whose attention was not timed by itself gets the record of another one, as much faster or slower
     as its layers say, format by format.

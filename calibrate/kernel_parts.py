@@ -1,4 +1,4 @@
-"""Timings as calls of operators, and what is known of every number before they are fitted."""
+"""Timings as calls of operators, and the prior of every number."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ START_AND_RANGE: dict[str, tuple[float, float, float]] = {
 """Start, least and largest value of every number."""
 UNTOLD = {"network_fraction": 0.7, "network_step_s": 5e-6, "router_skew": 0.5, "sustained_loss": 0.0, "launch_s": 0.0,
           "quantise_passes": 0.0}  # fmt: skip
-"""Numbers that no timing here tells: assumptions, see docs/assumptions."""
+"""Numbers that no timing determines: assumptions, see docs/assumptions."""
 SHEET = frozenset(
     {"flop_per_s", "bytes_per_s", "multiprocessors", "link_bytes_per_s", "network_bytes_per_s",
      "domain_devices"}
@@ -77,18 +77,18 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class PartFit:
-    """What the timings of one part of one kernel say."""
+    """The fit to the timings of one part of one kernel."""
 
     numbers: dict[str, float]
     errors: Array
     """Relative, by timing, in-sample."""
     held_out_errors: Array
-    """By timing, of fits that had not seen its shape family; NaN where none was made."""
+    """By timing, of fits with its shape family held out; NaN where none was made."""
     versions: tuple[str, ...]
     scored: tuple[tuple[str, str], ...] = ()
     """By timing: table and group."""
     told: float = 0.0
-    """Numbers that the timings tell; one that n fits share counts 1/n."""
+    """Numbers that the timings determine; one that n fits share counts 1/n."""
     interval: tuple[float, float] = (1.0, 1.0)
     """Of measured over predicted, 80 %."""
 
@@ -102,7 +102,7 @@ def timing_columns(own: Sequence[Timing]) -> dict[str, Array]:
 
 
 def fold_of(case: KernelCase) -> int:
-    """Return which part a timing is held out with: by its shape family, so that a family is never split."""
+    """Return the part with which a timing is held out: by its shape family, so that a family is never split."""
     shape = ",".join(f"{case.arguments.get(name, 0.0):g}" for name in SHAPE[case.kernel])
     return zlib.crc32(shape.encode()) % FOLDS
 

@@ -1,4 +1,4 @@
-"""Which kernels are fitted together, and what is known of them beforehand."""
+"""Which kernels are fitted together, and their priors."""
 
 from collections.abc import Mapping
 
@@ -62,7 +62,7 @@ LINK_POOLS: Mapping[str, str] = {"nccl": "1", "direct": "2", "dispatch": "3", "c
 
 
 def known_numbers(case: KernelCase, numbers: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the numbers of a kernel that its timings do not tell.
+    """Return the numbers of a kernel that its timings do not determine.
 
     vLLM calls DeepGEMM as SGLang does, but was timed outside CUDA graphs: only its launch is told.
 

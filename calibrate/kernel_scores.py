@@ -13,7 +13,7 @@ GROUPS = {
 
 
 Unseen = dict[tuple[str, str], list[float]]
-"""Table and group -> errors of fits that had not seen the shape family."""
+"""Table and group -> errors of fits with the shape family held out."""
 
 
 def group_of(row: Mapping[str, Any]) -> str:

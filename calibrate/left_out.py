@@ -1,4 +1,4 @@
-"""Scores of serving predictions with numbers that had seen a row beside scores with numbers that had not.
+"""Scores of serving predictions, in sample and with the group of a row left out of the fit.
 
 `left_out_text(own, left_out)` is the file calibrate/left_out.yaml, which docs/accuracy.md is written from.
 Both arguments are what `fit_serving.fit_all` returns.

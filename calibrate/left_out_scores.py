@@ -10,7 +10,7 @@ LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Scores of one column in one group, with numbers that had not seen its rows."""
+    """Scores of one column in one group, with its rows left out of the fit."""
 
     values: int
     left_out_median_error: float | None
@@ -18,7 +18,7 @@ class LeftOut:
 
 
 def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], LeftOut]:
-    """Return the scores that the last fit left, by grouping, group and column; none where no fit left any."""
+    """Return the scores of the last fit, by grouping, group and column; none where there are none."""
     if not path.exists():
         return {}
     document = read_yaml(path, kind="a table of scores")
@@ -29,7 +29,7 @@ def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], Le
 
 
 def left_out_interval_coverage(path: Path = LEFT_OUT_FILE) -> float | None:
-    """Return the share of left-out values in the interval that the other groups give; None where no fit left any."""
+    """Return the share of left-out values inside the interval of the other groups; None where there are none."""
     if not path.exists():
         return None
     found = read_yaml(path, kind="a table of scores").value.get("interval_coverage")

@@ -1,4 +1,4 @@
-"""Fit one part of a kernel on all devices, formats and engines together: what few timings cannot tell, many others do.
+"""Fit one part of a kernel on all devices, formats and engines together: many timings determine what few cannot.
 
     log x_gn = m_n + w_n z_gn
 
@@ -67,7 +67,7 @@ _ENOUGH = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Timings as arrays, and what is known of each."""
+    """Timings as arrays, with their priors."""
 
     part: Part
     names: tuple[str, ...]
@@ -134,7 +134,7 @@ def _part_names(timings: Sequence[Timing], part: Part) -> tuple[str, ...]:
 
 
 def _weights(own: Sequence[Timing]) -> Array:
-    """Return what each timing of one group counts: both tables the same, up to a limit."""
+    """Return the weight of each timing of one group: both tables weigh the same, up to a limit."""
     first = np.array([timing.table == "kernels_measured" for timing in own])
     balance = np.clip((~first).sum() / max(first.sum(), 1), 1.0, LARGEST_WEIGHT)
     return np.where(first, balance, 1.0)
@@ -188,7 +188,7 @@ def _robust(errors: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Where the solver is: numbers of the pool, deviations by group and number, and what they cost."""
+    """State of the solver: numbers of the pool, deviations by group and number, and their loss."""
 
     pool: Array
     deviations: Array
@@ -230,7 +230,7 @@ class _Solver:
         scale = np.sqrt(rows.weights) * _robust(now - rows.logs)[1]
         slopes = np.zeros(logs.shape)
         for i in range(logs.shape[1]):
-            # beyond its range a number is held at the end; it still has to feel the way back
+            # beyond its range a number is held at the end; its slope must still lead back
             step = np.where(logs[:, i] + _STEP > high[i], -_STEP, _STEP)
             moved = logs.copy()
             moved[:, i] = np.clip(logs[:, i], low[i], high[i]) + step
@@ -268,7 +268,7 @@ class _Solver:
         return pool, (inverse @ left[:, :, None])[:, :, 0]
 
     def solved(self, start: _Point | None = None) -> _Point:
-        """Return the best point found from a start, or from what is known of every number."""
+        """Return the best point reached from a start, or from the priors."""
         pool = self._middle() if start is None else start.pool
         deviations = np.zeros((self.groups, pool.size)) if start is None else start.deviations
         point, damping, small = self._point(pool, deviations), 1e-2, 0

@@ -21,7 +21,7 @@ LOADS = {"open": "within capacity", "overload": "overload"}
 
 
 def observed(claims: Sequence[Claim]) -> dict[float, float]:
-    """Return by level how often limits held that were to hold with that probability."""
+    """Return the observed frequency of limits met, by claimed probability."""
     return {level: float(np.mean([claim.held(level) for claim in claims])) for level in LEVELS}
 
 
@@ -35,7 +35,7 @@ def _of(claims: Sequence[Claim], names: Sequence[str], load: str = "") -> list[C
 
 
 def reliability_table(runs: Sequence[SlowRun], host_s: float) -> str:
-    """Return how often limits held, by what they are on and by what was left out."""
+    """Return how often limits were met, by latency and by what was left out."""
     rows = []
     claims = left_out_claims(runs, "group", host_s)
     measured, both = tuple(MEASURED.values()), tuple(BOTH.values())
@@ -58,7 +58,7 @@ def reliability_table(runs: Sequence[SlowRun], host_s: float) -> str:
 
 
 def width_table(values: Sequence[SlowValue]) -> str:
-    """Return how far apart nine in ten runs lie, as slowness of their replica and as a stretched latency."""
+    """Return the spread of 90 % of the runs, as slowness of their replica and as a stretched latency."""
     slow, stretched = questions(values), questions(values, lambda value: value.ratio)
     rows = []
     for words, name in (MEASURED | BOTH).items():
@@ -74,7 +74,7 @@ def width_table(values: Sequence[SlowValue]) -> str:
 
 
 def certainty_section() -> str:
-    """Return claims beside what was observed, and how wide slowness is spread."""
+    """Return claimed and observed probabilities, and the spread of slowness."""
     values = slow_runs()
     return (
         reliability_table(questions(values), shipped_slowness().host_s)

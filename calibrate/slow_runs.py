@@ -1,4 +1,4 @@
-"""How slow measured open-loop runs were: for each value the slowness of the replica at which the replay gives it.
+"""Slowness of measured open-loop runs: for each value, the slowness of the replica at which the replay reproduces it.
 
 `calibrate/slowness.csv` holds them, each run predicted with the host numbers of the other groups; written by
 `python -m calibrate.fit_serving`.
@@ -42,7 +42,7 @@ class SlowValue:
     ratio: float
     """Measured over predicted."""
     slowness: float
-    """Of the replica at which the replay gives what was measured."""
+    """Slowness of the replica at which the replay reproduces the measured value."""
 
 
 def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
@@ -83,7 +83,7 @@ def slow_runs_text(values: Iterable[SlowValue]) -> str:
 
 
 def slow_runs(path: Path = SLOW_RUNS_FILE) -> list[SlowValue]:
-    """Return the slownesses that the last fit left."""
+    """Return the slownesses of the last fit."""
     with path.open(encoding="utf-8", newline="") as file:
         return [
             SlowValue(

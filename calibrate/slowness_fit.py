@@ -1,4 +1,4 @@
-"""The distribution of slowness, from left-out open-loop runs, and whether it holds what it claims.
+"""The distribution of slowness, from left-out open-loop runs, and whether it is calibrated.
 
 The logarithm of a slowness over its scale (`slowness_scale`) is known by a few quantiles, stretched about the median by one over
 the groups of runs. The host's part of the scale is the least of HOSTS_S
@@ -36,12 +36,12 @@ P95 = float(standard_normal_quantile(0.95)) / float(standard_normal_quantile(0.9
 """Where the 95th percentile lies between the median (0) and the 99th (1)."""
 
 Form = Callable[[SlowValue], float]
-"""What of a value is uncertain: the slowness of its replica, or plainly measured over predicted."""
+"""The uncertain part of a value: the slowness of its replica, or simply measured over predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRun:
-    """One run as far as one question goes: the slowness up to which it would have to hold."""
+    """One run for one question: the slowness up to which its targets would have to be met."""
 
     regime: str
     group: str
@@ -57,7 +57,7 @@ class SlowRun:
 
     @property
     def source(self) -> str:
-        """Return who published it."""
+        """Return its publisher."""
         return self.group.split("|")[0]
 
 
@@ -83,7 +83,7 @@ def _at(part: Part, middle: float | None, tail: float | None) -> float | None:
 
 
 def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slowness) -> list[SlowRun]:
-    """Return what each run says on each question: of both latencies, the one that is slower decides.
+    """Return the answer of each run to each question: of both latencies, the slower one decides.
 
     Where no percentile of a latency was measured its mean stands in, so that the same runs answer for both and for each.
     """
@@ -133,13 +133,13 @@ def slowness_table(values: Sequence[SlowValue], host_s: float) -> SlownessTable:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One run beside the distribution that other runs give it."""
+    """One run, with its distribution from the other runs."""
 
     run: SlowRun
     usual: Slowness
 
     def held(self, level: float) -> bool:
-        """Return whether the run stayed within the limit that it was to hold with a probability."""
+        """Return whether the run stayed within the limit for a claimed probability."""
         return self.run.log_slowness <= log(self.usual.quantile(level))
 
     @property

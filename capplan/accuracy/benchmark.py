@@ -1,4 +1,4 @@
-"""The benchmark behind one measured row: what was sent, when, and to which replica."""
+"""The benchmark behind one measured row: its requests, their arrivals, and the replica that served them."""
 
 import re
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Lengths of the requests of a dataset whose mean is known."""
+    """Spread of the request lengths of a dataset whose means are known."""
 
     prompt_spread: float
-    """Log standard deviation of the prompts."""
+    """Log standard deviation of input lengths."""
     longest_prompt: float
     answer_spread: float
     longest_answer: float
 
 
 CHAT_LENGTHS = (1.1, 8.0, 0.9, 2.5)
-"""Spread and longest over mean of prompts, then of answers: chat data of which no more is known (an assumption)."""
+"""Spread, and maximum over mean, of inputs and outputs: chat data of which no more is known (an assumption)."""
 
 DATASETS = {
     "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),
@@ -46,12 +46,12 @@ DATASETS = {
 and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
-"""Columns with limits that the run's engine was started with."""
+"""Columns with the limits that the engine was started with."""
 
 SEED = 20260101
 
 MOST_REQUESTS = 1_000_000
-"""Requests of one run that are replayed at most."""
+"""Maximum requests of one run that are replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class Benchmark:
     limits: Mapping[str, int]
     """Those of `LIMITS` that the row states."""
     source: str = ""
-    """Who published the row; some publish how their servers were started elsewhere."""
+    """Publisher of the row; some publish the launch settings of their servers elsewhere."""
     offered_rate_reported: bool = False
-    """The row's requests per second are those sent, not those finished."""
+    """The request rate of the row counts requests sent, not finished."""
 
 
 def is_set(text: str | None) -> bool:
-    """Return whether a cell that is a flag says yes.
+    """Return whether a cell with a flag is true.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def _needed(row: Mapping[str, str], key: str) -> float:
 def sharding_of(row: Mapping[str, str]) -> Sharding:
     """Return the parallelism of a row.
 
-    Engines count attention data parallelism in two ways: beside tensor parallelism, or inside it
+    Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
     (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
     """
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
@@ -139,7 +139,7 @@ def sharding_of(row: Mapping[str, str]) -> Sharding:
 
 
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
-    """Return how many requests the row states: their number, their number for each client, or for how long they came."""
+    """Return the number of requests of a row: stated, per client, or from the duration of the run."""
     stated = _number(row, "requests")
     each, seconds = _number(row, "requests_per_client"), _number(row, "duration_s")
     if stated:
@@ -170,7 +170,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
     if requests and requests > MOST_REQUESTS:
-        raise InputError(f"requests: {requests} are over the {MOST_REQUESTS} that are replayed")
+        raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -194,7 +194,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
 
 
 def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
-    """Return prompt and answer lengths of the requests, in tokens.
+    """Return input and output lengths of the requests, in tokens.
 
     fixed : every request has the mean
     uniform[a,b] : uniform between a and b of the nominal length, whose mean the row gives
@@ -227,7 +227,7 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
 def _chat_lengths(
     random: np.random.Generator, requests: int, mean: float, spread: float, longest: float
 ) -> Array:
-    """Return lognormal lengths with a mean, none above the longest."""
+    """Return lognormal lengths of a given mean, cut at a maximum."""
     if mean <= 1.0:
         return np.full(requests, mean)
     draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)

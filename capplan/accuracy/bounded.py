@@ -1,4 +1,4 @@
-"""An estimate with the intervals that the back-test gives its regime."""
+"""An estimate with the back-test intervals of its regime."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class BoundedSpread:
 
 @dataclass(frozen=True, slots=True)
 class BoundedEstimate:
-    """An estimate, and how sure of it we are."""
+    """An estimate, with its prediction intervals."""
 
     estimate: Estimate
     ttft_s: BoundedSpread

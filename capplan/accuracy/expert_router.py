@@ -14,7 +14,7 @@ from capplan.operators.experts import EXPERT_TILES
 POWER_LAWS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
 """Router of a timing -> exponent of the density of popularities."""
 LARGEST_POPULARITY = 0.8
-"""Of the power laws, in tokens of the step; the least is one token."""
+"""Step of the quantiles of the power laws, in tokens; at least one token."""
 FEW = (0.01, 2.0)
 """Least and largest popularity where there are fewer choices than experts."""
 DRAWS = 5
@@ -22,7 +22,7 @@ DRAWS = 5
 
 @dataclass(frozen=True, slots=True)
 class RankLoad:
-    """What the timed rank gets."""
+    """Load of the timed rank."""
 
     routed: float
     """Tokens, one for each expert that a token chose."""
@@ -45,7 +45,7 @@ def _even_counts(tokens: int, experts: int, experts_per_token: int) -> Array:
 def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantiles: Array) -> Array:
     """Return the tokens of each expert for popularities at these quantiles (ranks, experts) of the power law.
 
-    What rounding leaves over goes to the ranks in turn, to their experts with the least tokens.
+    The remainder of rounding goes to the ranks in turn, to their experts with the fewest tokens.
     """
     choices = tokens * experts_per_token
     low, high = (1.0, LARGEST_POPULARITY * tokens) if choices > quantiles.size else FEW
@@ -64,7 +64,7 @@ def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantil
 
 @lru_cache(maxsize=20000)
 def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, router: str) -> RankLoad:
-    """Return what the timed rank gets on average.
+    """Return the mean load of the timed rank.
 
     Parameters
     ----------
@@ -87,14 +87,16 @@ def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, rou
     if router in POWER_LAWS:
         quantiles = (np.arange(experts) + 0.5) / experts
         drawn = [random.permutation(quantiles).reshape(ranks, -1) for _ in range(DRAWS if ranks > 1 else 1)]
-        own = [
+        per_draw = [
             max(_uneven_counts(tokens, experts_per_token, POWER_LAWS[router], each), key=np.sum)
             for each in drawn
         ]
     else:
-        own = [_even_counts(tokens, experts, experts_per_token).reshape(ranks, -1)[0]]
+        per_draw = [_even_counts(tokens, experts, experts_per_token).reshape(ranks, -1)[0]]
     return RankLoad(
-        float(np.mean([counts.sum() for counts in own])),
-        float(np.mean([(counts > 0).sum() for counts in own])),
-        tuple(float(np.mean([np.ceil(counts / rows).sum() for counts in own])) for rows, _ in EXPERT_TILES),
+        float(np.mean([counts.sum() for counts in per_draw])),
+        float(np.mean([(counts > 0).sum() for counts in per_draw])),
+        tuple(
+            float(np.mean([np.ceil(counts / rows).sum() for counts in per_draw])) for rows, _ in EXPERT_TILES
+        ),
     )

@@ -11,11 +11,11 @@ LEVEL = 0.8
 """Share of measured values that an interval should hold."""
 
 WIDEST_LEVEL = 0.96
-"""Level that the correction for few groups stops at."""
+"""Upper limit of the level after the correction for few groups."""
 
 LEVELS = (0.66, 0.68, 0.7, 0.72, 0.74, 0.76, 0.78, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92)
-"""Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than chance says, and the
-correction for few groups widens more than it must."""
+"""Nominal levels that are tried until LEVEL of the left-out values lie inside: groups differ more than by chance, and the
+correction for few groups widens more than necessary."""
 
 LEAST_POINTS = 12
 """A regime with fewer residuals than this takes the interval of the next wider one."""
@@ -34,7 +34,7 @@ class Interval:
     n: int
     groups: int
     median_ratio: float = 1.0
-    """Its median: what predictions are off by as a rule. They are not corrected by it."""
+    """Its median: the typical bias of predictions, which are not corrected for it."""
 
 
 Intervals = Mapping[str, Interval]
@@ -101,7 +101,7 @@ def _spanning(thin: Interval, wider: Interval) -> Interval:
 
 
 def widest(intervals: Intervals) -> Interval:
-    """Return an interval that spans all regimes: what is said where nothing was measured."""
+    """Return an interval that spans all regimes, for those that were never measured."""
     lows = [entry.low_ratio for entry in intervals.values()]
     highs = [entry.high_ratio for entry in intervals.values()]
     return Interval(min(lows, default=0.5), max(highs, default=2.0), 0, 0)
@@ -146,7 +146,7 @@ def residual_intervals(
 def left_out_coverage(
     predictions: Sequence[tuple[tuple[str, ...], str, Prediction]], level: float = LEVEL
 ) -> float:
-    """Return the share of values that lie inside the interval which all other groups give.
+    """Return the share of values that lie inside the interval of all other groups.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def share_inside(
 
 
 def covering_level(predictions: Sequence[tuple[tuple[str, ...], str, Prediction]]) -> tuple[float, float]:
-    """Return the least of LEVELS at which LEVEL of the left-out values lie inside, and the share that does.
+    """Return the smallest of LEVELS at which LEVEL of the left-out values lie inside, and their share.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class KernelCase:
     variant: str
     """One of several kernels of an engine; empty for the only one."""
     part: str
-    """Which numbers of the record the timing tells; see `accuracy.kernels.PARTS`."""
+    """Which numbers of the record the timing determines; see `accuracy.kernels.PARTS`."""
     arguments: Mapping[str, float]
     eager: bool = False
     """Timed outside a CUDA graph."""
@@ -189,7 +189,7 @@ def _bmm(row: Mapping[str, Any]) -> KernelCase | str:
 
 
 UNTUNED = {"vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"}
-"""Kernels that were timed without the tuning that an engine gives them: a quarter of the bandwidth and less."""
+"""Kernels that were timed without the tuning that engines ship: a quarter of the bandwidth or less."""
 
 
 def tile_name(rows: float) -> str:
@@ -303,7 +303,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], KernelCase | str]] = {
 
 
 def kernel_case(row: Mapping[str, Any]) -> KernelCase | str:
-    """Return what one row of a kernel table timed, or why it is not modelled.
+    """Return the kernel call that a row of a kernel table timed, or why it is not modelled.
 
     Parameters
     ----------

@@ -26,17 +26,17 @@ L2_EDGE = 0.2
 """Share of L2 over which it goes from all to nothing."""
 
 NEVER_S = 1e3
-"""Start of an algorithm that a library does not have."""
+"""Start time of an algorithm that a library does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One kind of timing: the numbers of a record that it tells, and how long it takes."""
+    """One kind of timing: the numbers of a record that it determines, and its predicted time."""
 
     numbers: tuple[str, ...]
     time_s: Callable[[Arguments, Any], Number]
     read_bytes: Callable[[Arguments], Number] | None = None
-    """What a loop over the same operands could keep in L2."""
+    """Bytes that a loop over the same operands could keep in L2."""
 
 
 def _matmul_s(a: Arguments, rates: Any) -> Number:
@@ -251,11 +251,11 @@ PARTS: dict[tuple[str, str], Part] = {
     ("link", "dispatch"): Part(("exchange_fraction", "dispatch_floor_s"), _dispatch_s),
     ("link", "combine"): Part(("combine_floor_s",), _combine_s),
 }  # fmt: skip
-"""Kernel and part -> the numbers that its timings tell, and the operator that takes the time."""
+"""Kernel and part -> the numbers that its timings determine, and the operator that is timed."""
 
 
 def loop_rates(rates: Any, read_bytes: Number, l2_bytes: Number, l2_ratio: Number) -> Any:
-    """Return rates for a benchmark loop that finds in L2 what it read the time before.
+    """Return rates for a benchmark loop that hits in L2 what the iteration before has read.
 
     The share of a set of Q bytes that stays falls from 1 at 0.7 L2 to 0 at 0.9 L2. A serving step reads
     gigabytes between two uses of the same bytes, so this never applies to it.
@@ -265,7 +265,7 @@ def loop_rates(rates: Any, read_bytes: Number, l2_bytes: Number, l2_ratio: Numbe
 
 
 def part_time_s(part: Part, arguments: Arguments, rates: Any, l2_bytes: Number, l2_ratio: Number) -> Number:
-    """Return the time of a timed kernel inside a CUDA graph, as its benchmark loop sees it."""
+    """Return the time of a timed kernel inside a CUDA graph, as its benchmark loop measures it."""
     if part.read_bytes is not None:
         rates = loop_rates(rates, part.read_bytes(arguments), l2_bytes, l2_ratio)
     return part.time_s(arguments, rates)
@@ -277,7 +277,7 @@ def eager_time_s(device_s: Number, launch_s: Number) -> Number:
 
 
 def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tuple[float, float, float]:
-    """Return what is known of a whole MLA layer: its projections, its attention, and one pass between them.
+    """Return the times of the parts of a whole MLA layer: projections, attention, and one pass between them.
 
     Parameters
     ----------

@@ -25,14 +25,14 @@ METRICS = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrenc
 """Columns that are predicted, in the file's own units; GB of vLLM V0 and SGLang logs are GiB too."""
 
 NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
-"""Starts that ended before memory was divided: they say nothing about whether the plan fits."""
+"""Starts that ended before memory was allocated: they do not show whether the plan fits."""
 
 _KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrediction:
-    """What is predicted of one logged start."""
+    """The predictions for one logged start."""
 
     values: Mapping[str, float]
     """By metric, in the unit of the column."""
@@ -94,7 +94,7 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
 def predict_memory_row(
     row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile | None = None
 ) -> MemoryPrediction:
-    """Return what one logged start is predicted to print.
+    """Return the predicted log output of one start.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def predict_memory_row(
     }
     code = int(plan.limit_codes)
     if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
-        # The launch did set a context that the row does not state: only memory can be judged.
+        # The launch set a context that the row does not state: only memory can be judged.
         code = 0
     return MemoryPrediction(values, starts=code == 0)
 
@@ -168,7 +168,7 @@ def with_draft_layer(network: Network) -> Network:
 
 
 def row_launch(row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile) -> Launch:
-    """Return the settings of a row, defaults of the engine where it has none.
+    """Return the settings of a row, with the engine's defaults where it has none.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
     tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
     context = _number(row, "max_model_len") or float(network.max_context_tokens or 0)
     if not context:
-        raise CapplanError("the row states no max_model_len, and the model's config none either")
+        raise CapplanError("neither the row nor the model's config states max_model_len")
     steps = scheduling(
         engine, memory, device.architecture, max_model_len=int(context), device_name=device.name
     )
@@ -213,7 +213,7 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
 
 
 def _plain_block(row: Mapping[str, str]) -> bool:
-    """Tell whether a row's block size was asked for: sizes that hybrid models grow to are predicted, not read."""
+    """Return whether the block size of a row was set by the user; sizes that hybrid models grow to are predicted."""
     block = _number(row, "block_size")
     return bool(block) and block in {16.0, 32.0, 64.0, 128.0, 256.0}
 
@@ -294,7 +294,7 @@ def memory_predictions(
 
 
 def disagreeing_starts(predictions: Iterable[Prediction]) -> tuple[int, tuple[str, ...]]:
-    """Return how many starts were judged, and the rows judged wrongly.
+    """Return the number of starts that were judged, and the rows judged wrongly.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Replay the benchmark behind a measured row on a modelled replica, and read off the row's own columns."""
+"""Replay the benchmark behind a measured row on a modelled replica, and compute the columns of the row."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ OFFLINE_REQUESTS = 1000
 """Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
 
 ONLINE_REQUESTS_PER_CLIENT = 10
-"""Requests of a closed loop for each client, where the number is not stated: InferenceX's rule."""
+"""Requests per client of a closed loop, where the number is not stated: InferenceX's rule."""
 
 SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst"})
 """Kinds that go through an HTTP server; the others call the engine in its own process."""
@@ -28,11 +28,11 @@ FINISHED = "finished_req_s"
 """Not a column of the row: requests that the replica finished per second, also where the row reports those sent."""
 
 OVERLOAD_SHARE = 0.8
-"""A replica that finishes less than this share of what is offered is overloaded: queues grow until the run ends."""
+"""A replica that finishes less than this share of the offered requests is overloaded: queues grow until the run ends."""
 
 
 def overloaded(benchmark: Benchmark, columns: Mapping[str, float]) -> bool:
-    """Return whether an open loop offers more than the replica serves."""
+    """Return whether an open loop offers more than the replica can serve."""
     rate = benchmark.request_rate
     return (
         benchmark.kind == "online_rate"
@@ -58,7 +58,7 @@ def requests_of(benchmark: Benchmark) -> int:
 
 
 def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
-    """Return Poisson arrival times of an open loop; None where all requests come at once or in a closed loop."""
+    """Return Poisson arrival times of an open loop; None for a burst or a closed loop."""
     if benchmark.kind != "online_rate" or not benchmark.request_rate:
         return None
     gaps = np.random.default_rng(SEED + 1).exponential(1.0 / benchmark.request_rate, requests)
@@ -67,7 +67,7 @@ def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
 
 
 def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
-    """Return what the replica does with the benchmark's requests."""
+    """Return the outcome of the benchmark's requests on the replica."""
     count = requests_of(benchmark)
     inputs, outputs = lengths_of(benchmark, count)
     requests = Requests(
@@ -83,8 +83,8 @@ def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
 def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt: int) -> Scheduling:
     """Return the scheduler limits of the run.
 
-    A static batch starts together, whatever the engine's default limit; an engine that does not cut
-    prompts was given a token budget that takes the longest one beside all decoding sequences.
+    A static batch starts together, whatever the engine's default limit; an engine that does not split
+    prompts was given a token budget that holds the longest one along with all decoding sequences.
     """
     sequences, tokens = scheduling.max_num_seqs, scheduling.max_num_batched_tokens
     if benchmark.kind == "static_batch":
@@ -95,7 +95,7 @@ def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt:
 
 
 def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]:
-    """Return the columns of the row that a benchmark is behind, as the replica would have filled them."""
+    """Return the columns of a benchmark's row, as the replica would have produced them."""
     columns = metrics_of(outcome_of(benchmark, replica), replica.spec.devices)
     columns[FINISHED] = columns["req_s"]
     if benchmark.offered_rate_reported and benchmark.request_rate:
@@ -106,7 +106,7 @@ def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]
 def slowed_columns(benchmark: Benchmark, replica: Replica, slowness: float) -> dict[str, float]:
     """Return the latency columns of an open loop on a replica whose every step takes longer.
 
-    Slowing everything stretches time: what takes s times as long under r requests per second is what happens under r s.
+    Slowing everything stretches time: s times as slow at r requests per second behaves as the original at r s, stretched by s.
 
     Parameters
     ----------

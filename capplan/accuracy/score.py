@@ -10,7 +10,7 @@ from capplan.numbers import Array
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One measured value and what we say of it, in the unit of the measured column."""
+    """One measured value and its prediction, in the unit of the measured column."""
 
     row: str
     metric: str

@@ -25,7 +25,7 @@ LOADS = {
 
 
 def network_class(network: Network) -> str:
-    """Return dense, moe or mla: what decides which kernels rule."""
+    """Return dense, moe or mla: the class that decides which kernels dominate."""
     if any(mixer.description.expansion for layer in network.layers for mixer in layer.mixers):
         return "mla"
     return "moe" if any(layer.experts for layer in network.layers) else "dense"
@@ -73,7 +73,7 @@ def row_groups(
 
 
 def row_weight(row: Mapping[str, str]) -> float:
-    """Return the weight of a row, 1 where it has none that is a number.
+    """Return the weight of a row; 1 where it has no number.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def predict_row(
         benchmark = benchmark_of(row)
         replica = replica_of_benchmark(benchmark)
         predicted = replayed_columns(benchmark, replica)
-        reason = "the run ends without such a value"
+        reason = "the simulated run has no such value"
     except CapplanError as error:
         predicted, reason = {}, str(error).partition("\n")[0]
     groups = row_groups(row, replica, benchmark)
@@ -130,7 +130,7 @@ def predict_row(
 
 
 def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:
-    """Return the load of a row's regime; an open loop that is overloaded is one of its own."""
+    """Return the load of a row's regime; an overloaded open loop is a separate one."""
     return "overload" if overloaded(benchmark, columns) else LOADS[benchmark.kind]
 
 

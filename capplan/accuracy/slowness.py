@@ -1,8 +1,8 @@
 """How much slower than predicted a real replica may be: the one uncertain number behind every latency of a plan.
 
 A replica whose every step takes s times as long does at r requests per second what the predicted one does at r s, s times
-as slowly: so a slow replica saturates earlier, and one number moves all latencies of a plan at once. A plan holds its
-targets with the probability that s is at most s*, the largest slowness at which they all still hold.
+as slowly: so a slow replica saturates earlier, and one number moves all latencies of a plan at once. A plan meets its
+targets with the probability that s is at most s*, the largest slowness at which all of them are still met.
 """
 
 import math
@@ -17,7 +17,7 @@ from capplan.workload.length import standard_normal_quantile
 from capplan.workload.slo import Target
 
 Latencies: TypeAlias = Literal["ttft", "tpot", "both"]
-"""Which latencies are limited; both: the slower of the two decides."""
+"""Latencies with a limit; both: the slower of the two decides."""
 Part: TypeAlias = Literal["middle", "p95", "p99"]
 """Mean and median are the middle; no 95th percentile was measured: it lies between median and 99th by its normal quantile."""
 Load: TypeAlias = Literal["open", "overload"]
@@ -47,7 +47,7 @@ class Slowness:
     groups: int
     """Sources, models and devices of these runs."""
     thin: bool
-    """Few such runs or none with networks of this class were measured."""
+    """Few runs, or none, were measured with networks of this class."""
 
     def quantile(self, confidence: float) -> float:
         """Return the slowness that is not exceeded with a confidence, above 0 and below 1.
@@ -62,7 +62,7 @@ class Slowness:
         return math.exp(float(piecewise_linear_beyond(_KNOTS, np.array(self.log_quantiles), z)))
 
     def probability(self, slowness: float) -> float:
-        """Return the probability that a replica is at most so slow: that a plan holds which holds up to there.
+        """Return the probability that a replica is at most this slow: that of a plan which meets its targets up to there.
 
         Examples
         --------
@@ -79,7 +79,7 @@ class Slowness:
 
 
 def piecewise_linear_beyond(knots: Array, values: Array, x: float) -> float:
-    """Return the value at x of a table that is linear between its knots and goes on with its last slopes on either side.
+    """Return the value at x of a table that is linear between its knots and extrapolated with the outer slopes.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ class SlownessRegime:
 
 @dataclass(frozen=True, slots=True)
 class SlownessTable:
-    """What the back-test says of slowness."""
+    """The slowness distributions of the back-test."""
 
     relative: float
-    """Part of the scale that goes with the time of a step."""
+    """Part of the scale that is proportional to the step time."""
     host_s: float
-    """Part that does not: a host that takes this much longer or shorter."""
+    """Part that is not: time by which the host is slower or faster."""
     regimes: Mapping[str, SlownessRegime]
     """By latencies/part/load."""
     classes: Mapping[str, int]
@@ -150,9 +150,9 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
     step_s : [s]
         t, predicted time per output token
     relative : [-]
-        r, what kernels are off by
+        r, relative error of kernel times
     host_s : [s]
-        h, what a host is off by, whatever the step
+        h, error of host time, whatever the step
 
     Returns
     -------
@@ -174,10 +174,10 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
 
 
 def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
-    """Return the slowness of a replica at which it has a latency: of a measured one, how slow it was; of a limit, how slow it may be.
+    """Return the slowness at which a replica has a latency: for a measured one, how slow it was; for a limit, how slow it may be.
 
-    Interpolated in both logarithms; beyond the first and the last slowness latencies are taken as proportional, which is true
-    where nothing queues: let the last one reach the limit.
+    Log-log interpolation; beyond the first and last slowness, latencies are taken as proportional to it, which is true where
+    nothing queues: the last slowness should reach the limit.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
 
 
 def latencies_of_targets(targets: Iterable[Target]) -> tuple[Latencies, Part]:
-    """Return which latencies targets limit, and the furthest part of their distributions.
+    """Return the latencies that targets limit, and the furthest part of their distributions.
 
     Examples
     --------
@@ -236,12 +236,12 @@ def slowness_of(
     step_s: float,
     load: Load = "open",
 ) -> Slowness:
-    """Return the slowness of a replica as far as it decides whether it holds some targets.
+    """Return the slowness distribution that decides whether a replica meets some targets.
 
     Parameters
     ----------
-    table : what the back-test says
-    targets : all of a plan for their joint probability, one of them for its own
+    table : of the back-test
+    targets : all of a plan for their joint probability, or a single one
     network_class : dense, moe, mla
     step_s : [s]
         predicted mean time per output token of the replica at its load

@@ -1,4 +1,4 @@
-"""What `trtllm-bench throughput` sends and which limits it chooses: the run behind NVIDIA's published maxima.
+"""Requests and limits of `trtllm-bench throughput`: the run behind NVIDIA's published maxima.
 
 Requests: "Preparing a Dataset" in docs/source/performance/perf-overview.md of TensorRT-LLM, versions 0.14 to 1.1;
 limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95), its printed example before 0.17 (0.99).
@@ -16,11 +16,11 @@ REQUESTS = {
     (1024, 1024): 3000, (1024, 2048): 1500, (1024, 8192): 1500, (1024, 32768): 1000, (8192, 1024): 1500,
     (32768, 1024): 1000,
 }  # fmt: skip
-"""Prompt and answer tokens -> requests sent; 1024/2048 is not in the table and taken as 1000/2000."""
+"""Input and output tokens -> requests sent; 1024/2048 is not in the table and taken as 1000/2000."""
 
 MEMORY_FRACTION = 0.95
 EARLY_MEMORY_FRACTION = 0.99
-"""Share of the memory that weights leave free: with the PyTorch backend (from 0.19 on), and before."""
+"""Share of the memory left by the weights: with the PyTorch backend (from 0.19 on), and before."""
 
 MOST_BATCH = 4096.0
 MOST_TOKENS = 32768.0
@@ -33,7 +33,7 @@ def memory_fraction(version: str) -> float:
 
 
 def limits(cache_requests: float, input_tokens: float, output_tokens: float, stages: int) -> tuple[int, int]:
-    """Return the largest batch and the token budget of a step that the tool asks the engine for.
+    """Return the largest batch and the token budget of a step that the tool configures.
 
         b = min(r, 4096) / p,  c = min(b (1 + i / o), 32768), both rounded up
 
@@ -46,7 +46,7 @@ def limits(cache_requests: float, input_tokens: float, output_tokens: float, sta
     output_tokens : [tokens]
         o
     stages : [-]
-        p, pipeline stages; each has a batch of its own
+        p, pipeline stages; each has its own batch
 
     Returns
     -------
@@ -72,7 +72,7 @@ def limits(cache_requests: float, input_tokens: float, output_tokens: float, sta
 def cache_requests(
     network: Network, sharding: Sharding, device_bytes: float, kv_bytes: float, tokens: float
 ) -> float:
-    """Return how many requests of full length the tool believes the cache to hold; every layer counts in full.
+    """Return the tool's estimate of full-length requests in the cache; every layer counts in full.
 
         r = f (n M - W) / (2 L max(t, h) d b (i + o))
 

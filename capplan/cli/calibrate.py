@@ -1,4 +1,4 @@
-"""`capplan calibrate`: measure the device in front of us, fit the efficiencies, prove the fit."""
+"""`capplan calibrate`: measure a device, fit its efficiencies, verify the fit."""
 
 import sys
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What is measured, and for how long."""
+    """What to measure, and for how long."""
 
     device: str | None = None
     quick: bool = False
@@ -32,7 +32,7 @@ class Measuring:
 
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(metavar="FILE", help="More files of --from.", show_default=False)
+    list[Path] | None, typer.Argument(metavar="FILE", help="More files for --from.", show_default=False)
 ]
 Measure = Annotated[
     Measuring,
@@ -42,13 +42,15 @@ Measure = Annotated[
         ),
         quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
         minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
-        threads=whole("--threads", of="threads", help="Of a CPU; one is steadiest."),
-        force=typer.Option("--force", help="Measure although others use the device."),
+        threads=whole("--threads", of="threads", help="CPU threads; one gives the steadiest times."),
+        force=typer.Option("--force", help="Measure even if the device is in use."),
     ),
 ]
 Verify = Annotated[
     str | None,
-    typer.Option("--verify", metavar="MODEL", help="Run real layers of MODEL against their prediction."),
+    typer.Option(
+        "--verify", metavar="MODEL", help="Run real layers of MODEL and compare with the prediction."
+    ),
 ]
 From = Annotated[
     Path | None,
@@ -58,7 +60,7 @@ Compare = Annotated[
     tuple[str, str] | None,
     typer.Option("--compare", metavar="A B", help="Two calibration files, or one and the name of a device."),
 ]
-_UNSAID = "Of --from, where the files do not say."
+_UNSAID = "With --from, where the files do not state it."
 _STATED = Group(
     model=typer.Option("--model", metavar="MODEL", help=_UNSAID),
     hardware=typer.Option("--hardware", metavar="NAME", help=_UNSAID),
@@ -76,7 +78,7 @@ _FILE = typer.Option(
     "--output",
     "-o",
     metavar="FILE",
-    help="Calibration file to write (also of --from, where it ends in .yaml); with --compare, --verify the answer.",
+    help="Calibration file to write (also with --from, if it ends in .yaml); with --compare or --verify, file for the answer.",
 )
 Written = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 SUFFIXES = (".yaml", ".yml")
@@ -88,7 +90,7 @@ _READ = {
     "--verify with --calibration": (*_MEASURED, "calibration"),
     "a measurement": (*_MEASURED, "minutes", "files"),
 }
-"""What is asked -> the parameters that it reads, besides the form of its output."""
+"""Mode -> the parameters that it reads, besides those of the output."""
 
 
 @grouped
@@ -104,7 +106,7 @@ def command(
     serving: Serving,
     to: Written,
 ) -> int:
-    """Measure a device and write what its kernels reach, or prove, refit or compare a calibration."""
+    """Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration."""
     from capplan.report.show import show
 
     proof = "--verify with --calibration" if verify and serving.calibration else "a measurement"
@@ -116,7 +118,7 @@ def command(
         refit = _refitted([results, *(files or [])], stated, serving, calibrated)
         return show(refit, OutputFlags(to.form) if calibrated else to)
     if files:
-        raise InputError(f"{files[0]}: files are read with --from\n  see: capplan calibrate --help")
+        raise InputError(f"{files[0]}: files are read only with --from\n  see: capplan calibrate --help")
     if verify and serving.calibration:
         return show(_verified(verify, serving.calibration, measuring, offline=serving.offline), to)
     answer = _calibrated(measuring, to.file, verify, offline=serving.offline)
@@ -125,7 +127,7 @@ def command(
 
 def _refuse_unread(context: typer.Context, asked: str) -> None:
     unread = {p.name or "" for p in context.command.params}.difference(_READ[asked], o.OUTPUT)
-    o.refuse_unread(context, unread, f"is not read by {asked}")
+    o.refuse_unread(context, unread, f"is not used by {asked}")
 
 
 def _tell(line: str) -> None:

@@ -11,7 +11,7 @@ Serving = Annotated[ServingFlags, o.SERVING.only(*(name for name in o.SERVING if
 
 @grouped
 def command(model: o.Model, hardware: o.Hardware, serving: Serving, to: o.Output) -> int:
-    """Show whether a model fits, what takes the memory, and how many sequences are left room for."""
+    """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
     from capplan.fleet.fit import fit
     from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.hardware import device, device_names

@@ -10,17 +10,18 @@ from capplan.cli.kinds import fraction
 
 Hardware = Annotated[
     list[str] | None,
-    typer.Option("--hardware", metavar="NAME", help="Devices instead of the scenario's; several times."),
+    typer.Option("--hardware", metavar="NAME", help="Devices instead of the scenario's; repeatable."),
 ]
 Confidence = Annotated[
-    float | None, fraction("--confidence", help="Probability with which all targets must hold, such as 90%.")
+    float | None,
+    fraction("--confidence", help="Probability with which all targets must be met, such as 90%."),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; several times.",
+        help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable.",
     ),
 ]
 

@@ -11,7 +11,7 @@ from capplan.errors import InputError, unknown
 
 def whole(
     *names: str,
-    help: str,  # noqa: A002  (typer's own word)
+    help: str,  # noqa: A002  (typer's name)
     of: str = "",
     metavar: str = "N",
     least: int = 1,
@@ -34,7 +34,7 @@ def whole(
     return _option(*names, read=read, kind="whole number", help=help, metavar=metavar)
 
 
-def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's own word)
+def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's name)
     """Return an option of a share of one: 0.9 or 90 %."""
 
     def read(text: Any) -> float:
@@ -54,7 +54,7 @@ def measure(
     name: str,
     unit: str = "SECONDS",
     *,
-    help: str,  # noqa: A002  (typer's own word)
+    help: str,  # noqa: A002  (typer's name)
     metavar: str = "TIME",
 ) -> Any:
     """Return an option of a positive quantity, `unit` being a name of `readers.quantity`."""
@@ -77,7 +77,7 @@ def one_of(
     name: str,
     known: tuple[str, ...],
     *,
-    help: str,  # noqa: A002  (typer's own word)
+    help: str,  # noqa: A002  (typer's name)
     metavar: str = "NAME",
     **more: Any,
 ) -> Any:

@@ -13,10 +13,10 @@ Contexts = Annotated[
         "--context",
         of="tokens",
         metavar="TOKENS",
-        help="Prompt and output so far; may be given several times.",
+        help="Input and output tokens so far; repeatable.",
     ),
 ]
-Sequences = Annotated[int, whole("--sequences", of="sequences", help="Held at once.")]
+Sequences = Annotated[int, whole("--sequences", of="sequences", help="Sequences in the cache at once.")]
 Serving = Annotated[
     ServingFlags,
     o.SERVING.only(

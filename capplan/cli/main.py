@@ -18,7 +18,7 @@ _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _LazyCommands(TyperGroup):
-    """Knows the names and summaries of all commands, and imports a command when it is called."""
+    """The names and summaries of all commands; a command is imported when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (the signature of the base class)
         """Return the names in the order of the table."""
@@ -81,7 +81,7 @@ def _common(
 
 
 def _usage_message(error: Any) -> str:
-    """Return the parser's complaint in the form of all other errors."""
+    """Return an error of the parser in the form of all other errors."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "capplan"
     hint = f"see: {path} --help"
     if hasattr(error, "possibilities") and error.ctx is not None:

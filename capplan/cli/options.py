@@ -18,10 +18,10 @@ HARDWARE = typer.Option(
     "--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."
 )
 TENSOR_PARALLEL = whole(
-    "--tensor-parallel", "-tp", of="devices", most=4096, help="Devices that share every matrix."
+    "--tensor-parallel", "-tp", of="devices", most=4096, help="Devices that every matrix is split over."
 )
 PIPELINE_PARALLEL = whole(
-    "--pipeline-parallel", "-pp", of="devices", most=4096, help="Stages that the layers are dealt out to."
+    "--pipeline-parallel", "-pp", of="devices", most=4096, help="Stages that the layers are distributed over."
 )
 
 Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False)]
@@ -36,11 +36,11 @@ ScenarioOfPlan: TypeAlias = Annotated[
 PlanFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--plan", metavar="FILE", help="Plan of capplan fleet -o plan.json, instead of another search."
+        "--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json, instead of a new search."
     ),
 ]
 Picture: TypeAlias = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it: .svg, .png or .pdf.")
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf.")
 ]
 
 SERVING = Group(
@@ -51,24 +51,24 @@ SERVING = Group(
         "-ep",
         of="devices",
         most=4096,
-        help="Groups that whole experts are dealt out to.",
+        help="Groups that whole experts are distributed over.",
     ),
     data_parallel=whole(
         "--data-parallel",
         "-dp",
         of="devices",
         most=4096,
-        help="Attention groups, each with its own sequences.",
+        help="Attention groups, each with different sequences.",
     ),
     weight_dtype=typer.Option(
         "--weight-dtype",
         metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8, int4, nvfp4, mxfp4, or a form like w4a16-g128; default: what the config says.",
+        help="fp32, bf16, fp16, fp8, int8, int4, nvfp4, mxfp4, or a form like w4a16-g128; default: that of the config.",
     ),
     kv_dtype=typer.Option(
         "--kv-dtype",
         metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8 or int4; default: what the config asks for, else the dtype of the activations.",
+        help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else the activation dtype.",
     ),
     engine=one_of("--engine", ("vllm", "sglang", "trtllm"), help="vllm, sglang or trtllm."),
     engine_version=typer.Option(
@@ -78,20 +78,20 @@ SERVING = Group(
         "--max-model-len",
         of="tokens",
         metavar="TOKENS",
-        help="Longest sequence, prompt and output; default: the model's maximum.",
+        help="Longest sequence, input and output; default: the model's maximum.",
     ),
     max_num_seqs=whole(
-        "--max-num-seqs", of="sequences", help="Most sequences in one step; default: the engine's."
+        "--max-num-seqs", of="sequences", help="Maximum sequences in one step; default: the engine's."
     ),
     max_num_batched_tokens=whole(
         "--max-num-batched-tokens",
         of="tokens",
         metavar="TOKENS",
-        help="Most tokens in one step; default: the engine's.",
+        help="Maximum tokens in one step; default: the engine's.",
     ),
     gpu_memory_utilization=fraction(
         "--gpu-memory-utilization",
-        help="Share of the device that weights, activations and KV may fill together; default: the engine's.",
+        help="Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
     ),
     calibration=typer.Option(
         "--calibration", metavar="FILE", help="Efficiencies measured with capplan calibrate."
@@ -100,7 +100,7 @@ SERVING = Group(
     offline=typer.Option("--offline", help="Never open a connection."),
 )
 LOAD = Group(
-    input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", help="Mean prompt length."),
+    input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", help="Mean input length."),
     output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", help="Mean output length."),
     concurrency=whole("--concurrency", of="requests", help="Requests in flight at any time (closed loop)."),
     request_rate=measure(
@@ -110,7 +110,7 @@ LOAD = Group(
         help="Arrivals, such as '5 req/s' (open loop).",
     ),
     prefix_hit_fraction=fraction(
-        "--prefix-hit-fraction", help="Share of prompt tokens found in the prefix cache."
+        "--prefix-hit-fraction", help="Fraction of input tokens that hit in the prefix cache."
     ),
 )
 OUTPUT = Group(
@@ -122,13 +122,13 @@ OUTPUT = Group(
         autocompletion=lambda: list(_FORMATS),
     ),
     file=typer.Option(
-        "--output", "-o", metavar="FILE", help="Write here instead of stdout, whole or not at all."
+        "--output", "-o", metavar="FILE", help="Write to this file instead of stdout, atomically."
     ),
 )
 
 
 def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> None:
-    """Raise the error for an option that the command line has and that nothing reads in this case; nothing is ignored."""
+    """Raise the error for an option that is given but would have no effect: nothing is ignored silently."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in unread and source is not None and source.name == "COMMANDLINE":
@@ -141,4 +141,4 @@ Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_toke
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
-SEED = whole("--seed", least=0, help="Of what is drawn at random.")
+SEED = whole("--seed", least=0, help="Seed of the random draws.")

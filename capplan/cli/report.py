@@ -23,7 +23,7 @@ Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]
 def command(
     *, scenario: o.ScenarioOfPlan = None, plan_file: o.PlanFile = None, offline: o.Offline = False, to: Page
 ) -> int:
-    """Write the page for the planning review of a scenario: the decision first, then everything it rests on."""
+    """Write the page for the planning review of a scenario: the decision first, then its evidence."""
     from capplan.questions.fleet import fleet_for
     from capplan.questions.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source

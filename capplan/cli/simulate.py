@@ -21,7 +21,10 @@ Requests = Annotated[
         trace=typer.Option(
             "--trace", metavar="FILE", help="Replay these requests instead of the scenario's traffic."
         ),
-        until_s=measure("--until", help="Stop then, such as '10 min'; default: until all are answered."),
+        until_s=measure(
+            "--until",
+            help="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
+        ),
         seed=o.SEED,
     ),
 ]
@@ -37,7 +40,7 @@ Plan = Annotated[
             "--replicas",
             of="replicas",
             most=100_000,
-            help="That serve; default: the plan's, without spares.",
+            help="Replicas in service; default: the plan's, without spares.",
         ),
     ),
 ]
@@ -48,7 +51,7 @@ Running = Annotated[
             "--queue-limit",
             of="requests",
             least=0,
-            help="A request that finds so many waiting in its replica is shed.",
+            help="Requests that arrive at a replica with this many waiting are shed.",
         ),
         deadline_s=measure("--deadline", help="Requests that waited longer than this are shed."),
         routing=one_of(
@@ -59,30 +62,32 @@ Running = Annotated[
         fail=typer.Option(
             "--fail",
             metavar="REPLICA@TIME",
-            help="A replica, from 0, that stops then, such as '1@5 min', several times; its requests go elsewhere.",
+            help="A replica (from 0) and the time at which it fails, such as '1@5 min'; its requests are rerouted; repeatable.",
         ),
         autoscale=typer.Option(
             "--autoscale",
             metavar="MIN:MAX",
-            help="Replicas follow the load; the scenario says how long a start takes.",
+            help="Autoscale the replicas with the load; the start-up time is that of the scenario.",
         ),
-        hedge_s=measure("--hedge", help="A request without a token by then gets a copy in another replica."),
+        hedge_s=measure(
+            "--hedge", help="A request without a token after this time is copied to another replica."
+        ),
         prefill_replicas=whole(
             "--prefill-replicas",
             of="replicas",
             most=100_000,
-            help="Replicas for prompts alone; with --decode-replicas and --kv-link.",
+            help="Replicas for prefill alone; with --decode-replicas and --kv-link.",
         ),
         decode_replicas=whole(
             "--decode-replicas",
             of="replicas",
             most=100_000,
-            help="Replicas for all tokens but the first.",
+            help="Replicas for decode: all tokens but the first.",
         ),
         kv_link=typer.Option(
             "--kv-link",
             metavar="NAME",
-            help="What the cache goes over: network, pcie or the device's link, such as nvlink4.",
+            help="Link for the transfer of the KV cache: network, pcie or the device's link, such as nvlink4.",
         ),
     ),
 ]
@@ -92,7 +97,7 @@ Engine = Annotated[
         scheduling=one_of(
             "--scheduling",
             ("static", "dynamic", "continuous", "chunked", "prefill-first"),
-            help="static, dynamic (with a timeout), continuous (prompts uncut), chunked or prefill-first; default: the engine's.",
+            help="static, dynamic (with a timeout), continuous (prompts not split), chunked or prefill-first; default: the engine's.",
         ),
         batch_timeout_s=measure(
             "--batch-timeout",
@@ -101,12 +106,12 @@ Engine = Annotated[
         kv_offload=typer.Option(
             "--kv-offload",
             metavar="NAME:SIZE[@RATE]",
-            help="Memory of a replica for prefixes that the devices have no room for, such as 'host:512 GB' or "
-            "'nvme:8 TB@14 GB/s', several times, the fastest first; for a trace with block hashes.",
+            help="Memory of a replica for prefixes that no longer fit on its devices, such as 'host:512 GB' or "
+            "'nvme:8 TB@14 GB/s'; repeatable, fastest first; for a trace with block hashes.",
         ),
         reuse_preempted=typer.Option(
             "--reuse-preempted",
-            help="A preempted request finds those of its blocks that nobody has overwritten, as with a prefix cache.",
+            help="A preempted request reuses its blocks that were not overwritten, as with a prefix cache.",
         ),
     ),
 ]
@@ -121,10 +126,10 @@ Speculation = Annotated[
             "--draft-tokens",
             of="tokens",
             most=64,
-            help="Drafted in one round; default: the scenario's, else 4.",
+            help="Draft tokens per round; default: the scenario's, else 4.",
         ),
         acceptance_fraction=fraction(
-            "--acceptance", help="Chance that a draft token is accepted given that all before it were."
+            "--acceptance", help="Probability that a draft token is accepted, given that all before it were."
         ),
     ),
 ]

@@ -1,4 +1,4 @@
-"""`capplan spec`: speculative decoding, and when it pays."""
+"""`capplan spec`: speculative decoding, and when it pays off."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Acceptance = Annotated[
     float,
-    fraction("--acceptance", help="Chance that a draft token is accepted given that all before it were."),
+    fraction(
+        "--acceptance", help="Probability that a draft token is accepted, given that all before it were."
+    ),
 ]
 Target = Annotated[
     str | None,
@@ -27,7 +29,9 @@ Hardware = Annotated[str | None, o.HARDWARE]
 Draft = Annotated[
     DraftFlags,
     Group(
-        draft=typer.Option("--draft", metavar="MODEL", help="Draft model, with the tokens of the target."),
+        draft=typer.Option(
+            "--draft", metavar="MODEL", help="Draft model, with the vocabulary of the target."
+        ),
         draft_step_s=measure(
             "--draft-step-time", help="One step of the draft, such as '2 ms', instead of --draft."
         ),
@@ -36,13 +40,13 @@ Draft = Annotated[
             help="One decode step of the target, such as '35 ms', instead of MODEL.",
         ),
         draft_weight_dtype=typer.Option(
-            "--draft-weight-dtype", metavar="DTYPE", help="Default: what the config of the draft says."
+            "--draft-weight-dtype", metavar="DTYPE", help="Default: that of the draft's config."
         ),
         draft_tensor_parallel=whole(
             "--draft-tensor-parallel",
             of="devices",
             most=4096,
-            help="Devices that share the draft; default: as the target.",
+            help="Devices that the draft is split over; default: those of the target.",
         ),
     ),
 ]
@@ -52,7 +56,7 @@ DraftTokens = Annotated[
         "--draft-tokens",
         of="tokens",
         most=1024,
-        help="Drafted in one round; may be given several times; default: 1 to 8.",
+        help="Draft tokens per round; repeatable; default: 1 to 8.",
     ),
 ]
 Batch = Annotated[
@@ -62,7 +66,7 @@ Batch = Annotated[
         of="sequences",
         most=65536,
         metavar="B",
-        help="Sequences that decode at once; may be given several times; default: 1, 2, 4 ... 256.",
+        help="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
     ),
 ]
 
@@ -87,7 +91,7 @@ def command(
     serving: o.Serving,
     to: o.Output,
 ) -> int:
-    """Show what speculative decoding brings by batch and draft length, and where it stops paying."""
+    """Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off."""
     from capplan.questions.speculation import asked_speculation
     from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
     from capplan.report.answers.spec import spec_answer
@@ -110,7 +114,7 @@ def command(
 def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:
     if draft.draft_step_s is not None and draft.target_step_s is not None:
         names = {p.name or "" for p in context.command.params}.difference(_OF_STATED_TIMES)
-        why = "belongs to a MODEL, which is not read where both step times are stated"
+        why = "belongs to a MODEL, which is not used where both step times are given"
         o.refuse_unread(context, names, why)
     elif draft.draft is None:
         names = {"draft_weight_dtype", "draft_tensor_parallel"}
@@ -118,7 +122,7 @@ def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:
 
 
 def _built(target: "ReplicaSpec | float", lengths: LoadFlags) -> "Replica | float":
-    """Return the replica of a target that can hold such requests, or its stated time."""
+    """Return the replica of a target that can hold such requests, or the step time given."""
     from dataclasses import replace
 
     from capplan.replica.load import check_load

@@ -21,14 +21,14 @@ Swept = Annotated[
         hardware=typer.Option(
             "--hardware",
             metavar="NAME",
-            help="Device to compare, several times; default for a scenario: the best plan on each of its devices.",
+            help="Device to compare, repeatable; default for a scenario: the best plan on each of its devices.",
         ),
         tensor_parallel=whole(
             "--tensor-parallel",
             "-tp",
             of="devices",
             most=4096,
-            help="Devices that share every matrix, several times to compare.",
+            help="Devices that every matrix is split over; repeatable, to compare.",
         ),
         plans=whole(
             "--plans",
@@ -49,7 +49,7 @@ Swept = Annotated[
         slo=typer.Option(
             "--slo",
             metavar="TARGET",
-            help="For a model: a target such as 'ttft_p95=800 ms', several times.",
+            help="For a model: a target such as 'ttft_p95=800 ms'; repeatable.",
         ),
         seed=o.SEED,
     ),
@@ -59,7 +59,7 @@ Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "kv_dtype", "en
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where points are worked out, and the file that keeps them."""
+    """Where points are computed, and the file that keeps them."""
 
     workers: int = 1
     dask: str | None = None
@@ -76,7 +76,7 @@ Working = Annotated[
         points=typer.Option(
             "--points",
             metavar="FILE",
-            help="Finished points, written as they finish; a rerun goes on from them.",
+            help="File of finished points, written as they finish; a rerun continues from it.",
         ),
     ),
 ]
@@ -97,7 +97,7 @@ def command(
     picture: o.Picture = None,
     to: o.Output,
 ) -> int:
-    """Sweep plans over rates or concurrencies: throughput against latency, the knee, the last good load."""
+    """Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets."""
     from capplan.fleet.executor import PointFile, executor, finished_points
     from capplan.questions.sweep import asked_sweep
     from capplan.report.answers.sweep import by_plan, sweep_answer
@@ -122,7 +122,7 @@ def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
     if not is_workload(what):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")
         return
-    o.refuse_unread(context, _OF_A_MODEL, "belongs to a MODEL; a scenario says it itself")
+    o.refuse_unread(context, _OF_A_MODEL, "belongs to a MODEL; a scenario states it itself")
     if named:
         why = "counts plans of the scenario, not those that --hardware and --tensor-parallel name"
         o.refuse_unread(context, ("plans",), why)

@@ -48,7 +48,7 @@ def command(
     summary = workload_of(files, interval_s=interval)
     written = to.file if to.file and is_workload(to.file.name) else None
     if not written:
-        why = "belongs to a workload that is written, such as -o workload.yaml"
+        why = "applies only to a workload file, such as -o workload.yaml"
         o.refuse_unread(context, ("lognormal",), why)
     if written:
         write_whole(written, workload_text(summary, lognormal=lognormal))

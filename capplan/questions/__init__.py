@@ -1,1 +1,1 @@
-"""A scenario, flags or measured rows to what the rooms below are asked."""
+"""From a scenario, flags or measured rows to the inputs of the rooms below."""

@@ -28,13 +28,13 @@ WEIGHT_DTYPES = {
     "fp4": "nvfp4", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4(mxfp4)": "mxfp4", "int4(awq)": "int4",
     "int4(gptq)": "int4", "bfloat16": "bf16", "float16": "fp16",
 }  # fmt: skip
-"""What measured files call weight dtypes, and our name; None is what the checkpoint holds."""
+"""Weight dtypes as measured files call them -> our name; None is what the checkpoint holds."""
 
 SPARE_CONTEXT_TOKENS = 200
-"""Longest context over the nominal request in InferenceX's runs."""
+"""Maximum context over the nominal request length in InferenceX's runs."""
 
 CONTEXT_MARGIN = 1.25
-"""Maximum context over the mean request where the run does not state it: InferenceX leaves about this much."""
+"""Maximum context over the mean request length where the run does not state it: about that of InferenceX."""
 
 
 @lru_cache(maxsize=256)
@@ -50,9 +50,9 @@ def benchmark_network(model: str, weight_dtype: str) -> Network:
 
 
 def cache_format(network: Network, asked: str, engine: str = "") -> str:
-    """Return the KV dtype: what the row names, else what the checkpoint asks for, else the activations'.
+    """Return the KV dtype: the row's, else the checkpoint's, else the activation dtype.
 
-    TensorRT-LLM's own fp8 and fp4 checkpoints all hold an fp8 cache scheme.
+    The fp8 and fp4 checkpoints of TensorRT-LLM all specify an fp8 cache.
     """
     if asked not in {"", AUTO, *KV_FORMATS}:
         raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
@@ -128,7 +128,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
 def _tool_settings(
     benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile, kv_format: str
 ) -> RunSettings:
-    """Return what `trtllm-bench` chooses."""
+    """Return the settings that `trtllm-bench` chooses."""
     prompt, answer = benchmark.input_tokens, benchmark.output_tokens
     held = trtllm_bench.cache_requests(
         network,
@@ -156,11 +156,11 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     Parameters
     ----------
     benchmark : what was measured
-    calibration : fitted numbers to use where the benchmark ran on the device that they were measured on
+    calibration : fitted numbers, used where the benchmark ran on the device they were measured on
 
     Returns
     -------
-    the replica as it is asked for; InputError where a name is not known
+    the replica; InputError where a name is not known
     """
     network = benchmark_network(benchmark.model, benchmark.weight_format)
     gpu = device(benchmark.device)

@@ -1,4 +1,4 @@
-"""The hours of a day as people write them, a shape by name or 24 rates, to fractions of the busiest hour."""
+"""A daily curve, written as a named shape or as 24 rates -> fractions of the busiest hour."""
 
 from typing import Annotated, TypeAlias
 
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from capplan.readers.record import RequestsPerSOrZero, unknown_name
 from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
 
-_ALLOWED = f"give {HOURS}, one for each hour from midnight on, or a shape: {', '.join(SHAPES)}"
+_ALLOWED = f"give {HOURS}, one per hour from midnight on, or a shape: {', '.join(SHAPES)}"
 
 
 def _shape_or_rates(written: object) -> object:
@@ -48,4 +48,4 @@ DailyCurve: TypeAlias = Annotated[
         }
     ),
 ]
-"""Read as fractions: of every hour, the rate over that of the busiest one."""
+"""Read as fractions: the rate of every hour over that of the busiest one."""

@@ -1,4 +1,4 @@
-"""What flags and scenario ask of the engines of a simulation: a scheduler, offload tiers, speculation."""
+"""How the engines of a simulation are set up by flags and scenario: scheduler, offload tiers, speculation."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel
 
 DRAFT_TOKENS = 4
-"""Drafted in a round where nothing is said."""
+"""Draft tokens per round by default."""
 
 
 def tier_of(text: Any) -> TierSize:
@@ -45,19 +45,19 @@ def engine_use_of(
     *,
     offline: bool = False,
 ) -> tuple[EngineUse, tuple[Assumption, ...]]:
-    """Return what is asked of the engines, flags before the scenario.
+    """Return the set-up of the engines; flags override the scenario.
 
     Parameters
     ----------
     scenario : may name tiers and a speculation
     target : the replica that is simulated
     flags : how steps are formed and prefixes kept
-    speculation : with a draft or its cost, here or in the scenario
+    speculation : with a draft model or its step time, here or in the scenario
     offline : how a draft model is looked up
 
     Returns
     -------
-    what is asked, and what was assumed
+    the set-up, and what was assumed
 
     Raises
     ------
@@ -73,13 +73,13 @@ def engine_use_of(
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
     names = [size.name for size in sizes]
     if len(set(names)) < len(names):
-        raise InputError(f"--kv-offload: {', '.join(names)}; give each tier its own name")
+        raise InputError(f"--kv-offload: {', '.join(names)}; give each tier a different name")
     scheduler: Any = flags.scheduling
     return EngineUse(scheduler, flags.batch_timeout_s, sizes, drafting, flags.reuse_preempted), stated
 
 
 def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:
-    """Return the speculation of the scenario with the flags in its place."""
+    """Return the speculation of the scenario, overridden by the flags."""
     if flags == SpeculationFlags():
         return said
     given = flags.draft is not None or flags.draft_step_s is not None
@@ -87,12 +87,12 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
         raise InputError("give either --draft MODEL or --draft-step-time, not both")
     if not given and said is None:
         raise InputError(
-            "speculation needs the cost of a draft: --draft llama-3.2-1b or --draft-step-time '2 ms', "
+            "speculation needs a draft model or the time of a draft step: --draft llama-3.2-1b or --draft-step-time '2 ms', "
             "or a speculation section in the scenario"
         )
     acceptance = flags.acceptance_fraction
     if acceptance is None and said is None:
-        raise InputError("speculation needs the share of drafts that are accepted: --acceptance 0.7")
+        raise InputError("speculation needs the fraction of draft tokens that are accepted: --acceptance 0.7")
     default = SpeculationPlan(acceptance or 0.0, DRAFT_TOKENS) if said is None else said
     return SpeculationPlan(
         default.acceptance_fraction if acceptance is None else acceptance,
@@ -113,7 +113,7 @@ def _drafting(
         draft = plan.draft_step_s
         stated = (
             Assumption(
-                f"one step of the draft takes {draft * 1e3:g} ms and no memory, as stated",
+                f"one step of the draft takes {draft * 1e3:g} ms, as given, and no memory",
                 "--draft-step-time, --draft",
             ),
         )

@@ -1,7 +1,7 @@
-"""What commands are told, as plain records: a field for each flag of a group, with the default of its command.
+"""Command-line options as plain records: one field per flag of a group, with the default of its command.
 
-`capplan.cli` says how each field is written and explained; the questions take a record as one value. Nothing is
-imported here but what a record needs, for `--help` imports it too.
+`capplan.cli` defines how each field is spelled and explained; functions here take a record as one value. This module
+imports only what a record needs, because `--help` imports it too.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from capplan.replica.load import Load
 
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
-    """How one replica is cut, held and run, and where what is known of it comes from."""
+    """How one replica is sharded, stored and run, and where its model and efficiencies come from."""
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
@@ -21,7 +21,7 @@ class ServingFlags:
     weight_dtype: str | None = None
     """None keeps what the config says."""
     kv_dtype: str | None = None
-    """None takes the checkpoint's, else that of the activations."""
+    """None takes the checkpoint's, else the activation dtype."""
     engine: str = "vllm"
     engine_version: str | None = None
     """None is the newest known."""
@@ -41,7 +41,7 @@ class ServingFlags:
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags(Load):
-    """A load whose requests have the lengths that commands assume."""
+    """A load with the request lengths that commands assume by default."""
 
     input_tokens: int = 1024
     output_tokens: int = 256
@@ -54,17 +54,17 @@ class LoadFlags(Load):
 
 @dataclass(frozen=True, slots=True)
 class OutputFlags:
-    """Where an answer goes, and in which form."""
+    """Where an answer goes, and in which format."""
 
     form: str | None = None
-    """table, json, csv or markdown; None takes it from the suffix of the file, else table."""
+    """table, json, csv or markdown; None is the one of the file's suffix, else table."""
     file: Path | None = None
-    """Written instead of stdout, whole or not at all."""
+    """Written instead of stdout, atomically."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFlags:
-    """The draft of `capplan spec`, as a model or a time, and the time of the target where it is no model."""
+    """The draft of `capplan spec`, as a model or a step time, and the step time of a target given without a model."""
 
     draft: str | None = None
     draft_step_s: float | None = None
@@ -94,7 +94,7 @@ class SweepFlags:
 
 @dataclass(frozen=True, slots=True)
 class StatedResult:
-    """What a file of results may leave unsaid."""
+    """Settings that a file of results may lack."""
 
     model: str | None = None
     hardware: str | None = None

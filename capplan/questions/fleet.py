@@ -30,7 +30,7 @@ from capplan.replica.spec import network_as_served
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
 LONGEST_STEP = 1024
-"""The longest context that is planned for is rounded up to whole steps of this many tokens."""
+"""The maximum context is rounded up to a multiple of this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +69,23 @@ def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], 
 def _context(
     scenario: Scenario, network: Network, longest_request: int
 ) -> tuple[int, list[Assumption], list[str]]:
-    """Return the context that replicas are started with: what was asked, else room for the longest request."""
+    """Return the context that replicas are started with: the scenario's, else room for 99.9 % of the requests."""
     most = network.max_context_tokens
     if scenario.max_model_len is not None:
         over = most is not None and scenario.max_model_len > most
-        text = f"max_model_len {scenario.max_model_len} is over the model's longest context of {most} tokens"
+        text = f"max_model_len {scenario.max_model_len} exceeds the model's maximum of {most} tokens"
         return scenario.max_model_len, [], [text] if over else []
     wanted = LONGEST_STEP * ceil(longest_request / LONGEST_STEP)
     tokens = wanted if most is None else min(wanted, most)
-    what = f"max_model_len {tokens}: room for the longest request in a thousand"
+    what = f"max_model_len {tokens}: room for 99.9% of the requests"
     warnings = []
     if most is not None and longest_request > most:
-        warnings = [f"one request in a thousand is over the model's {most} tokens and is cut"]
+        warnings = [f"one request in a thousand exceeds the model's {most} tokens and is truncated"]
     return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
 
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
-    """Return the question that a scenario asks; InputError where it cannot be asked."""
+    """Return the question that a scenario asks; InputError where it is not valid."""
     networks, assumed = _networks(scenario, offline=offline)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
@@ -98,15 +98,15 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     if scenario.speculation:
-        warnings.append("speculation counts in capplan simulate alone: plans are sized without it")
+        warnings.append("speculation is modelled by capplan simulate alone: plans are sized without it")
     if scenario.kv_offload and not demand.reuses:
-        warnings.append("kv_offload finds nothing: no traffic says what a larger prefix cache would find")
+        warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
     if not scenario.slo.targets:
-        warnings.append("no slo: plans are sized for throughput alone, and people may wait")
+        warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
     if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
         raise InputError(
             f"{scenario.path}: a mean request has {demand.lengths.input_tokens:.0f} + "
-            f"{demand.lengths.output_tokens:.0f} tokens, over the context of {tokens}\n  raise max_model_len"
+            f"{demand.lengths.output_tokens:.0f} tokens, more than the context of {tokens}\n  raise max_model_len"
         )
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
@@ -143,7 +143,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
-    """Return the fleets that serve a scenario within its own limits, cheapest first, and what was rejected."""
+    """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     limits = asked.scenario.fleet
     terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
     return fleet_decision(asked.question, terms, progress)

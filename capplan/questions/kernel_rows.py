@@ -1,4 +1,4 @@
-"""Timed kernels -> predictions: device and efficiency looked up by name."""
+"""Timed kernels -> predictions, with device and efficiency looked up by name."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ METRIC = "latency_us"
 def kernel_groups(row: Mapping[str, str]) -> dict[str, str]:
     """Return the groups that a timing is reported under.
 
-    Small and large messages are apart: below 64 KiB a collective is all latency.
+    Small and large messages are separate groups: below 64 KiB latency dominates a collective.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tu
     if case.part.endswith("_module"):
         key = f"latent_module/{case.part.partition('_')[0]}@{case.engine}"
     fits = supply(row.get("gpu") or "")[1].fits
-    near = [own for name, own in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
+    near = [fit for name, fit in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
     for fit in [fits[key], *near] if key in fits else near:
         if case.part in fit.intervals:
             return fit.intervals[case.part]

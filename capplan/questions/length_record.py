@@ -1,4 +1,4 @@
-"""Lengths as people know them, a number, mean and p95, quantiles, a range, or values, to a distribution."""
+"""Lengths, written as a number, mean and p95, quantiles, a range, or values -> a distribution."""
 
 import math
 from collections.abc import Callable
@@ -39,9 +39,9 @@ class LengthFields(Record):
     p95: Tokens | None = None
     p99: Tokens | None = None
     min: Tokens | None = None
-    """With max alone all lengths between are equally likely; else shorter ones become this long."""
+    """With max alone, all lengths between are equally likely; else shorter lengths are raised to this."""
     max: Tokens | None = None
-    """Longer ones are cut."""
+    """Longer lengths are cut to this."""
     values: Annotated[list[Tokens], Field(min_length=1)] | None = None
     """Observed lengths, drawn from at random."""
 
@@ -77,12 +77,12 @@ def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refu
             raise refuse(f"{name} {value:g} is below the mean {record.mean:g}; were they swapped?")
         if name == "p50" and value > record.mean:
             raise refuse(
-                f"p50 {value:g} is above the mean {record.mean:g}; lengths lean the other way, give a trace or values"
+                f"p50 {value:g} is above the mean {record.mean:g}; lengths are skewed the other way; give a trace or values"
             )
         most = record.mean * math.exp(float(standard_normal_quantile(PROBABILITIES[name])) ** 2 / 2.0)
         if name != "p50" and value > most:
             raise refuse(
-                f"{name} {value:g} is more than {most / record.mean:.3g} times the mean {record.mean:g}, which no lognormal length has; "
+                f"{name} {value:g} is more than {most / record.mean:.3g} times the mean {record.mean:g}, which no lognormal distribution reaches; "
                 "give p50 beside p95 without the mean, or values, or a trace"
             )
     if not (record.min or 0) <= record.mean <= (record.max or math.inf):
@@ -111,7 +111,7 @@ def lengths(record: LengthFields, refuse: Refuse) -> Lengths:
     ----------
     record : LengthFields
     refuse : function
-        Makes the error, with the place, from a message.
+        Makes the error from a message and adds the place.
 
     Returns
     -------
@@ -121,13 +121,13 @@ def lengths(record: LengthFields, refuse: Refuse) -> Lengths:
     given = {name for name in LengthFields.model_fields if getattr(record, name) is not None}
     if "fixed" in given or "values" in given:
         if len(given) > 1:
-            raise refuse(f"{' and '.join(sorted(given))} do not go together")
+            raise refuse(f"{' and '.join(sorted(given))} cannot be combined")
         return fixed(record.fixed) if record.fixed is not None else empirical(np.array(record.values))
     _check_order(record, quantiles, refuse)
     low, high = record.min or 0.0, record.max or math.inf
     if record.mean is not None:
         if not quantiles and given != {"mean"}:
-            raise refuse("mean with min or max leaves the shape open; add p95")
+            raise refuse("mean with min or max does not determine the shape; add p95")
         return (
             lognormal(record.mean, _spread(record.mean, quantiles), low=low, high=high)
             if quantiles

@@ -19,7 +19,7 @@ _ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "tensorrt-ll
 def results_with_replicas(
     paths: Iterable[Path], stated: StatedResult, serving: ServingFlags
 ) -> list[tuple[BenchmarkResult, ReplicaSpec]]:
-    """Return the results of files with the replica of each; what is stated counts where a file does not say.
+    """Return the results of files with the replica of each; stated settings fill in those a file lacks.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
 
     Returns
     -------
-    the replica as it is asked for
+    the replica
     """
     missing = [
         flag for flag, value in (("--model", result.model), ("--hardware", result.hardware)) if value is None
     ]
     if missing:
         raise InputError(
-            f"{result.path}: a result of {result.tool} does not say everything\n  give {' and '.join(missing)} beside it"
+            f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
         )
     engine = next(
         (known for name, known in _ENGINES.items() if name in (result.engine or "").lower()), "vllm"

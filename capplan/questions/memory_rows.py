@@ -13,7 +13,7 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.measured.row_ranges import impossible_number
 
 MEASURED = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
-"""What an engine prints; a cell that is no number was not measured."""
+"""Columns that an engine logs; a cell without a number was not measured."""
 
 
 def _is_number(text: str) -> bool:
@@ -42,7 +42,7 @@ def memory_row_predictions(
         except CapplanError as error:
             yield memory_predictions(row, name, None, str(error).partition("\n")[0])
             continue
-        yield [_bounded(found, intervals) for found in memory_predictions(row, name, predicted)]
+        yield [_bounded(prediction, intervals) for prediction in memory_predictions(row, name, predicted)]
 
 
 def _bounded(prediction: Prediction, intervals: Intervals) -> Prediction:

@@ -1,4 +1,4 @@
-"""How a fleet is to be run, as flags say it: '1@5 min', '2:8'."""
+"""How a fleet is operated, from the text of flags: '1@5 min', '2:8'."""
 
 from typing import Any
 
@@ -33,14 +33,16 @@ def autoscaling_of(text: str, start_s: float) -> Autoscaling:
     """
     least, colon, most = text.partition(":")
     if not colon or not least.strip().isdecimal() or not most.strip().isdecimal():
-        raise InputError(f"--autoscale: {text!r} is not a least and a most; write it as '2:8'")
+        raise InputError(f"--autoscale: {text!r} is not a minimum and a maximum; write it as '2:8'")
     if not 1 <= int(least) <= int(most):
-        raise InputError(f"--autoscale: {text!r} must go from at least 1 upwards, such as '2:8'")
+        raise InputError(
+            f"--autoscale: {text!r} needs a minimum of at least 1 and a maximum not below it, such as '2:8'"
+        )
     return Autoscaling(int(least), int(most), start_s=start_s)
 
 
 def routing_of(text: str | None) -> Routing | None:
-    """Return a way to choose a replica by its name; None where none is named.
+    """Return a routing by its name; None where none is given.
 
     Examples
     --------
@@ -56,10 +58,10 @@ def routing_of(text: str | None) -> Routing | None:
 
 
 def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None = None) -> Operation | None:
-    """Return how the fleet is to be run; None where no flag asks for anything."""
+    """Return how the fleet is operated; None where no flag is given."""
     if replicas is not None and flags.prefill_replicas is not None:
         raise InputError(
-            "--replicas: is not read beside --prefill-replicas and --decode-replicas, which say it for each kind"
+            "--replicas: cannot be combined with --prefill-replicas and --decode-replicas, which set the size of each pool"
         )
     operation = Operation(
         routing=routing_of(flags.routing),

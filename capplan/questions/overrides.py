@@ -1,4 +1,4 @@
-"""Keys of a scenario that are set on the command line instead of in the file."""
+"""Keys of a scenario that are overridden on the command line."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _EXAMPLE = "e.g. --set slo.ttft_p95='600 ms', --set 'traffic[0].request_rate=40 
 
 
 def key_of(text: str) -> KeyPath:
-    """Return a key path as people write it, taken apart.
+    """Return the parts of a key path.
 
     Examples
     --------
@@ -27,16 +27,16 @@ def key_of(text: str) -> KeyPath:
     while at < len(text):
         part = _PART.match(text, at)
         if part is None or (text[at] == "." and not parts):
-            raise InputError(f"--set: {text!r} is no key of a scenario\n  {_EXAMPLE}")
+            raise InputError(f"--set: {text!r} is not a key of a scenario\n  {_EXAMPLE}")
         parts.append(part[1] if part[2] is None else int(part[2]))
         at = part.end()
     if not parts or not isinstance(parts[0], str):
-        raise InputError(f"--set: {text!r} is no key of a scenario\n  {_EXAMPLE}")
+        raise InputError(f"--set: {text!r} is not a key of a scenario\n  {_EXAMPLE}")
     return tuple(parts)
 
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
-    """Return a document with some of its keys set anew, each as KEY=VALUE with a YAML value; checked like the file itself."""
+    """Return a document with some keys overridden, each as KEY=VALUE with a YAML value; checked like the file itself."""
     value = deepcopy(document.value)
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -63,14 +63,14 @@ def _inside(value: Any, part: str | int, path: KeyPath) -> Any:
     fits = isinstance(value, list) and isinstance(part, int) and part < len(value)
     if fits or (isinstance(value, dict) and part in value):
         return value[part]
-    entries = f"; it has {len(value)} entries, from 0" if isinstance(value, list) else ""
+    entries = f"; it has {len(value)} entries, numbered from 0" if isinstance(value, list) else ""
     raise InputError(f"--set: the scenario has no {part!r} for {key_path(path)}{entries}\n  {_EXAMPLE}")
 
 
 def settings_of(
     hardware: Sequence[str] | None, confidence: float | None, settings: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return flags that stand for a key of the scenario, and the keys that are named, each as KEY=VALUE."""
+    """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE."""
     changed = [f"fleet.hardware={json.dumps(list(hardware))}"] if hardware else []
     changed += [] if confidence is None else [f"slo.confidence={confidence!r}"]
     return (*changed, *(settings or ()))

@@ -1,4 +1,4 @@
-"""A plan file -> the answer that it holds, without another search."""
+"""A plan file -> the answer in it, without another search."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -26,12 +26,12 @@ _SAME = (
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
-    """Return the answer in a plan file; InputError where another version wrote it and it cannot be read."""
+    """Return the answer in a plan file; InputError where another version wrote it in a form that cannot be read."""
     try:
         return _answer(file.result, asked)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{file.path}: capplan {file.version} wrote it, and it cannot be read any more\n  {AGAIN}"
+            f"{file.path}: was written by capplan {file.version} and can no longer be read\n  {AGAIN}"
         ) from error
 
 
@@ -98,10 +98,10 @@ def _money(row: Mapping[str, Any]) -> Money | None:
 def asked_of_plan(
     scenario: Path | None, plan: Path | None, *, offline: bool
 ) -> tuple[AskedFleet, FleetAnswer | None]:
-    """Return the question of a scenario, or of the one that a plan was made for, and the answer that the plan holds."""
+    """Return the question of a scenario, or of the one a plan was made for, and the answer in the plan file."""
     if plan is None:
         if scenario is None:
-            raise InputError("no scenario is named\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
+            raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
         return asked_fleet(read_scenario(scenario), offline=offline), None
     file = read_plan_file(plan)
     asked = asked_fleet(read_scenario(scenario or file.scenario, file.settings), offline=offline)

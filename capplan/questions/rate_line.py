@@ -14,12 +14,12 @@ HOUR_S = 3600.0
 
 
 def rate_line(scenario: Scenario) -> RateLine | None:
-    """Return the rates of all classes together; None where no class is a trace with a time of two windows, or has a curve.
+    """Return the rates of all classes together; None where no class has a daily curve or a trace of at least two windows.
 
     Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes. Bursts that a
-    scenario asks to be ready for are not in it: they come on top of the busiest minute.
+    scenario plans for are not included: they come on top of the busiest minute.
     """
-    lines = [found for item in scenario.classes if (found := _of(item)) is not None]
+    lines = [line for item in scenario.classes if (line := _of(item)) is not None]
     if not lines:
         return None
     longest = max(line.size for line in lines)

@@ -1,4 +1,4 @@
-"""A scenario file while it is resolved: its defaults, and all of its mistakes."""
+"""A scenario file while it is resolved: its defaults, and all of its errors."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -17,13 +17,13 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 _STAND_INS = {"name": "", "model": "", "traffic": [{}]}
-"""What a scenario must have, for one that has it not; such a scenario is never used."""
+"""Placeholders for required keys that are missing, so that the other errors can be listed; never used."""
 _MOST_ROUNDS = 20
 
 
 @dataclass(slots=True)
 class Reading:
-    """The document under way, the defaults that it needed, and what is wrong with it."""
+    """The document being read, the defaults it needed, and its errors so far."""
 
     document: Document
     folder: Path
@@ -31,7 +31,7 @@ class Reading:
     warnings: list[str] = field(default_factory=list)
     mistakes: list[InputError] = field(default_factory=list)
     broken: tuple[KeyPath, ...] = ()
-    """Keys that could not be read, so that nothing more can be said of what is around them."""
+    """Keys that could not be read; errors that follow from them are not reported."""
 
     def refuse(self, path: KeyPath, message: str) -> InputError:
         """Return the error for a key, with its place in the file."""
@@ -46,7 +46,7 @@ class Reading:
         return error
 
     def note(self, error: InputError, *about: KeyPath) -> None:
-        """Keep a mistake for later, unless it is about keys that could not be read."""
+        """Keep an error for later, unless it is about keys that could not be read."""
         if any(above[: len(below)] == below[: len(above)] for above, below in product(self.broken, about)):
             return
         if error.line is None and about:
@@ -54,7 +54,7 @@ class Reading:
         self.mistakes.append(error)
 
     def attempt(self, read: Callable[[], T], otherwise: F, *about: KeyPath) -> T | F:
-        """Return what is read; where it is wrong, keep the mistake for later, and take the other."""
+        """Return the value read; where that fails, keep the error for later and return `otherwise`."""
         try:
             return read()
         except InputError as error:
@@ -66,27 +66,27 @@ class Reading:
         self.assumptions.append(Assumption(what, replace))
 
     def resolved(self, path: str) -> str:
-        """Return a path of the file, which is relative to it, as an absolute one."""
+        """Return a path, relative to the scenario file, as an absolute one."""
         return str((self.folder / Path(path).expanduser()).resolve())
 
 
 def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Reading]:
-    """Return the record of a scenario, and the reading that goes on from there.
+    """Return the record of a scenario, and the reading to continue with.
 
     Parameters
     ----------
     document : Document
-    folder : that paths in it are relative to
+    folder : base of relative paths in it
 
     Returns
     -------
-    the record; where keys cannot be read it is without them, and the reading has their mistakes
+    the record, without keys that cannot be read; their errors are in the reading
     """
-    found = checked(ScenarioFile, document)
-    if not isinstance(found, Mistakes):
-        return found, Reading(document, folder)
-    reading = Reading(document, folder, mistakes=list(found.errors), broken=found.paths)
-    rest, paths = deepcopy(document.value), found.paths
+    outcome = checked(ScenarioFile, document)
+    if not isinstance(outcome, Mistakes):
+        return outcome, Reading(document, folder)
+    reading = Reading(document, folder, mistakes=list(outcome.errors), broken=outcome.paths)
+    rest, paths = deepcopy(document.value), outcome.paths
     for _ in range(_MOST_ROUNDS):
         for path in paths:
             _take_away(rest, path)
@@ -98,16 +98,16 @@ def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Rea
 
 
 def _take_away(value: dict[str, Any], path: KeyPath) -> None:
-    """Take a key out of mappings in mappings and lists; of a list the whole list, of a key that is missing what misses it."""
+    """Remove a key from nested mappings and lists: with an entry its whole list, with a missing key its parent."""
     *parents, last = path
     place: Any = value
     for part in parents:
         if isinstance(place, dict) and part not in place:
-            return  # gone with another mistake
+            return  # removed with an earlier error
         place = place[part]
     if isinstance(last, str) and isinstance(place, dict) and last in place:
         del place[last]
     elif len(parents) == 1 and parents[0] == "traffic":
-        place[last] = {}  # the others keep their numbers
+        place[last] = {}  # the other entries keep their numbers
     elif parents:
         _take_away(value, tuple(parents))

@@ -1,4 +1,4 @@
-"""The serving flags of a command line -> one replica as it is asked for, checked before anything is computed."""
+"""The serving flags of a command line -> one replica, checked before anything is computed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from capplan.replica.spec import ReplicaSpec, network_as_served
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A replica with what was assumed to complete it."""
+    """A replica, with the assumptions that complete it."""
 
     spec: ReplicaSpec
     assumptions: tuple[Assumption, ...] = ()
@@ -38,7 +38,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     ----------
     model : path, shipped id or alias, or hub id
     hardware : catalogue name or alias, or path of a hardware YAML
-    flags : how it is cut, held and run; parallelism that the model cannot be cut by is refused
+    flags : how it is sharded, stored and run; parallelism that the model cannot be split by is refused
 
     Returns
     -------
@@ -47,7 +47,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
     Raises
     ------
     InputError
-        Something is unknown, unreadable, or cannot be built that way.
+        A name is unknown, a file is unreadable, or the replica cannot be built.
     """
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
@@ -101,8 +101,8 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
         return ()
     return (
         Assumption(
-            f"the memory that a process is given on {target.name}, from the datasheet less what drivers keep",
-            "memory.engine_total in a hardware YAML of your own",
+            f"memory visible to a process on {target.name}: that of the datasheet, less a typical driver reserve",
+            "memory.engine_total in your own hardware YAML",
         ),
     )
 
@@ -111,4 +111,4 @@ def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
     limit = network.max_context_tokens
     if max_model_len is None or limit is None or max_model_len <= limit:
         return ()
-    return (f"context {max_model_len} is over the model's maximum of {limit} tokens",)
+    return (f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens",)

@@ -27,11 +27,13 @@ DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
 
-IN_TURN = "requests are dealt out to the replicas in turn, as the router of the vLLM production stack does by default"
-ROUTED = "requests go to the replica that has their prefix, unless it is far busier than the others"
+IN_TURN = "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
+ROUTED = (
+    "requests are routed to the replica that has cached their prefix, unless it is far busier than the others"
+)
 
 AS_PUBLISHED = "as-published"
-"""Weight dtype: what the model's config says."""
+"""Weight dtype: that of the model's config."""
 
 
 def _slo(reading: Reading, promise: Promise) -> Slo:
@@ -44,13 +46,13 @@ def _slo(reading: Reading, promise: Promise) -> Slo:
     if promise.confidence is not None and not targets:
         raise reading.refuse(
             ("slo", "confidence"),
-            "is the probability with which targets hold, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
+            "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
         )
     if not targets:
-        reading.assume("no latency is promised: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
+        reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
     if promise.confidence is None and targets:
         reading.assume(
-            f"all targets hold with a probability of {Slo().confidence:.0%}, judged by how far predictions were from measured results",
+            f"sized to meet all targets with a probability of {Slo().confidence:.0%}, given how far predictions were from measured results",
             "slo.confidence",
         )
     return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
@@ -81,9 +83,7 @@ def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ..
     if given is not None:
         return given
     if all(item.job_requests is not None for item in classes):
-        reading.assume(
-            "no spare replica: a batch job that a failure delays is not lost", "fleet.spare_replicas"
-        )
+        reading.assume("no spare replica: a failure only delays a batch job", "fleet.spare_replicas")
         return 0
     spares = FleetLimits(()).spare_replicas
     reading.assume(f"{spares} spare replica", "fleet.spare_replicas")
@@ -131,7 +131,7 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
     named = [("weight_dtype", file.weight_dtype)] if file.weight_dtype else []
     named += [("fleet", name) for name in file.fleet.weight_dtypes or []]
     if not named:
-        reading.assume("weights as the model's config says", "weight_dtype")
+        reading.assume("weight dtype as in the model's config", "weight_dtype")
         return (None,)
     for key, name in named:
         path: KeyPath = ("fleet", "weight_dtypes") if key == "fleet" else (key,)
@@ -169,7 +169,7 @@ def _engine(reading: Reading, file: ScenarioFile) -> str:
 def _provider(reading: Reading, prices: Prices) -> str:
     if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
         if prices.provider is None:
-            reading.assume("prices of any provider, the middle of all", "prices.provider")
+            reading.assume("prices of any provider, the median offer", "prices.provider")
         return ANY_PROVIDER
     offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
     known = {normalised(offer.provider): offer.provider for offer in offers}
@@ -202,7 +202,7 @@ def _prices(reading: Reading, prices: Prices) -> PriceChoice:
 
 
 def _facility_ratio(reading: Reading, prices: Prices) -> float:
-    """Return what the building draws for every watt of a device; it needs a price of electricity to multiply."""
+    """Return the power of the building over that of the devices; refused without a price of electricity."""
     ratio, usd = prices.facility_ratio, prices.electricity
     if usd is None:
         if ratio is not None:
@@ -236,10 +236,10 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
     twice = next((place for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         at = ("kv_offload", twice, "name")
-        raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each its own name")
+        raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each a different name")
     if tiers:
         reading.assume(
-            "offload tiers hold what falls out of the cache; every request waits the mean time of its loads",
+            "offload tiers hold blocks evicted from the cache; every request waits for the mean time of its loads",
             "kv_offload",
         )
     return tiers
@@ -302,7 +302,7 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     Parameters
     ----------
     path : path
-    settings : keys that are set anew, each KEY=VALUE
+    settings : keys that are overridden, each KEY=VALUE
 
     Returns
     -------
@@ -311,7 +311,7 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     Raises
     ------
     InputError
-        What is wrong, with file, line and key.
+        All errors, with file, line and key.
     """
     document = read_yaml(
         path,

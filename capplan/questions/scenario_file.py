@@ -48,50 +48,50 @@ class SharedPrefix(Record):
     """Leading tokens that the prompts of a class have in common, such as a system prompt."""
 
     tokens: Tokens
-    """Less than the mean prompt, which contains them."""
+    """Less than the mean input length, which includes them."""
     hit_fraction: Fraction
-    """Share of the requests that find it in the cache."""
+    """Share of the requests that hit it in the prefix cache."""
 
 
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
     name: str = "requests"
-    """Of this kind of request, in the answers."""
+    """Of this kind of request, as shown in results."""
     request_rate: RequestsPerS | None = None
     """At peak."""
     users: Number | None = None
-    """At work at the same time; each waits for an answer, thinks, and asks again."""
+    """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: Seconds | None = None
-    """From an answer to the next request."""
+    """From a response to the next request of the same user."""
     requests: Number | None = None
-    """A batch job of so many requests."""
+    """Number of requests in a batch job."""
     within: Seconds | None = None
-    """Time that a batch job may take."""
+    """Time in which a batch job has to finish."""
     trace: str | None = None
     """File with arrivals and lengths, relative to this one."""
     mean_rate: RequestsPerS | None = None
-    """Mean over all hours that the machines are paid for, at most the peak; for money, not for the size of the fleet."""
+    """Mean over all hours that the machines are paid for, at most the peak; affects the cost, not the size of the fleet."""
     daily_curve: DailyCurve | None = None
-    """Instead of mean_rate: 24 rates, one for each hour from midnight on, scaled so that the largest is the peak; or a shape."""
+    """Instead of mean_rate: 24 rates, one per hour from midnight on, scaled so that the largest is the peak; or a shape."""
     active_hours: HoursPerDay | None = None
-    """Instead of mean_rate: hours of a day with this traffic at its peak; the machines are paid for all 24."""
+    """Instead of mean_rate: hours of a day with traffic, at its peak; the machines are paid for all 24."""
     input_tokens: LengthRecord | None = None
-    """Length of a prompt, the shared prefix included."""
+    """Input length of a request, the shared prefix included."""
     output_tokens: LengthRecord | None = None
-    """Length of an answer."""
+    """Output length of a request."""
     shared_prefix: SharedPrefix | None = None
-    """What prompts have in common."""
+    """Leading tokens that prompts have in common."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
-    """In a simulation lower numbers are admitted first and preempted last; 0 where nothing is said."""
+    """In a simulation, lower numbers are admitted first and preempted last; default 0."""
     deadline: Seconds | None = None
     """In a simulation, requests that waited longer than this are shed."""
 
 
 class Promise(Record):
-    """Limits on time to first token, time per output token, gap between tokens, and whole answers."""
+    """Limits on time to first token, time per output token, inter-token latency, and end-to-end latency."""
 
     ttft_mean: Seconds | None = None
     ttft_p50: Seconds | None = None
@@ -114,7 +114,7 @@ class Promise(Record):
     e2e_p95: Seconds | None = None
     e2e_p99: Seconds | None = None
     confidence: Confidence | None = None
-    """Probability with which all of them must hold, given how far predictions were from measured results;
+    """Probability with which all targets must be met, given how far predictions were from measured results;
     50 % sizes by the central prediction."""
 
 
@@ -126,33 +126,33 @@ class Fleet(Record):
     headroom: Headroom | None = None
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
-    """Beyond those that carry the peak, so that one may fail."""
+    """Beyond those that the peak needs, so that one may fail."""
     start_up: SecondsOrZero | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
-    """Sizes the fleet for so many times the busiest minute of a trace; left out, the spares alone show 1.5 times."""
+    """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""
     routing: Routing | None = None
-    """How requests are dealt out to replicas: in turn, at random, to the one with the fewest, or to the one with the prefix."""
+    """How requests are routed to replicas: in turn, at random, to the least loaded one, or to the one with the prefix."""
     tensor_parallel: Counts | None = None
-    """Devices that share every matrix."""
+    """Devices that every matrix is split over."""
     pipeline_parallel: Counts | None = None
-    """Stages that the layers are dealt out to."""
+    """Stages that the layers are distributed over."""
     expert_parallel: Counts | None = None
-    """Groups that whole experts are dealt out to; left out: all ranks of a stage as one group, or each as its own."""
+    """Groups that whole experts are distributed over; if left out, 1 and all ranks of a stage are tried."""
     data_parallel: Counts | None = None
-    """Attention groups of tensor_parallel ranks, each with sequences of its own; left out: one, or as many as ranks."""
+    """Attention groups of tensor_parallel ranks, each with different sequences; if left out, 1 and one per rank are tried."""
     max_gpus: Count | None = None
     """Of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
     """Of one copy of the model."""
     weight_dtypes: Names | None = None
-    """Tried besides weight_dtype."""
+    """Tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None
-    """Tried besides kv_dtype."""
+    """Tried in addition to kv_dtype."""
 
 
 class OffloadMemory(Record):
-    """Memory behind that of the devices of one replica, for prefixes that have no room there."""
+    """Memory of one replica for prefixes that no longer fit on its devices."""
 
     name: str
     """host, nvme, remote, ... from the fastest to the slowest."""
@@ -166,7 +166,7 @@ class Speculation(Record):
     """Speculative decoding: a draft model, or the time of one of its steps."""
 
     acceptance: Fraction
-    """Chance that a draft token is accepted given that all before it were."""
+    """Probability that a draft token is accepted, given that all before it were."""
     draft_tokens: Annotated[Whole, Field(ge=1, le=64)]
     """Drafted in one round."""
     draft: str | None = None
@@ -176,30 +176,30 @@ class Speculation(Record):
 
 
 class Prices(Record):
-    """Which prices count."""
+    """Which prices to use."""
 
     commitment: Commitment | None = None
-    """How long the machines are paid for; community is hosts that the provider does not vouch for, owned your own."""
+    """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
     provider: str | None = None
-    """A provider, or any: the middle of all."""
+    """A provider, or any: the median of all offers."""
     region: str | None = None
-    """Name of the provider; offers without a region count too."""
+    """Region, as the provider names it; offers without a region are included."""
     per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
     """Your own price by hardware name."""
     file: str | None = None
     """Your own price YAML, relative to this file."""
     electricity: UsdPerKwh | None = None
-    """Of hardware of your own: added to the price, for the thermal design power of every device, spares included.
+    """For hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
-    """Power usage effectiveness: what the building draws for every watt of a device; with electricity."""
+    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
 
 
 class ScenarioFile(Record):
     """One question: what serves this traffic on this model within these limits, and what does it cost."""
 
     name: str
-    """Of the question, in the answers."""
+    """Of the scenario, as shown in results."""
     description: str = ""
     """For readers of a report."""
     model: str
@@ -213,21 +213,21 @@ class ScenarioFile(Record):
     engine: str | None = None
     """vllm, sglang or trtllm."""
     engine_version: str | None = None
-    """Its release, as text."""
+    """Version of the engine, as text."""
     max_model_len: Tokens | None = None
-    """Longest sequence, prompt and answer."""
+    """Longest sequence, input and output."""
     max_num_seqs: Count | None = None
-    """Most sequences in one step of a replica."""
+    """Maximum sequences in one step of a replica."""
     max_num_batched_tokens: Tokens | None = None
-    """Most tokens in one step of a replica."""
+    """Maximum tokens in one step of a replica."""
     gpu_memory_utilization: Share | None = None
-    """Of a device, what weights, activations and cache may fill together."""
+    """Fraction of device memory for weights, activations and cache together."""
     calibration: str | None = None
     """File of measured efficiencies, relative to this one."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
-    """From the fastest to the slowest; for traffic that says which prefixes come again."""
+    """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
     speculation: Speculation | None = None
-    """Counted by capplan simulate alone."""
+    """Modelled by capplan simulate alone."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]
     """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)

@@ -1,4 +1,4 @@
-"""What `simulate` and `sweep` are asked: the scenario's plan (or one that is given), and the requests."""
+"""The inputs of `simulate` and `sweep`: the scenario's plan (or one that is given), and the requests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,28 +38,28 @@ from capplan.workload.request_class import RequestClass
 SAMPLED_SECONDS = 600.0
 MOST_SAMPLED = 1_000_000
 PILOT_REQUESTS = 2000
-"""From which it is told how long users wait, so that as many requests are drawn as they send in the time."""
+"""Requests of the pilot run that estimates response times, and so how many requests users send in a given time."""
 Progress = Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The plan that is simulated, and how it came about."""
+    """The plan that is simulated, and where it comes from."""
 
     asked: AskedFleet
     spec: ReplicaSpec
     replicas: int
-    """That serve; spares stand by."""
+    """In service, without spares."""
     name: str
     origin: str
-    """Who chose the layout of a replica."""
+    """Where the layout of a replica comes from."""
     counted: str
-    """How many replicas there are, where nothing is asked of their operation."""
+    """The number of replicas as text, for a fleet without autoscaling or pools."""
     plan: FleetPlan | None = None
 
 
 def layout_name(layout: Layout, weight_dtype: str) -> str:
-    """Return a layout in a few words, such as 'h100-sxm TP2 fp8'."""
+    """Return a layout as short text, such as 'h100-sxm TP2 fp8'."""
     return f"{layout.device.name} {layout.in_words(weight_dtype)}"
 
 
@@ -86,7 +86,7 @@ def recommended_plan(asked: AskedFleet, progress: Progress = None) -> FleetPlan:
 
 def _no_plan(asked: AskedFleet) -> TargetError:
     return TargetError(
-        f"{asked.scenario.name}: no plan holds the targets, so there is none to simulate\n"
+        f"{asked.scenario.name}: no plan meets the targets, so there is none to simulate\n"
         f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
     )
 
@@ -129,7 +129,7 @@ def chosen_plan(
         spec_of_layout(layout, dtype, question),
         replicas or 1,
         layout_name(layout, dtype),
-        "as asked for",
+        "the plan given",
         counted,
     )
 
@@ -140,11 +140,11 @@ def _count_text(replicas: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskedStream:
-    """The requests, and what is to be said about them."""
+    """The requests, with assumptions and warnings about them."""
 
     stream: Stream
     spec: ReplicaSpec
-    """With room for the longest of them."""
+    """With a context that holds the longest of them."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
     rate_per_s: float
@@ -175,7 +175,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     rate = sum(demand.rates_per_s(response))
     count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
     offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
-    users = f" and {offered.crowd.users:,} users, who wait for each answer" if offered.crowd else ""
+    users = f" and {offered.crowd.users:,} users, who wait for each response" if offered.crowd else ""
     stated = Assumption(
         f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",
@@ -188,7 +188,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
 
 
 def response_s(replica: Replica, demand: Demand, replicas: int, seed: int, longest: int) -> float:
-    """Return about how long users of a fleet wait for an answer: the mean of a short run of one replica."""
+    """Return an estimate of the response time that users see: the mean of a short run of one replica."""
     path = SamplePath(demand, count=PILOT_REQUESTS, seed=seed, longest=longest)
     offered = path.offered(1.0 / replicas, replicas=replicas)
     return float(np.nanmean(simulate(offered.requests, replica.engine, crowd=offered.crowd).e2e_s))
@@ -209,11 +209,11 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
     over = int(np.count_nonzero(drawn.input_tokens >= context))
     if over:
         warnings.append(
-            f"{over:,} prompts reach the context of {context:,} tokens and are turned away, as the engine does"
+            f"{over:,} prompts reach the context of {context:,} tokens and are rejected, as by the engine"
         )
     cut = int(np.count_nonzero((drawn.input_tokens + drawn.output_tokens > context) & kept))
     if cut:
-        warnings.append(f"{cut:,} answers are cut at the context of {context:,} tokens")
+        warnings.append(f"{cut:,} outputs are truncated at the context of {context:,} tokens")
     if not kept.any():
         raise InputError(
             f"{trace.name}: no request is left to simulate (context {context:,} tokens, --until)"
@@ -229,7 +229,7 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
 
 
 def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
-    """Return the requests that are kept, their answers cut at the context."""
+    """Return the requests that are kept, their outputs truncated at the context."""
     selected = selected_requests(drawn, np.flatnonzero(kept))
     return replace(
         selected, output_tokens=np.minimum(selected.output_tokens, context - selected.input_tokens)
@@ -242,7 +242,7 @@ def admission_of(
     deadline_s: float | None,
     classes: Sequence[RequestClass] = (),
 ) -> Admission:
-    """Return who may wait in a replica's queue: the flags for every class, but for what a class says of itself."""
+    """Return the admission rules of a replica's queue: the flags, overridden by what a class states."""
     said = {item.name: item for item in classes}
     by_class = [said.get(name) or (classes[0] if len(classes) == 1 else None) for name in stream.class_names]
     limits = [item.deadline_s if item and item.deadline_s else deadline_s for item in by_class]
@@ -257,7 +257,7 @@ def admission_of(
 def utilisation_of(
     replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = ENGINE_DEFAULTS
 ) -> float:
-    """Return the offered rate over what the replicas can serve at most, without what tiers would find."""
+    """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers."""
     engines = engines_of(replica, replace(use, tiers=()), 0, asked.stream.mean_input_tokens)
     most = capacity_per_s(engines.setup, asked.stream.usual) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -1,4 +1,4 @@
-"""What `capplan simulate` is told, as plain records: requests, plan, operation, engines, speculation."""
+"""The options of `capplan simulate` as plain records: requests, plan, operation, engines, speculation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class OperationFlags:
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:
-    """How the engines of a simulation form their steps and keep prefixes."""
+    """How the engines of a simulation form their steps and cache prefixes."""
 
     scheduling: str | None = None
     """None is the engine's."""
@@ -50,12 +50,12 @@ class EngineFlags:
     kv_offload: list[str] | None = None
     """Tiers, each written as NAME:SIZE[@RATE]."""
     reuse_preempted: bool = False
-    """Whether a preempted request finds its own blocks again."""
+    """Whether a preempted request can reuse its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFlags:
-    """Speculation in a simulation; what is left out comes from the scenario."""
+    """Speculation in a simulation; fields left out come from the scenario."""
 
     draft: str | None = None
     draft_step_s: float | None = None

@@ -1,4 +1,4 @@
-"""The flags of `capplan spec` -> a target and a draft, each a model or a stated time."""
+"""The flags of `capplan spec` -> a target and a draft, each a model or a step time."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from capplan.replica.speculation import DraftModel
 
 @dataclass(frozen=True, slots=True)
 class AskedSpeculation:
-    """Target and draft with what was assumed to complete them."""
+    """Target and draft, with the assumptions that complete them."""
 
     target: ReplicaSpec | float
     draft: DraftModel | float
@@ -32,7 +32,7 @@ def asked_speculation(
 
     Parameters
     ----------
-    model, hardware : the target; not needed where both times are stated
+    model, hardware : the target; not needed where both step times are given
     flags : the draft as a model or a time, one of them, and perhaps the time of the target [s]
     serving : how the target is served
 
@@ -48,7 +48,7 @@ def asked_speculation(
     _check_times(model, hardware, flags)
     draft_step_s, target_step_s = flags.draft_step_s, flags.target_step_s
     if draft_step_s is not None and target_step_s is not None:
-        unused = ("MODEL and --hardware are not used: both step times are stated",) if model else ()
+        unused = ("MODEL and --hardware are not used: both step times are given",) if model else ()
         return AskedSpeculation(
             target_step_s, draft_step_s, (*_of_times(draft_step_s, target_step_s), _FLAT), unused
         )
@@ -86,13 +86,13 @@ def draft_beside(
     ranks = ranks or int(target.sharding.tensor)
     if ranks > int(target.sharding.tensor):
         raise InputError(
-            f"--draft-tensor-parallel {ranks}: is over the target's --tensor-parallel {int(target.sharding.tensor)}; "
+            f"--draft-tensor-parallel {ranks}: exceeds the target's --tensor-parallel {int(target.sharding.tensor)}; "
             "a draft runs on the devices of its target"
         )
     if target.sharding.pipeline > 1:
         raise InputError(
-            f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model beside a pipelined target is not modelled\n"
-            "  state its cost: --draft-step-time '2 ms'"
+            f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model with a pipelined target is not modelled\n"
+            "  give the time of a draft step instead: --draft-step-time '2 ms'"
         )
     refuse_heads(network, ranks, "--draft-tensor-parallel")
     spec = replace(target, network=network, sharding=Sharding(float(ranks), 1.0, 1.0, target.sharding.data))
@@ -104,10 +104,10 @@ def draft_beside(
 
 
 _FLAT = Assumption(
-    "step times do not depend on the batch, and a verification takes as long as a step of the target",
+    "step times do not depend on the batch size, and a verification takes as long as a step of the target",
     "MODEL and --hardware instead of --target-step-time",
 )
-_DRAFT_MEMORY = Assumption("a draft of stated cost takes no memory", "--draft MODEL")
+_DRAFT_MEMORY = Assumption("a draft given by its step time takes no memory", "--draft MODEL")
 _FIRST_DRAFT = Assumption(
     "each draft step computes one token per sequence; working memory of the draft is shared with the target",
     "--draft-step-time",
@@ -117,7 +117,7 @@ _FIRST_DRAFT = Assumption(
 def _of_times(draft_step_s: float | None, target_step_s: float | None) -> tuple[Assumption, ...]:
     given = (("draft", draft_step_s), ("target", target_step_s))
     return tuple(
-        Assumption(f"one step of the {who} takes {step * 1e3:g} ms, as stated", f"--{who}-step-time")
+        Assumption(f"one step of the {who} takes {step * 1e3:g} ms, as given", f"--{who}-step-time")
         for who, step in given
         if step is not None
     )
@@ -126,8 +126,8 @@ def _of_times(draft_step_s: float | None, target_step_s: float | None) -> tuple[
 def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> None:
     if (flags.draft is None) == (flags.draft_step_s is None):
         raise InputError(
-            "give either --draft MODEL or --draft-step-time, not both and not neither\n"
-            "  heads that draft inside the target (EAGLE, Medusa, MTP) are stated by their cost: --draft-step-time '2 ms'"
+            "give exactly one of --draft MODEL and --draft-step-time\n"
+            "  for heads that draft inside the target (EAGLE, Medusa, MTP) give --draft-step-time '2 ms'"
         )
     if flags.target_step_s is not None and flags.draft is not None:
         raise InputError(
@@ -150,7 +150,7 @@ def _draft_network(
     if draft_vocabulary != other:
         raise InputError(
             f"--draft: {network.name} has {draft_vocabulary:,} tokens, {target.network.name} has {other:,}; a target can only verify "
-            "drafts in its own tokens\n  take a draft of the same family, or state the cost of a head: --draft-step-time '2 ms'"
+            "drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: --draft-step-time '2 ms'"
         )
     if weight_dtype is None:
         return network, ()

@@ -1,4 +1,4 @@
-"""What `sweep` is asked: plans of a scenario or of a model, and the loads to try."""
+"""The inputs of `sweep`: plans of a scenario or of a model, and the loads to try."""
 
 import re
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"
-"""A number without its unit, which the last of a list then says for all."""
+"""A number without a unit; in a list, the unit of the last entry then holds for it."""
 MOST_IN_FLIGHT = 100_000
 REQUESTS = replace(COUNT, example="1,8,64")
 
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Loads to try; none of both: rates up to what a plan can serve, or usual concurrencies."""
+    """Loads to try; with neither given, rates up to what a plan can serve, or the default concurrencies."""
 
     request_rates: tuple[float, ...] = ()
     concurrencies: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Loads:
 
 @dataclass(frozen=True, slots=True)
 class AskedSweep:
-    """The points, and what was assumed."""
+    """The points, and their assumptions."""
 
     name: str
     points: tuple[Point, ...]
@@ -65,7 +65,7 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
     written = [f"{rate} {unit}" if re.fullmatch(_ALONE, rate) else rate for rate in rates]
     in_flight = [whole_number(count, REQUESTS, "--concurrency", "requests") for count in counts]
     if not all(1 <= count <= MOST_IN_FLIGHT for count in in_flight):
-        raise InputError(f"--concurrency: {concurrency!r} is out of range; 1 to {MOST_IN_FLIGHT} are allowed")
+        raise InputError(f"--concurrency: {concurrency!r} is out of range; allowed: 1 to {MOST_IN_FLIGHT}")
     loads = Loads(
         tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
         tuple(sorted(set(in_flight))),
@@ -99,14 +99,14 @@ def slo_of(texts: Sequence[str]) -> Slo:
 
 
 def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFlags) -> AskedSweep:
-    """Return the sweep of a scenario's own traffic, or of a model with requests of the same lengths.
+    """Return the sweep of a scenario's traffic, or of a model with requests of equal lengths.
 
     Parameters
     ----------
     what : path of a scenario, or a model
     flags : plans, loads, and the targets of a model
     lengths : of the requests of a model
-    serving : of a model; a scenario has its own
+    serving : of a model; a scenario states its serving itself
 
     Returns
     -------
@@ -119,7 +119,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
 
 
 def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: bool) -> AskedSweep:
-    """Return the sweep over the cheapest plan of each device, or the plans that are named."""
+    """Return the sweep over the cheapest plan of each device, or over the plans that are given."""
     asked = asked_scenario(path, offline=offline)
     contenders = []
     if flags.hardware or flags.tensor_parallel:
@@ -143,11 +143,11 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
 def _model_sweep(
     model: str, loads: Loads, flags: SweepFlags, lengths: Load, serving: ServingFlags
 ) -> AskedSweep:
-    """Return the sweep on named devices, every request of the same lengths."""
+    """Return the sweep on the devices given, with requests of equal lengths."""
     slo = slo_of(flags.slo or ())
     if not flags.hardware:
         raise InputError(
-            f"sweep {model}: no device is named\n  e.g. --hardware h100-sxm, several times to compare"
+            f"sweep {model}: no device is given\n  e.g. --hardware h100-sxm, several times to compare"
         )
     prompt, output = lengths.input_tokens, lengths.output_tokens
     request_class = RequestClass("requests", fixed(float(prompt)), fixed(float(output)), 1.0)

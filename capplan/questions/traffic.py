@@ -1,4 +1,4 @@
-"""The traffic of a scenario -> classes of requests: how often each comes, how long, and what of it is cached."""
+"""The traffic of a scenario -> classes of requests: rate, lengths and cached prefix of each."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,17 +22,17 @@ from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
 SHORT_OF = 0.98
-"""Of what a scenario says in numbers: what is further from it is worth a warning."""
-FREE_FOR_PREFIXES = "half of the cache of a replica is free for prefixes of earlier requests"
+"""Relative to a number stated in the scenario: results below this fraction of it raise a warning."""
+FREE_FOR_PREFIXES = "half of a replica's cache is available for prefixes of earlier requests"
 
 
 def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
     given = [key for key in RATES if getattr(item, key) is not None]
     if len(given) != 1:
-        named = " and ".join(given) if given else "none of them"
+        named = " and ".join(given) if given else "none"
         raise reading.refuse(
             at,
-            f"{named} given; give one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
+            f"{named} given; give exactly one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
         )
     for key, owner in (("think_time", "users"), ("within", "requests")):
         if (getattr(item, key) is not None) != (given[0] == owner):
@@ -44,28 +44,28 @@ def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
 
 
 def _refuse_second_mean(reading: Reading, item: Traffic, at: KeyPath) -> None:
-    """Refuse what says the mean rate a second time, or of traffic that has none."""
+    """Refuse a mean rate that is given twice, or given for traffic that has none."""
     given = [key for key in MEANS if getattr(item, key) is not None]
     if len(given) > 1:
         raise reading.refuse(
-            (*at, given[1]), f"says the mean rate a second time, beside {given[0]}; give one of them"
+            (*at, given[1]), f"states the mean rate a second time, besides {given[0]}; give one of them"
         )
     if given and item.requests is not None:
         raise reading.refuse(
             (*at, given[0]),
-            "is of traffic without an end; a batch job is paid for while it runs, so leave it out",
+            "is for continuous traffic; a batch job is paid for while it runs, so leave it out",
         )
     if item.mean_rate is not None and item.users is not None:
         raise reading.refuse(
             (*at, "mean_rate"),
-            "is not known of users, whose rate depends on how fast they are answered; give daily_curve or active_hours",
+            "cannot be given for users, whose rate depends on the response time; give daily_curve or active_hours",
         )
 
 
 def _load_over_time(
     reading: Reading, item: Traffic, index: int, peak_per_s: float | None, trace_mean_per_s: float | None
 ) -> tuple[float, tuple[float, ...]]:
-    """Return the mean rate over the peak, and the hours of a day where they are known."""
+    """Return the mean rate over the peak, and the rate fractions by hour where they are known."""
     at: KeyPath = ("traffic", index)
     if item.mean_rate is not None and peak_per_s is not None:
         if item.mean_rate > peak_per_s * (1.0 + 1e-9):
@@ -79,33 +79,33 @@ def _load_over_time(
     if trace_mean_per_s is not None and peak_per_s is not None:
         fraction = float(mean_rate_fraction(trace_mean_per_s, peak_per_s))
         reading.assume(
-            f"{item.name}: mean rate {fraction * peak_per_s:.4g} req/s, that of the trace",
+            f"{item.name}: mean rate {fraction * peak_per_s:.4g} req/s, from the trace",
             f"traffic[{index}].mean_rate",
         )
         return fraction, ()
     if item.requests is None:
         reading.assume(
-            f"{item.name}: the peak is paid and served at all hours",
+            f"{item.name}: traffic is at its peak at all hours",
             f"traffic[{index}].mean_rate, traffic[{index}].daily_curve",
         )
     return 1.0, ()
 
 
-def _warn_of_short_prompts(reading: Reading, found: RequestClass) -> None:
-    """Warn where the lengths of prompts leave no room for what they have in common."""
-    said = found.shared_prefix_tokens * found.prefix_hit_fraction
-    if found.cached_input_tokens < SHORT_OF * said:
-        tokens = found.shared_prefix_tokens
+def _warn_of_short_prompts(reading: Reading, described: RequestClass) -> None:
+    """Warn where many prompts are shorter than the prefix they are said to share."""
+    said = described.shared_prefix_tokens * described.prefix_hit_fraction
+    if described.cached_input_tokens < SHORT_OF * said:
+        tokens = described.shared_prefix_tokens
         reading.warnings.append(
-            f"{found.name}: {found.short_prompt_fraction:.0%} of the prompts are no longer than the shared prefix of {tokens:,.0f} tokens, "
-            f"and hold a part of it at most: {found.cached_input_tokens:,.0f} tokens are found in the mean, not {tokens:,.0f} x "
-            f"{found.prefix_hit_fraction:.0%} = {said:,.0f}; give lengths that contain it, such as input_tokens with min: {tokens + 1:.0f}"
+            f"{described.name}: {described.short_prompt_fraction:.0%} of the prompts do not exceed the shared prefix of {tokens:,.0f} tokens, "
+            f"so they contain only part of it: {described.cached_input_tokens:,.0f} tokens are cached on average, not {tokens:,.0f} x "
+            f"{described.prefix_hit_fraction:.0%} = {said:,.0f}; give lengths that include it, such as input_tokens with min: {tokens + 1:.0f}"
         )
 
 
 @dataclass(slots=True)
 class _Source:
-    """What a line of traffic or its trace says of rate and lengths."""
+    """Rate and lengths that a line of traffic or its trace gives."""
 
     rate: float | None = None
     mean_rate: float | None = None
@@ -116,7 +116,7 @@ class _Source:
 
 
 def _of_trace(reading: Reading, name: str, path: str, index: int) -> _Source:
-    """Return what a trace says: the rate of its busiest minute and its mean, arrivals, and lengths."""
+    """Return the figures of a trace: peak rate (its busiest minute), mean rate, arrivals, and lengths."""
     trace = read_trace(path)
     for remark in trace.remarks:
         reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
@@ -147,45 +147,45 @@ def _length(reading: Reading, item: Traffic, index: int, key: str) -> Lengths | 
     record = getattr(item, key)
     if record is None:
         return None
-    found = lengths(record, partial(reading.refuse, path))
-    if record.mean is not None and abs(found.mean_tokens / record.mean - 1.0) > 1.0 - SHORT_OF:
+    distribution = lengths(record, partial(reading.refuse, path))
+    if record.mean is not None and abs(distribution.mean_tokens / record.mean - 1.0) > 1.0 - SHORT_OF:
         cut = " and ".join(name for name in ("min", "max") if getattr(record, name) is not None)
         reading.warnings.append(
-            f"{item.name}: {cut} moves the mean of {key} from {record.mean:,.0f} to {found.mean_tokens:,.0f} tokens; "
+            f"{item.name}: {cut} moves the mean of {key} from {record.mean:,.0f} to {distribution.mean_tokens:,.0f} tokens; "
             "leave the mean out and give two percentiles"
         )
-    if found.kind == "lognormal":
+    if distribution.kind == "lognormal":
         reading.assume(f"{item.name}: {key} are lognormal", f"traffic[{index}].trace")
-    if record.mean is not None and found.kind == "fixed":
-        reading.assume(f"{item.name}: every request has the mean of {key}", f"traffic[{index}].{key}.p95")
-    return found
+    if record.mean is not None and distribution.kind == "fixed":
+        reading.assume(f"{item.name}: every request has the mean {key}", f"traffic[{index}].{key}.p95")
+    return distribution
 
 
 def _lengths(
     reading: Reading, item: Traffic, index: int, of_trace: dict[str, Lengths]
 ) -> list[Lengths | None]:
-    """Return the lengths of prompts and answers, those of the scenario before those of a trace; None for a mistake."""
+    """Return input and output lengths, those of the scenario before those of a trace; None for one that is wrong."""
     at: KeyPath = ("traffic", index)
-    found = []
+    both = []
     for key in ("input_tokens", "output_tokens"):
         path = (*at, key)
         stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
         if stated is None and getattr(item, key) is None and key not in of_trace:
             reading.note(reading.refuse(at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}"), path)
-        found.append(stated or of_trace.get(key))
-    return found
+        both.append(stated or of_trace.get(key))
+    return both
 
 
 def _prefix(reading: Reading, prefix: SharedPrefix, mean_tokens: float, index: int) -> None:
     if prefix.tokens > mean_tokens:
         raise reading.refuse(
             ("traffic", index, "shared_prefix", "tokens"),
-            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean_tokens:g}, which contains them",
+            f"{prefix.tokens:g} tokens are more than the mean prompt of {mean_tokens:g}, which includes them",
         )
 
 
 def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Source]:
-    """Return a line of traffic, completed where it names a workload YAML, and what its trace says."""
+    """Return a line of traffic, completed from its workload YAML if it names one, and the figures of its trace."""
     if item.trace is None:
         rate = item.requests / item.within if item.requests and item.within else item.request_rate
         return item, _Source(rate)
@@ -198,7 +198,7 @@ def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Sour
 
 
 def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
-    """Return the class of a line of traffic; None where something in it is wrong, which the reading then knows."""
+    """Return the class of a line of traffic; None where it has errors, which are then in the reading."""
     at: KeyPath = ("traffic", index)
     burst = burst_ratio if item.trace else 1.0
     said = len(reading.mistakes)
@@ -221,10 +221,10 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     cv = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
     if cv is None:
         cv = 1.0
-        reading.assume(f"{item.name}: requests arrive at random (Poisson)", f"traffic[{index}].arrival_cv")
+        reading.assume(f"{item.name}: arrivals are a Poisson process", f"traffic[{index}].arrival_cv")
     if len(reading.mistakes) > said or prompts is None or outputs is None:
         return None
-    found = RequestClass(
+    described = RequestClass(
         name=item.name,
         input_tokens=prompts,
         output_tokens=outputs,
@@ -243,8 +243,8 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         job_requests=item.requests,
         burst_ratio=burst,
     )
-    _warn_of_short_prompts(reading, found)
-    return found
+    _warn_of_short_prompts(reading, described)
+    return described
 
 
 def request_classes(
@@ -257,7 +257,7 @@ def request_classes(
     reading : of the file
     items : lines of traffic
     burst_ratio : [-]
-        the peak that is sized for over the busiest minute of a trace
+        peak to size for, over the busiest minute of a trace
 
     Returns
     -------
@@ -267,7 +267,7 @@ def request_classes(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
-        text = f"{twice!r} names two kinds of traffic; give each its own name"
+        text = f"{twice!r} names two kinds of traffic; give each a different name"
         reading.note(reading.refuse(at, text), ("traffic",))
-    found = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
-    return tuple(item for item in found if item is not None)
+    classes = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
+    return tuple(item for item in classes if item is not None)

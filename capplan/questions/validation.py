@@ -26,7 +26,7 @@ class Validation:
     rows: int
     predictions: tuple[Prediction, ...]
     scored: tuple[Prediction, ...]
-    """Those of core rows, where the file tells which these are; all otherwise."""
+    """Those of core rows, where the file marks them; else all."""
 
     @property
     def predicted(self) -> int:
@@ -35,7 +35,7 @@ class Validation:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Return how many values have none, by reason, the most frequent first."""
+        """Return the number of values without a prediction by reason, most frequent first."""
         return dict(Counter(p.reason for p in self.predictions if p.predicted is None).most_common())
 
     @property
@@ -83,22 +83,22 @@ def validation(
     Parameters
     ----------
     paths : CSV files, gzipped or not
-    kind : serving, memory or kernel; None tells it by the columns
+    kind : serving, memory or kernel; None infers it from the columns
     calibration : fitted numbers for the rows of the device that it was measured on
     intervals : by regime
-    progress : called with rows done and rows in all, after each row
+    progress : called with rows done and the total, after each row
     """
     files = [measured_table(path, kind) for path in paths]
-    if calibration is not None and {found for found, _ in files} == {"memory"}:
-        raise InputError("--calibration: times kernels and hosts; memory is predicted without them")
+    if calibration is not None and {file_kind for file_kind, _ in files} == {"memory"}:
+        raise InputError("--calibration: concerns kernel and host times; memory predictions do not use it")
     total = sum(len(rows) for _, rows in files)
     done = 0
     every: list[Prediction] = []
     scored: list[Prediction] = []
-    for own_kind, rows in files:
-        for row, found in zip(rows, _predictions(own_kind, rows, calibration, intervals), strict=True):
-            every += found
-            scored += found if is_core(row) else []
+    for file_kind, rows in files:
+        for row, of_row in zip(rows, _predictions(file_kind, rows, calibration, intervals), strict=True):
+            every += of_row
+            scored += of_row if is_core(row) else []
             done += 1
             if progress:
                 progress(done, total)

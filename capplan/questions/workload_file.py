@@ -13,13 +13,13 @@ from capplan.readers.yaml_file import read_yaml
 from capplan.workload.statistics import LengthSummary
 from capplan.workload.summary import PrefixReuse, WorkloadSummary
 
-WITHOUT_RATE = "its source has no times, so it names no request_rate"
+WITHOUT_RATE = "its source has no timestamps, so it has no request_rate"
 MEANS = ("mean_rate", "daily_curve", "active_hours")
 FROM_WORKLOAD = ("request_rate", "arrival_cv", "input_tokens", "output_tokens", "shared_prefix")
 
 
 class CurvePoint(Record):
-    """Share of the prompt tokens that a cache of so many blocks finds."""
+    """Share of the prompt tokens that hit in a cache of so many blocks."""
 
     blocks: Annotated[int, Field(ge=1)]
     hit_fraction: Annotated[float, Field(ge=0, le=1)]
@@ -34,11 +34,11 @@ class Prefix(Record):
 
 
 class WorkloadFile(Record):
-    """A traffic that was measured; `traffic` is written as in a scenario."""
+    """Measured traffic; `traffic` is written as in a scenario."""
 
     name: str
     source: str = ""
-    """File and format that it was made from."""
+    """File and format it was made from."""
     requests: Annotated[int, Field(ge=0)] | None = None
     seconds: Annotated[float, Field(ge=0)] | None = None
     traffic: Annotated[list[Traffic], Field(min_length=1)]
@@ -49,12 +49,12 @@ class WorkloadFile(Record):
 
 
 def is_workload(path: str) -> bool:
-    """Return whether a trace is named by a workload YAML."""
+    """Return whether a path is that of a workload YAML."""
     return path.lower().endswith((".yaml", ".yml"))
 
 
 def read_workload(path: str | Path) -> WorkloadFile:
-    """Return the workload in a YAML file; InputError names what is wrong with it."""
+    """Return the workload in a YAML file; InputError lists its errors."""
     document = read_yaml(
         path, kind="a workload YAML", way_out="make one: capplan workload TRACE -o workload.yaml"
     )
@@ -62,7 +62,7 @@ def read_workload(path: str | Path) -> WorkloadFile:
 
 
 def with_workload(item: Traffic, path: str) -> Traffic:
-    """Return a line of traffic with what a workload YAML says where the line itself says nothing."""
+    """Return a line of traffic, with missing keys taken from a workload YAML."""
     workload = read_workload(path)
     if len(workload.traffic) > 1:
         raise InputError(
@@ -77,7 +77,7 @@ def with_workload(item: Traffic, path: str) -> Traffic:
 
 
 def workload_mean_rate(path: str) -> float | None:
-    """Return the mean rate that a workload YAML holds, over its hours or its whole time; None where it has neither."""
+    """Return the mean rate of a workload YAML, over its hours or its whole time; None where it has neither."""
     workload = read_workload(path)
     if workload.rate_by_hour:
         return sum(workload.rate_by_hour) / len(workload.rate_by_hour)
@@ -85,7 +85,7 @@ def workload_mean_rate(path: str) -> float | None:
 
 
 def workload_reuse(path: str) -> PrefixReuse | None:
-    """Return the prefix reuse that a workload YAML holds; None where its trace named no blocks."""
+    """Return the prefix reuse of a workload YAML; None where its trace has no block ids."""
     prefix = read_workload(path).prefix
     if prefix is None:
         return None
@@ -107,12 +107,12 @@ def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
 
     Parameters
     ----------
-    summary : what is known of the traffic
+    summary : of the traffic
     lognormal : lengths as the fitted lognormal distribution instead of a hundred quantiles
 
     Returns
     -------
-    text of a workload YAML, whose `traffic` may stand in a scenario as it is
+    text of a workload YAML, whose `traffic` can be copied into a scenario
     """
     rate = summary.rate
     lines = [

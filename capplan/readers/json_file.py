@@ -1,4 +1,4 @@
-"""JSON files: those of people strictly (one object, no key twice, no NaN), those of tools as they are."""
+"""JSON files: hand-written ones read strictly (one object, no duplicate key, no NaN), those of tools leniently."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The file of a plan, as `capplan fleet -o plan.json` writes it: what is in it, whole or refused, and what it was made from."""
+"""The plan file that `capplan fleet -o plan.json` writes: its content, refused if edited, and what it was made from."""
 
 import hashlib
 import json
@@ -25,21 +25,21 @@ class PlanFile:
     scenario: Path
     """Beside the plan file, if it is not where it was."""
     settings: tuple[str, ...]
-    """Keys of the scenario that were set anew, each KEY=VALUE."""
+    """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
     remarks: tuple[str, ...]
     """What has changed since."""
 
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
-    """Return what tells the text of a file from any other; None for no file, and for one that is not there."""
+    """Return a digest of a file; None for no file or a missing one."""
     if path is None or not Path(path).is_file():
         return None
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def result_digest(result: Mapping[str, Any]) -> str:
-    """Return what tells a result from an edited one; its origin is left out."""
+    """Return a digest of a result, by which an edit shows; its origin is left out."""
     body = {key: value for key, value in result.items() if key != "plan_file"} | {
         "origin": {key: value for key, value in result.get("plan_file", {}).items() if key != "result_sha256"}
     }
@@ -49,7 +49,7 @@ def result_digest(result: Mapping[str, Any]) -> str:
 def plan_origin(
     scenario: str, settings: Sequence[str], price_file: str | None, result: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a plan file says of itself: the files that it was made from, and its own digest."""
+    """Return the origin of a plan file: the files it was made from, and the digest of its result."""
     origin = {
         "scenario": os.fspath(scenario),
         "settings": list(settings),
@@ -66,19 +66,19 @@ def read_plan_file(path: Path) -> PlanFile:
     Raises
     ------
     InputError
-        It is no plan file, was edited, or the search that wrote it found no plan.
+        It is not a plan file, was edited, or its search had no plan.
     """
     envelope = read_json(path, kind="a plan file, as capplan fleet -o plan.json writes it")
     result = envelope.get("result")
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
-        raise InputError(f"{path}: is no plan file\n  {AGAIN}")
+        raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
     missing = next((key for key in _ORIGIN if key not in origin), None)
     if missing is not None or not isinstance(origin.get("scenario"), str):
         raise InputError(f"{path}: plan_file.{missing or 'scenario'} is missing, so it was edited\n  {AGAIN}")
     if result_digest(result) != origin["result_sha256"]:
         raise InputError(
-            f"{path}: was edited after it was written, so its numbers do not belong together\n  {AGAIN}"
+            f"{path}: was edited after it was written, so its numbers may be inconsistent\n  {AGAIN}"
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: holds no plan: no fleet met the targets of {origin['scenario']}")
@@ -98,7 +98,7 @@ def read_plan_file(path: Path) -> PlanFile:
 def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path) -> list[str]:
     remarks = []
     if envelope.get("capplan") != __version__:
-        remarks.append(f"capplan {envelope.get('capplan')} wrote it, and this is {__version__}")
+        remarks.append(f"was written by capplan {envelope.get('capplan')}, and this is {__version__}")
     if file_digest(scenario) != origin["scenario_sha256"]:
         remarks.append(f"{scenario} has changed since")
     if origin["prices"] and file_digest(origin["prices"]) != origin["prices_sha256"]:

@@ -13,7 +13,7 @@ from capplan.errors import InputError
 DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
 """Prefix -> power of 1000."""
 COUNTED = MappingProxyType({"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6})
-"""Prefix of what is counted, in which nobody means 1024 by K -> how many."""
+"""Prefix of a count, where K never means 1024 -> how many."""
 BINARY = MappingProxyType({"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5})
 """Prefix -> power of 1024."""
 SMALL = MappingProxyType({"m": -1, "u": -2, "µ": -2, "μ": -2, "n": -3})
@@ -32,13 +32,13 @@ class Unit:
 
     base: str
     spellings: Mapping[str, float | Fraction]
-    """Written unit -> how many of the base unit it is."""
+    """Spelling of a unit -> its value in the base unit."""
     example: str
     bare: bool = False
-    """A number without a unit is clear enough."""
+    """A number without a unit is allowed."""
     bare_max: float = math.inf
     words: str = ""
-    """How the unit is spoken of where it has no symbol."""
+    """What to call the unit where it has no symbol."""
 
 
 def _prefixed(
@@ -56,13 +56,13 @@ def _prefixed(
 
 
 def _counted(*stems: str) -> dict[str, float]:
-    """Return the spellings of a number of things, without the one that is a number alone."""
+    """Return the spellings of a count with a prefix or a noun."""
     table = {prefix + stem: value for stem in stems for prefix, value in COUNTED.items()}
     return {name: value for name, value in table.items() if name}
 
 
 def _rates(*stems: str) -> Mapping[str, float | Fraction]:
-    """Return the spellings of a number of things in a time: 'k', 'req/s', '/min', 'rps'."""
+    """Return the spellings of a rate of counts: 'k', 'req/s', '/min', 'rps'."""
     per = {"s": 1, "sec": 1, "min": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
     things = {"": 1.0, **_counted("", *stems)}
     rates = {
@@ -121,7 +121,7 @@ WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
 
 
 def _hint(written: str, unit: Unit) -> str:
-    """Say what is probably meant by a unit that is not allowed."""
+    """Return a hint at what is probably meant by a unit that is not allowed."""
     stem = written.removesuffix("/s")
     if stem.endswith("b") and any(s.startswith(stem[:-1] + "B") for s in unit.spellings):
         bits = f", or {stem[:-1]}bit{written[len(stem) :]} for bits" if unit is BYTES_PER_S else ""
@@ -132,11 +132,11 @@ def _hint(written: str, unit: Unit) -> str:
     if unit is FLOP_PER_S and stem.upper().endswith("FLOPS"):
         return f"write {stem[: -len('FLOPS')]}FLOP/s for a rate"
     if unit is REQUESTS_PER_S and written in _TIME:
-        return "a time is given where a rate is due"
+        return "a time is given where a rate is expected"
     if unit is SECONDS and written == "m":
         return "m may be minutes or thousandths: write min or ms"
     if unit is SECONDS and written.endswith("/s"):
-        return "a rate is given where a time is due"
+        return "a rate is given where a time is expected"
     return ""
 
 
@@ -148,7 +148,7 @@ def _error(text: object, unit: Unit, place: str, why: str) -> InputError:
 
 
 def _none(text: object, unit: Unit, place: str, hint: str = "", otherwise: str = "") -> InputError:
-    """Return the error for what is no such quantity at all."""
+    """Return the error for text that is not such a quantity."""
     hint = f" ({hint})" if hint else ""
     if not unit.words:
         return _error(text, unit, place, f"is not {otherwise}{unit.base}{hint}")
@@ -207,7 +207,7 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     if factor is None:
         hint = _hint(written, unit) if written else "the unit is missing"
         raise _none(text, unit, place, hint, otherwise="in ")
-    # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are right to the last bit
+    # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are exact to the last bit
     exact = Fraction(factor).limit_denominator(10**9)
     try:
         result = float(Fraction(digits) * exact)
@@ -219,7 +219,7 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
 
 
 def whole_number(text: object, unit: Unit, place: str = "", of: str = "") -> int:
-    """Return a number of things that cannot be divided, such as '32k' tokens.
+    """Return a whole number, such as '32k' tokens.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def _known_keys(schema: type, path: KeyPath) -> list[str]:
     current: type | None = schema
     for part in path:
         known = _annotations(current) if current else {}
-        if part in known:  # any other part is an index or a name of the file's own
+        if part in known:  # any other part is an index or a name chosen in the file
             current = record_of(known[str(part)])
     return sorted(_annotations(current)) if current else []
 
@@ -235,7 +235,7 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
 
 
 def _without_echoes(schema: type, document: Document, details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Return the mistakes without those that another one explains: a second of the same key, a missing one that is misspelt."""
+    """Return the errors without those that another one explains: a second one of the same key, a missing key that is misspelt."""
     by_place = {_real_path(document.value, tuple(d["loc"])): d for d in reversed(details)}
     misspelt = {
         (*path[:-1], name)
@@ -252,18 +252,18 @@ def _without_echoes(schema: type, document: Document, details: list[ErrorDetails
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """What is wrong with a document, one error and one key path for each mistake."""
+    """The errors of a document, each with its key path."""
 
     errors: tuple[InputError, ...]
     paths: tuple[KeyPath, ...]
 
 
 def checked(schema: type[T], document: Document) -> T | Mistakes:
-    """Return the record that a document holds, or all that is wrong with it.
+    """Return the record that a document holds, or all of its errors.
 
     Parameters
     ----------
-    schema : a subclass of Record, or a dataclass whose pydantic config forbids keys that it does not know
+    schema : a subclass of Record, or a dataclass whose pydantic config forbids unknown keys
     document : Document
 
     Returns
@@ -281,11 +281,11 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
 
 
 def validated(schema: type[T], document: Document) -> T:
-    """Return the record that a document holds, or raise the error that has a line for each mistake: file, line and key.
+    """Return the record that a document holds, or raise one error with a line per mistake: file, line and key.
 
     Parameters
     ----------
-    schema : a subclass of Record, or a dataclass whose pydantic config forbids keys that it does not know
+    schema : a subclass of Record, or a dataclass whose pydantic config forbids unknown keys
     document : Document
 
     Returns

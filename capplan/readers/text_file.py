@@ -1,4 +1,4 @@
-"""The one way to open a file of people: bounded, UTF-8, plain or gzip, refused with the reason when it is something else."""
+"""The one way to open an input file: bounded, UTF-8, plain or gzip, refused with the reason when it is something else."""
 
 import gzip
 import os
@@ -32,7 +32,7 @@ _MAGIC = (
 
 
 def _is_safetensors(head: bytes) -> bool:
-    """Tell a safetensors file: the length of a JSON header in eight bytes, then the header."""
+    """Return whether this is a safetensors file: the length of a JSON header in eight bytes, then the header."""
     return len(head) > 9 and head[8:9] == b"{" and 0 < int.from_bytes(head[:8], "little") < 2**32
 
 
@@ -48,7 +48,7 @@ def _what_it_is(head: bytes) -> str:
 def _opened(
     path: str | os.PathLike[str], kind: str, way_out: str, *, unpacked: bool
 ) -> Iterator[BufferedIOBase]:
-    """Yield the bytes of a file, and turn what hinders reading them into one line; the body only reads."""
+    """Yield the bytes of a file; errors of reading become one line, so the body must only read."""
     name = os.fspath(path)
     tail = f"; {kind} is expected" + (f"\n  {way_out}" if way_out else "")
     try:
@@ -159,7 +159,7 @@ def numbered_blocks(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a file of any length in blocks of whole lines, each with the number of its first line.
 
-    Nothing but reading can go wrong here: whoever looks into the blocks checks them.
+    Only reading can fail here: the content of the blocks is checked by the caller.
 
     Parameters
     ----------

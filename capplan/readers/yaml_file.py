@@ -1,8 +1,8 @@
 """YAML files, strictly: built from the parser's events, so that nothing in the file is ever executed.
 
-Plain scalars are read by the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
+Plain scalars follow the core schema of YAML 1.2: `no` is a text, not false, and a date stays a
 text. Duplicate keys, tags, NaN, and aliases that blow up are refused with their line. What `yaml_text` writes
-is read back as it was.
+reads back unchanged.
 """
 
 import math
@@ -35,7 +35,7 @@ _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a YAML file holds, and where."""
+    """The content of a YAML file, with line numbers."""
 
     name: str
     value: Any
@@ -60,7 +60,7 @@ class Document:
 
 
 def key_path(path: KeyPath) -> str:
-    """Return a key path as people write it.
+    """Return the text of a key path.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class _Reader:
 
 
 def _plain_scalar(text: str) -> str | int | float | bool | None:
-    """Return what a scalar without quotes stands for."""
+    """Return the value of a scalar without quotes."""
     if text in _NAMED:
         return _NAMED[text]
     if _INTEGER.fullmatch(text):
@@ -260,7 +260,7 @@ class _Writer(yaml.SafeDumper):
     """Quotes a text that would be read as something else."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write a value that stands in several places each time."""
+        """Write a value in full at every place it is used."""
         del data
         return True
 
@@ -271,7 +271,7 @@ class _Writer(yaml.SafeDumper):
 
 
 class _ShortWriter(_Writer):
-    """Writes each mapping of a list on a line of its own."""
+    """Writes each mapping of a list on one line."""
 
     def represent_rows(self, items: list[Any]) -> yaml.SequenceNode:
         """Return the node of a list."""

@@ -20,13 +20,13 @@ class Table:
     shown: tuple[str, ...] = ()
     """Columns on screen, in order; empty shows all. CSV always has all."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """Column headings that the name does not give well."""
+    """Column headings where the name alone does not read well."""
     assumed: frozenset[tuple[int, str]] = frozenset()
     """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
     upright: bool = False
     """One record read from top to bottom: quantity, value, unit. In CSV it stays one row."""
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """More columns of an upright record: heading -> quantity -> text."""
+    """Extra columns of an upright record: heading -> quantity -> text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Answer:
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
     csv_rows: Sequence[Mapping[str, Any]] = ()
-    """Rows of the CSV where the first table has another shape than the result."""
+    """Rows of the CSV, where the first table is shaped differently from the result."""
     exit_code: int = 0
     """0 done, 3 does not fit, 4 target missed."""
 

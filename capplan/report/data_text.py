@@ -25,7 +25,7 @@ def json_text(answer: Answer) -> str:
 
 
 def csv_text(answer: Answer) -> str:
-    """Return the first table or the rows of its own: a line with the names that the JSON has, and a line per row."""
+    """Return the CSV rows of an answer, else its first table: a header with the names of the JSON, and a line per row."""
     rows = [flattened(plain(row)) for row in answer.csv_rows or answer.tables[0].rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
@@ -42,7 +42,7 @@ def _cell(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value made of what JSON knows; a number that is not finite is null.
+    """Return a value of JSON types; a number that is not finite is null.
 
     Examples
     --------

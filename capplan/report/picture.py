@@ -51,41 +51,43 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
             plt.close(figure)
 
 
-def workload_picture(path: Path, found: WorkloadSummary) -> None:
+def workload_picture(path: Path, summary: WorkloadSummary) -> None:
     """Draw lengths, rate over time and, where it is known, prefix reuse by the size of the cache."""
 
     def lengths(axis: Any) -> None:
-        for name, summary in (("prompt", found.input_tokens), ("answer", found.output_tokens)):
-            share = [(place + 0.5) / len(summary.values) for place in range(len(summary.values))]
-            axis.plot(summary.values, share, label=f"{name}, mean {summary.mean:,.0f}")
-        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=found.name)
+        for name, lengths_of in (("input", summary.input_tokens), ("output", summary.output_tokens)):
+            share = [(place + 0.5) / len(lengths_of.values) for place in range(len(lengths_of.values))]
+            axis.plot(lengths_of.values, share, label=f"{name}, mean {lengths_of.mean:,.0f}")
+        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=summary.name)
         axis.legend(frameon=False)
 
     def rate(axis: Any) -> None:
-        values, span = found.rate.by_window, found.rate.window_s
+        values, span = summary.rate.by_window, summary.rate.window_s
         axis.step(
             [place * span / 3600.0 for place in range(len(values))], values, where="post", linewidth=0.8
         )
-        if found.rate.mean:
-            axis.axhline(found.rate.mean, linestyle=":", color="grey")
+        if summary.rate.mean:
+            axis.axhline(summary.rate.mean, linestyle=":", color="grey")
         axis.set(xlabel="hours", ylabel=f"req/s in windows of {span:.0f} s", title="rate", ylim=(0, None))
 
     def reuse(axis: Any) -> None:
-        assert found.prefix is not None
-        size = found.prefix.block_tokens
-        axis.plot([n * size for n, _ in found.prefix.curve], [h for _, h in found.prefix.curve], marker=".")
+        assert summary.prefix is not None
+        size = summary.prefix.block_tokens
+        axis.plot(
+            [n * size for n, _ in summary.prefix.curve], [h for _, h in summary.prefix.curve], marker="."
+        )
         axis.set(
             xscale="log",
             xlabel="tokens in the cache",
-            ylabel="prompt tokens found",
+            ylabel="prefix hits",
             title="prefix reuse",
             ylim=(0, None),
         )
 
     panels = [lengths]
-    if found.rate.by_window:
+    if summary.rate.by_window:
         panels.append(rate)
-    if found.prefix:
+    if summary.prefix:
         panels.append(reuse)
     drawn(path, panels)
 

@@ -127,7 +127,7 @@ def _scaled(words: list[str], largest: float) -> tuple[str, float, list[str]]:
 
 
 def shown_money(value: float, unit: str) -> str:
-    """Return dollars: to the cent, so that a row multiplies across as it stands; whole by the month and year.
+    """Format dollars: to the cent, so that a row multiplies across as printed; whole by the month and year.
 
     A price of one GPU-hour has up to four decimals, because it is multiplied by many; below one dollar, three digits.
 
@@ -158,7 +158,7 @@ def shown_money(value: float, unit: str) -> str:
 
 
 def shown_number(value: float, factor: float) -> str:
-    """Return a number as people read it: whole above 100, three significant digits below.
+    """Format a number for people: whole above 100, three significant digits below.
 
     Counts (factor 1, whole numbers) stay exact.
 

@@ -1,4 +1,4 @@
-"""Send an answer where it was asked to go: stdout or a file, in one of the four formats; warnings and progress to stderr."""
+"""Write an answer to stdout or a file, in one of the four formats; warnings and progress to stderr."""
 
 import os
 import sys
@@ -82,7 +82,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function to call with done and total; its bar on stderr goes away at the end. None where stderr is no terminal."""
+    """Yield a callback that takes done and total and draws a transient bar on stderr; None where that is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -30,7 +30,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "kv_dtype": "the checkpoint's, else the activation dtype",
         "engine": "vllm",
         "engine_version": "the newest that is modelled",
-        "max_model_len": "room for the longest request in a thousand",
+        "max_model_len": "room for 99.9% of the requests",
         "max_num_seqs": _ENGINE,
         "max_num_batched_tokens": _ENGINE,
         "gpu_memory_utilization": _ENGINE,

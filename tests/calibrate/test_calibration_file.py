@@ -28,8 +28,8 @@ def test_a_file_comes_back_as_it_was_measured(calibration, written):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda text: re.sub(r"memory_bytes_per_s: [0-9.]+", "memory_bytes_per_s: 9.9e+12", text, count=1), "changed or cut short"),
-        (lambda text: text[: len(text) // 2].rpartition("\n")[0] + "\n", "changed or cut short"),
+        (lambda text: re.sub(r"memory_bytes_per_s: [0-9.]+", "memory_bytes_per_s: 9.9e+12", text, count=1), "edited or truncated"),
+        (lambda text: text[: len(text) // 2].rpartition("\n")[0] + "\n", "edited or truncated"),
         (lambda text: text[: len(text) // 3], ""),
         (lambda text: text.replace("schema_version: 2", "schema_version: 0"), "schema_version 0 is not read"),
         (lambda text: text.replace("schema_version: 2\n", ""), "has no schema_version"),
@@ -78,7 +78,7 @@ def test_a_file_of_the_schema_before_is_read_and_a_line_says_so(written, tmp_pat
 def test_a_changed_file_of_the_schema_before_is_refused_too(written, tmp_path):
     path = tmp_path / "old.calibration.yaml"
     path.write_text(older(written).replace("quick: true", "quick: false"))
-    with pytest.raises(InputError, match="changed or cut short"):
+    with pytest.raises(InputError, match="edited or truncated"):
         read_calibration_file(path)
 
 

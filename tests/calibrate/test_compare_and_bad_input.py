@@ -62,7 +62,7 @@ def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
         (("--device", "cpu"), "name it with -o"),
         (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "does not exist"),
         (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
-        (("stray.json", "-o", "x.yaml"), "are read with --from"),
+        (("stray.json", "-o", "x.yaml"), "are read only with --from"),
         (("--from", "no-such.json"), "no such file"),
         (("--compare", "a.calibration.yaml", "b.calibration.yaml"), "a.calibration.yaml"),
         (("--verify", "no-such-model", "--offline", "-o", "x.yaml"), "no-such-model"),
@@ -90,7 +90,7 @@ def test_without_torch_the_extra_is_named(program, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"speed": 3}', "not a result of a tool that is known"),
+        ('{"speed": 3}', "not a result of a known tool"),
         ('{"completed": 8, "mean_ttft_ms": 3.0}', "duration"),
         ("[]", "holds no results"),
         ('{"completed": 8, "durat', "cut short"),

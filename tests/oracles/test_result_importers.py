@@ -316,7 +316,7 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
     ("text", "words"),
     [
         ('{"completed": 8, "num_prompts": 8}', "mean_ttft_ms is missing"),
-        ('{"weather": "fine"}', "not a result of a tool that is known"),
+        ('{"weather": "fine"}', "not a result of a known tool"),
         ('{"completed": 0, "mean_ttft_ms": 0}', "none of the requests"),
         ('{"completed": 8, "mean_ttft_ms": "soon", "duration": 1}', "'soon' is not a number"),
         ('{"completed": 8, "mean_ttft_ms": NaN, "duration": 1}', "not a number of at least 0"),

@@ -275,7 +275,7 @@ def test_lengths_without_times_make_a_workload_that_asks_for_its_rate(tmp_path):
     assert (found.requests, found.rate.mean, found.input_tokens.mean) == (2, None, 200.0)
     (tmp_path / "w.yaml").write_text(workload_text(found))
     (tmp_path / "s.yaml").write_text("name: s\nmodel: m\ntraffic: [{trace: w.yaml}]\n")
-    with pytest.raises(InputError, match="names no request_rate"):
+    with pytest.raises(InputError, match="has no request_rate"):
         read_scenario(tmp_path / "s.yaml")
     (tmp_path / "w.yaml").write_text(
         workload_text(found).replace("traffic:\n  - name", "traffic:\n  - request_rate: 3 req/s\n    name")

@@ -15,7 +15,7 @@ from capplan.workload.slo import Slo
 
 PEAK = 20.0
 LENGTHS = {"input_tokens": 100, "output_tokens": 10}
-AT_ALL_HOURS = "the peak is paid and served at all hours"
+AT_ALL_HOURS = "traffic is at its peak at all hours"
 
 
 def scenario(tmp_path, *traffic, **sections):
@@ -103,7 +103,7 @@ def test_a_trace_has_its_own_mean_unless_the_scenario_says_another(tmp_path):
     found = scenario(tmp_path, {"trace": "day.csv"})
     (own,) = found.classes
     assert own.request_rate_per_s * own.mean_rate_fraction == pytest.approx(trace.mean_request_rate_per_s)
-    assert "kind 0: mean rate 0.2104 req/s, that of the trace" in stated(found)
+    assert "kind 0: mean rate 0.2104 req/s, from the trace" in stated(found)
     (other,) = scenario(tmp_path, {"trace": "day.csv", "mean_rate": 0.01}).classes
     assert other.request_rate_per_s * other.mean_rate_fraction == pytest.approx(0.01)
 
@@ -152,7 +152,7 @@ def test_the_router_of_the_engines_stands_in(tmp_path):
     silent = scenario(tmp_path, {"request_rate": 1})
     assert silent.fleet.routing is None
     assert [what for what, key in stated(silent).items() if key == "fleet.routing"] == [
-        "requests are dealt out to the replicas in turn, as the router of the vLLM production stack does by default"
+        "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
     ]
 
 
@@ -172,10 +172,8 @@ def test_prompts_that_cannot_hold_the_shared_prefix_are_warned_of_with_the_figur
     """Lognormal prompts with a mean of 1,800 and a p95 of 6,000: 57 % are shorter than 1,200 tokens."""
     said = {"request_rate": 1, "input_tokens": {"mean": 1800, "p95": 6000}, "shared_prefix": PREFIX}
     (warning,) = scenario(tmp_path, said).warnings
-    assert warning.startswith(
-        "kind 0: 57% of the prompts are no longer than the shared prefix of 1,200 tokens"
-    )
-    assert "710 tokens are found in the mean, not 1,200 x 85% = 1,020; " in warning
+    assert warning.startswith("kind 0: 57% of the prompts do not exceed the shared prefix of 1,200 tokens")
+    assert "710 tokens are cached on average, not 1,200 x 85% = 1,020; " in warning
     assert warning.endswith("input_tokens with min: 1201")
 
 

@@ -88,7 +88,7 @@ def test_facility_ratio_multiplies_electricity_and_nothing_else(answered):
 def test_electricity_on_a_rented_device_is_warned_of(answered):
     rented = SCENARIO.replace("l4: 1.5 $/h, ", "") + "  electricity: 0.1 $/kWh\n"
     (said,) = (text for text in answered(rented).warnings if "electricity" in text)
-    assert "includes electricity" in said
+    assert "include electricity" in said
     assert "(l4)" in said
 
 

@@ -128,7 +128,7 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
     for name, words in (
         ("edited.json", "was edited after it was written"),
         ("broken.json", "is not JSON"),
-        ("none.json", "is no plan file"),
+        ("none.json", "is not a plan file"),
         ("missing.json", "no such file"),
     ):
         assert main(["simulate", "--plan", str(other / name)]) == 2
@@ -142,7 +142,7 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
     assert "small.yaml has changed since" in capsys.readouterr().err
     (small / "small.yaml").write_text(SMALL)
     assert main(["simulate"]) == 2
-    assert "no scenario is named" in capsys.readouterr().err
+    assert "no scenario is given" in capsys.readouterr().err
 
 
 def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
@@ -169,7 +169,7 @@ def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
         ("slo.p95_ttft=1 s", "did you mean 'ttft_p95'"),
         ("slo.ttft_p95", "is not KEY=VALUE"),
         ("traffic[7].users=3", "it has 1 entries"),
-        ("=3", "is no key of a scenario"),
+        ("=3", "is not a key of a scenario"),
         ("name.first=3", "the scenario has no 'first'"),
         ("slo.confidence=1", "confidence"),
     ):

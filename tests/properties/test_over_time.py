@@ -138,9 +138,9 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     assert spares[0]["replicas"] == result["over_time"]["static_replicas"]
     assert main(["fleet", str(scenario), "--offline"]) == 0
     shown = capsys.readouterr().out
-    assert "peak to mean 2.40" in shown
+    assert "peak-to-mean ratio 2.40" in shown
     assert "a burst of 2 times the peak" in shown
-    assert "autoscaled on what was seen" in shown
+    assert "autoscaled on the observed rate" in shown
 
 
 @settings(derandomize=True, deadline=None)

@@ -110,7 +110,7 @@ def test_what_is_no_count_is_none_in_either_place(text):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("10 m", "did you mean 'M'"), ("10 s", "a time is given where a rate is due"), ("10 tok/s", "is not in req/s"),
+        ("10 m", "did you mean 'M'"), ("10 s", "a time is given where a rate is expected"), ("10 tok/s", "is not in req/s"),
         ("1,5", "groups of three digits"), ("0", "is not above"), ("-3", "is not above"),
     ],
 )  # fmt: skip

@@ -75,8 +75,8 @@ def test_percent_is_a_hundredth_of_the_bare_fraction(number):
     [
         ("80 Gb", q.BYTES, "b is bits: write GB for bytes"),
         ("20%%", q.FRACTION, "is not a percentage"),
-        ("5 s", q.REQUESTS_PER_S, "a time is given where a rate is due"),
-        ("5 req/s", q.SECONDS, "a rate is given where a time is due"),
+        ("5 s", q.REQUESTS_PER_S, "a time is given where a rate is expected"),
+        ("5 req/s", q.SECONDS, "a rate is given where a time is expected"),
         ("500", q.SECONDS, "the unit is missing"),
         (500, q.BYTES, "the unit is missing"),
         ("989 TFLOPS", q.FLOP_PER_S, "write TFLOP/s"),

@@ -73,7 +73,7 @@ def test_a_margin_is_what_is_left_of_the_limit_and_the_targets_together_are_no_l
 def test_the_page_names_its_sources_and_the_command_that_wrote_it(pages):
     text = pages["md"].read_text(encoding="utf-8")
     for heading in (
-        "Decision", "Workload", "Chosen plan and runners-up", "How many", "Cost", "Memory of one device",
+        "Decision", "Workload", "Chosen plan and runners-up", "Number of replicas", "Cost", "Memory of one device",
         "Where the time goes", "Rejected", "Assumptions", "Sources", "Commands",
     ):  # fmt: skip
         assert f"\n## {heading}\n" in text
@@ -96,7 +96,7 @@ def test_the_command_that_looks_at_one_replica_runs(pages, capplan):
 def test_a_terminal_and_a_pipe_get_the_tables_without_a_file(capplan, pages):
     ran = capplan("report", pages["md"].with_name("page.yaml"), "--offline")
     assert ran.code == 0
-    assert "Where the time goes" in ran.out or "prefill: one prompt, kernels one by one" in ran.out
+    assert "Where the time goes" in ran.out or "Prefill of one prompt: " in ran.out
     assert ran.out.startswith("Rent ")
 
 

@@ -57,7 +57,7 @@ def test_an_autoscaled_fleet_stays_within_its_limits() -> None:
         (("--fail", "1"), "write it as '1@5 min'"),
         (("--fail", "7@1 s"), "numbered from 0 to 1"),
         (("--autoscale", "3"), "write it as '2:8'"),
-        (("--autoscale", "3:2"), "upwards"),
+        (("--autoscale", "3:2"), "a minimum of at least 1"),
         (("--kv-link", "pcie"), "must be given together"),
         (("--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "carrier"), "unknown link"),
         (("--routing", "prefix_aware"), "block ids"),
@@ -87,7 +87,7 @@ def test_an_autoscaled_fleet_has_one_count_of_its_replicas() -> None:
     ends = max(use["until_s"] for use in operation["replicas"])
     assert operation["replicas_mean"] == pytest.approx(there / ends)
     shown = text(*flags)
-    headline, closing = shown.splitlines()[0], shown.partition("as asked for: ")[2].splitlines()[0]
+    headline, closing = shown.splitlines()[0], shown.partition("the plan given: ")[2].splitlines()[0]
     count = headline.partition(" on ")[2].partition(", each")[0]
     assert count.startswith("2 to 8 replicas, ")
     assert closing == count
@@ -114,5 +114,5 @@ def test_both_pools_call_their_replicas_by_their_own_name() -> None:
 )
 def test_the_count_of_a_named_plan_is_that_which_is_simulated(flags, count: str) -> None:
     shown = text(*flags)
-    assert f"as asked for: {count}" in shown
+    assert f"the plan given: {count}" in shown
     assert f"on {count[0]} x (h100-sxm TP4" in shown

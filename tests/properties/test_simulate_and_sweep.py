@@ -79,7 +79,7 @@ def test_prompts_over_the_context_are_turned_away_and_counted(scenario, tmp_path
     printed = capsys.readouterr()
     assert json.loads(printed.out)["result"]["requests"] == 201
     assert "1 prompts reach the context of 131,072 tokens" in printed.err
-    assert "1 answers are cut" in printed.err
+    assert "1 outputs are truncated" in printed.err
 
 
 def test_shared_blocks_are_found_in_the_cache(scenario, tmp_path, capsys):
@@ -248,7 +248,7 @@ def test_a_key_changes_with_all_that_changes_a_point():
         (["--concurrency", "1,x"], "'x' is not a whole number"),
         (["--slo", "ttft=1 s"], "unknown target"),
         (["--slo", "ttft_p95=1"], "the unit is missing"),
-        ([], "no device is named"),
+        ([], "no device is given"),
     ],
 )
 def test_a_wrong_question_is_one_clear_line(words, says, capsys):

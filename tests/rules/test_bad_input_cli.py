@@ -255,7 +255,7 @@ def test_a_wrong_word_is_named_with_what_is_allowed(capplan, words, expected):
 def test_a_context_over_the_maximum_is_a_warning_with_the_number(capplan):
     ran = capplan("kv-size", "llama-3.1-8b", "--context", "200000", "--format", "json")
     assert ran.code == 0
-    assert "warning: context 200000 is over the model's maximum of 131072 tokens" in ran.err
+    assert "warning: a context of 200000 tokens exceeds the model's maximum of 131072" in ran.err
     assert json.loads(ran.out)["warnings"]
 
 

@@ -16,7 +16,7 @@ REFUSED = {
     "no draft at all": (("--acceptance", "0.8", *TARGET), "--draft-step-time"),
     "two drafts": (
         ("--acceptance", "0.8", *TARGET, "--draft", "llama-3.2-1b", "--draft-step-time", "2 ms"),
-        "not both",
+        "give exactly one of",
     ),
     "no target at all": (("--acceptance", "0.8", "--draft-step-time", "2 ms"), "MODEL is missing"),
     "a target on nothing": (

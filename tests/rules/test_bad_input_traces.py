@@ -37,7 +37,7 @@ REFUSED = {
     "latin": ("zeit,länge\n".encode("latin-1"), "is not UTF-8"),
     "a json value": (b"[1, 2]\n", "not the result of a benchmark|holds no results"),
     "objects without lengths": (b'{"a": 1}\n{"a": 2}\n', "has no key 'arrival_s'"),
-    "metrics without lengths": (b"up 1\nvllm:num_requests_running 3\n", "counts no requests with lengths"),
+    "metrics without lengths": (b"up 1\nvllm:num_requests_running 3\n", "has no request lengths"),
     "lengths of ServeGen alone": (b"field,value,prob\ninput_tokens,3,1\n", "give its file of clients"),
     "clients of ServeGen alone": (b"client,start_s,rate_rps,cv\n0,0,1,1\n", "expected beside it"),
     "no output anywhere": ((HEAD + "0,5,0\n1,5,0\n").encode(), "2 rows left out: no output token"),
@@ -91,7 +91,7 @@ def test_what_is_left_out_is_a_warning_of_the_command(tmp_path, capsys):
 def test_unsorted_requests_are_sorted_and_that_is_said(tmp_path):
     found = found_in(tmp_path, HEAD + "3,10,5\n0,20,5\n1,30,5\n9,10,5\n")
     assert found.rate.seconds == 9.0
-    assert "2 requests stood behind later ones; sorted by arrival" in found.notes
+    assert "2 requests were out of order; sorted by arrival" in found.notes
 
 
 def test_one_request_has_no_rate(tmp_path):
@@ -121,12 +121,12 @@ def test_a_trace_longer_than_what_is_kept_is_read_in_parts(tmp_path, monkeypatch
     assert found.rate.mean == pytest.approx(2.0, rel=1e-4)
     assert found.rate.peak_60s == 2.0
     assert found.input_tokens.mean == pytest.approx(11.0, abs=1e-4)
-    assert any("times between arrivals are those of the first" in note for note in found.notes)
+    assert any("inter-arrival times are those of the first" in note for note in found.notes)
 
 
 def test_a_server_that_was_started_anew_between_two_scrapes_is_refused(tmp_path):
     text = "vllm:request_prompt_tokens_sum 90\nvllm:request_prompt_tokens_count 9\nvllm:request_generation_tokens_sum 90\nvllm:request_generation_tokens_count 9\n"
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "b.txt").write_text(text.replace("90", "40"))
-    with pytest.raises(InputError, match="started anew between them"):
+    with pytest.raises(InputError, match="restarted between them"):
         workload_of([tmp_path / "a.txt", tmp_path / "b.txt"])

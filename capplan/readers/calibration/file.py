@@ -59,7 +59,7 @@ def calibration_text(kernels: Calibration | None, host: HostRefit | None = None)
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Return the measured kernels in a file, or say in one line why they are not used.
+    """Return the measured kernels in a file; the error says in one line why they cannot be used.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
 
 
 def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:
-    """Return everything in a calibration file, or say in one line why it is not used.
+    """Return everything in a calibration file; the error says in one line why it cannot be used.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:
 
 @lru_cache(maxsize=8)
 def _read(path: str, _changed_ns: int) -> CalibrationFile:
-    """Return everything in a file, once: the rows of a validation ask for it one by one."""
+    """Return everything in a file, read once: every row of a validation asks for it."""
     document = read_yaml(path, kind=KIND, way_out=WAY_OUT)
     notes = _migration(document)
     alone = "host" in document.value and "machine" not in document.value
@@ -110,7 +110,7 @@ def _read(path: str, _changed_ns: int) -> CalibrationFile:
     host = file.host and _checked_host(file.host, document)
     if _checksum(body) != file.checksum:
         raise InputError(
-            f"{document.name}: was changed or cut short after it was written (its checksum does not match)\n  {WAY_OUT}"
+            f"{document.name}: was edited or truncated after it was written (its checksum does not match)\n  {WAY_OUT}"
         )
     kernels = None
     if isinstance(file, _KernelFile):
@@ -119,7 +119,7 @@ def _read(path: str, _changed_ns: int) -> CalibrationFile:
 
 
 def _migration(document: Document) -> tuple[str, ...]:
-    """Return what is said of a file of an older schema that is read; refuse every other one."""
+    """Return the notice for a file of an older schema that is still read; refuse any other schema."""
     version = document.value.get("schema_version")
     if "fits" in document.value and "catalogue_names" in document.value:
         raise InputError(f"{document.name}: is an efficiency file of the catalogue, not {KIND}\n  {WAY_OUT}")
@@ -137,7 +137,7 @@ def _migration(document: Document) -> tuple[str, ...]:
 
 
 def _checked_host(host: HostRefit, document: Document) -> HostRefit:
-    """Return refitted host times that this version knows, each once; older files know no streams."""
+    """Return the refitted host times, each known to this version and given once; older files have no streams."""
     for name, number in host.numbers.items():
         for end in ("value", "low", "high"):
             if getattr(number, end) < 0:

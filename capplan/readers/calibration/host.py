@@ -1,4 +1,4 @@
-"""Host times that were refitted from results of a serving benchmark, and who may use them."""
+"""Host times that were refitted from results of a serving benchmark, and where they apply."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +25,12 @@ def refitted_profile(
     Parameters
     ----------
     path : a calibration file; None leaves the profile as it is
-    rules : of the engine that is asked for
-    device : that it runs on
+    rules : profile of the engine
+    device : that the engine runs on
 
     Returns
     -------
-    the profile, the line that says where its host times come from, and warnings
+    the profile, the assumption that states where its host times come from, and warnings
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What other commands take from a calibration: the device as it was measured, and what its kernels reach."""
+"""What other commands take from a calibration: the measured device, and its kernel efficiencies."""
 
 import math
 import os
@@ -23,13 +23,13 @@ COMPUTE_FRACTIONS = frozenset(
 )
 """Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
 TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
-"""Kernels that efficiency records name; launches and copies are shown, and used where said."""
+"""Kernels of efficiency records; launches and copies are shown, and used only where stated."""
 NOT_MEASURED = (
     "launch_s", "router_skew", "quantise_passes", "one_shot_fraction", "one_shot_step_s", "one_shot_floor_s",
     "two_shot_fraction", "two_shot_step_s", "two_shot_floor_s", "direct_crowding_exponent", "exchange_fraction",
     "dispatch_floor_s", "combine_floor_s",
 )  # fmt: skip
-"""Numbers that the benchmarks leave out: uneven routers, quantisation before a matmul, kernels of engines' own."""
+"""Numbers that the benchmarks leave out: uneven routers, quantisation before a matmul, kernels specific to engines."""
 NETWORK = ("network_fraction", "network_step_s")
 """Numbers that need ranks on several machines."""
 LINK_FRACTIONS = frozenset({"ring_fraction", "multicast_fraction"})
@@ -42,9 +42,9 @@ SHEET = frozenset(
     {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
     | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
 )
-"""Numbers of a kernel that the datasheet gives, or the best rate seen."""
+"""Numbers of a kernel that come from the datasheet, or from the best rate seen."""
 MEASURED_NAMES = ("cpu", "measured")
-"""Names of the device that a calibration measured, which the catalogue need not know."""
+"""Names for the device of a calibration, which need not be in the catalogue."""
 _FORM_FACTORS = ("pcie", "nvl")
 
 
@@ -84,7 +84,7 @@ def same_device(machine: Machine, device: Device) -> bool:
 
 
 def refuse_other_machine(path: str | os.PathLike[str], measured: Machine, present: Machine) -> None:
-    """Refuse a calibration of another machine than the one in front of us."""
+    """Refuse a calibration of a machine other than this one."""
     if measured.uuid_hash != present.uuid_hash:
         raise InputError(
             f"{os.fspath(path)}: was measured on {measured.name} ({measured.uuid_hash}), and this is "
@@ -161,7 +161,7 @@ def device_from_calibration(path: str | os.PathLike[str]) -> Device:
 
 
 def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) -> Efficiency:
-    """Return what kernels reach on a device, from a calibration of it.
+    """Return the kernel efficiencies of a device, from a calibration of it.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     """
     calibration_file = read_calibration_file(path)
     if calibration_file.kernels is None:
-        return efficiency_for(device)  # host times alone: kernels are those that are shipped
+        return efficiency_for(device)  # host times alone: the shipped kernel efficiencies apply
     calibration = calibration_file.kernels
     machine = calibration.machine
     if not same_device(machine, device):

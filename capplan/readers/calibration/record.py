@@ -22,19 +22,19 @@ def _rounded(value: float) -> float:
 Exact: TypeAlias = Annotated[float, PlainSerializer(float)]
 """A figure that is written as it is."""
 Rounded: TypeAlias = Annotated[float, PlainSerializer(_rounded)]
-"""A figure of which a measurement tells so many digits."""
+"""A figure of which only so many digits are significant."""
 ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
 Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The device that was in front of us, and what ran on it."""
+    """The device that was measured, and its software."""
 
     device: str
-    """What torch calls it: cpu, cuda:0."""
+    """As torch names it: cpu, cuda:0."""
     name: str
-    """What the driver calls it, such as NVIDIA H200."""
+    """As the driver names it, such as NVIDIA H200."""
     uuid_hash: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
     """First 12 hexadecimal digits of the SHA-256 of the device's UUID (of the processor's name on a CPU)."""
     driver: str | None
@@ -66,21 +66,21 @@ class Measurement:
     """Half the distance of the quartiles, over the median."""
     repeats: Annotated[int, Field(gt=0)]
     held_out: bool = False
-    """True where the fit did not see it."""
+    """True for a held-out shape."""
     fitted_s: Positive | None = None
-    """What the fitted form says of this shape."""
+    """Time predicted by the fitted form."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedNumber:
-    """One number of a form, with the interval that the residuals leave it."""
+    """One number of a form, with the interval that follows from the residuals."""
 
     value: Rounded
     low: Rounded
     """Lower end of the 95 % interval."""
     high: Rounded
     constrained: bool = True
-    """False where the shapes do not tell this number, or it stands at the end of its range."""
+    """False where the shapes do not determine this number, or it is at the end of its range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class Score:
     median_ape: ZeroOrMore
     """Median of |fitted / measured - 1| over the shapes of the fit."""
     held_out_median_ape: ZeroOrMore | None
-    """The same over the shapes that the fit did not see; None without any."""
+    """The same over held-out shapes; None without any."""
     remarks: tuple[str, ...] = ()
-    """Where the form does not fit."""
+    """Shapes that the form does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class KernelFit:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Best rates seen: what the fitted fractions are fractions of."""
+    """Best rates seen: the denominators of the fitted fractions."""
 
     memory_bytes_per_s: Positive
     flop_per_s: Mapping[str, Rounded]
@@ -151,7 +151,7 @@ class ResultPoint:
     concurrency: Exact | None
     measured_s: Positive
     before_s: Positive
-    """Replayed with the numbers that the engine has here."""
+    """Replayed with the shipped numbers of the engine."""
     after_s: Positive
     """Replayed with the refitted numbers."""
     left_out_s: Positive
@@ -160,7 +160,7 @@ class ResultPoint:
 
 @dataclass(frozen=True, slots=True)
 class HostRefit:
-    """What results of a serving benchmark say of an engine's host and of its kernels in a step, on one device."""
+    """Host times of an engine, and of its kernels in a step, fitted to results of a serving benchmark on one device."""
 
     engine: str
     engine_version: str
@@ -183,13 +183,13 @@ class HostRefit:
 
     @property
     def results(self) -> int:
-        """How many results stand behind the numbers."""
+        """Number of results that the numbers rest on."""
         return len({point.result for point in self.points})
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationFile:
-    """What one calibration file holds: kernels that were measured, a host that was refitted, or both."""
+    """The content of a calibration file: measured kernels, refitted host times, or both."""
 
     kernels: Calibration | None
     host: HostRefit | None

@@ -1,4 +1,4 @@
-"""Efficiency files: what kernels reach on the devices that were fitted, and which device inherits from which."""
+"""Efficiency files: kernel efficiencies of the fitted devices, and which device borrows from which."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ NEAREST = {
     "ada": "l40s", "ampere": "a100", "turing": "a100", "volta": "a100", "pascal": "a100",
     "hopper": "h200", "blackwell": "b200", "blackwell-ultra": "b200", "grace-blackwell": "gb200",
 }  # fmt: skip
-"""Architecture -> fitted device whose numbers it takes over; anything else takes those of the H100."""
+"""Architecture -> fitted device whose numbers it borrows; anything else borrows those of the H100."""
 
 
 PCIE_CROWDING_EXPONENT = 0.3
@@ -32,7 +32,7 @@ class EfficiencyRecord(Record):
     """All kernels of one device."""
 
     schema_version: int
-    """Version of this file's form."""
+    """Version of the schema of this file."""
     device: str
     """Device that was measured."""
     catalogue_names: list[str]
@@ -75,7 +75,7 @@ def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
 
 
 def nearest_device(device: Device) -> str:
-    """Return the fitted device whose numbers an unfitted one takes over.
+    """Return the fitted device whose numbers an unfitted one borrows.
 
     A graphics card without a link behaves like the L40S whatever its generation.
 
@@ -97,7 +97,7 @@ def nearest_device(device: Device) -> str:
 
 
 def efficiency_for(device: Device) -> Efficiency:
-    """Return the fits of a device: its own, or those of its nearest relative, labelled assumed.
+    """Return the fits of a device, or those of the nearest fitted device, labelled assumed.
 
     Parameters
     ----------
@@ -113,9 +113,9 @@ def efficiency_for(device: Device) -> Efficiency:
             return _uncrowded(efficiency) if _over_pcie(device) else efficiency
     nearest = nearest_device(device)
     known = device.vendor.lower() == "nvidia"
-    what = f"kernels on {device.name} reach the same share of their peak as on {nearest}, which was measured"
+    what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
     if not known:
-        what += f"; {device.vendor} kernels were not measured at all, so take the result as an upper bound"
+        what += f"; no {device.vendor} device was measured, so take the result as an upper bound"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
     return Efficiency(nearest, taken.fits, not_measured(what))
 
@@ -129,7 +129,7 @@ def timed_efficiency(device: Device) -> Efficiency:
 
     Returns
     -------
-    for the back-test of kernel timings; `efficiency_for` is for a server that somebody runs
+    for the back-test of kernel timings; `efficiency_for` is for serving
     """
     own = (efficiency for efficiency, names in shipped_efficiencies().values() if device.name in names)
     return next(own, None) or efficiency_for(device)

@@ -15,7 +15,7 @@ from capplan.readers.record import Bytes, BytesPerS, FlopPerS, Record, Watts, on
 from capplan.readers.yaml_file import Document, read_yaml
 
 ASSUMED = "assumed"
-"""What a figure writes as its source when nobody found one."""
+"""Source of a figure for which none is known."""
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -31,7 +31,7 @@ SourceKeys = Annotated[
 
 class _Sourced(Record):
     source: SourceKeys
-    """Key in `sources`, a list of such keys, or 'assumed' where nobody found one."""
+    """Key in `sources`, a list of such keys, or 'assumed' where none is known."""
 
 
 class Size(_Sourced):
@@ -53,7 +53,7 @@ class Power(_Sourced):
 
 
 class Count(_Sourced):
-    """A whole number of things."""
+    """A count."""
 
     value: Annotated[int, Field(ge=1)]
 
@@ -72,11 +72,11 @@ class Memory(Record):
     capacity: Size
     """Nominal, as on the datasheet."""
     bandwidth: Rate
-    """Peak, not derated: what a kernel reaches belongs to a calibration."""
+    """Peak, not derated: efficiencies belong in a calibration."""
     driver_total: Size | None = None
     """What nvidia-smi or rocm-smi prints as the total."""
     engine_total: Size | None = None
-    """What a process is given as the total (cudaMemGetInfo); engines divide this up."""
+    """Total that a process sees (cudaMemGetInfo); engines budget with this."""
 
 
 class PeakDense(Record):
@@ -102,7 +102,7 @@ class Chip(Record):
 
 
 class Link(Record):
-    """What joins a device to its peers."""
+    """The link of a device to its peers."""
 
     kind: str
     """nvlink4, xgmi, pcie5, ici, roce, ..."""
@@ -138,7 +138,7 @@ class HardwareFile(Record):
     title: str
     vendor: str
     architecture: str
-    """Family, such as hopper: a device that nobody calibrated takes the efficiencies of its family."""
+    """Family, such as hopper: a device without a calibration borrows the efficiencies of its family."""
     memory: Memory
     peak_dense: PeakDense
     chip: Chip
@@ -147,7 +147,7 @@ class HardwareFile(Record):
     """Host link, per direction."""
     node: Node
     traps: tuple[str, ...] = ()
-    """Figures in circulation that are something else."""
+    """Caveats: figures in circulation that mean something else."""
     sources: dict[str, SourceRecord]
 
     @model_validator(mode="after")
@@ -314,7 +314,7 @@ def device(name: str) -> Device:
     Raises
     ------
     InputError
-        No such name (with the nearest ones), or a file that does not keep the schema.
+        No such name (with the nearest ones), or a file that does not match the schema.
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the hardware name is empty; e.g. h100-sxm")

@@ -34,7 +34,7 @@ def hub_file(
     offline: bool = False,
     optional: bool = False,
 ) -> Path | None:
-    """Return where a file of a hub model lies on this machine, fetched now if it is not here yet.
+    """Return the local path of a file of a hub model, downloaded if it is not cached.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def hub_file(
     cached = try_to_load_from_cache(repository, filename, revision=revision)
     if isinstance(cached, str):
         return Path(cached)
-    absent = cached is not None  # the cache remembers that the hub has no such file
+    absent = cached is not None  # the cache records that the hub has no such file
     if optional and (offline or absent):
         return None
     if offline:
@@ -78,7 +78,7 @@ def hub_file(
 
 @cache
 def _warn(text: str) -> None:
-    """Say something on stderr, once."""
+    """Print a warning to stderr."""
     sys.stderr.write(f"warning: {text}\n")
 
 
@@ -93,7 +93,7 @@ def _fetched(repository: str, filename: str, revision: str | None, *, optional: 
     # The HTTP library below the client changed twice; the base of its errors is the first base of the client's own.
     refusals = (OSError, ValueError, HfHubHTTPError.__mro__[1])
     try:
-        # Asked once before the download, whose retries would keep a person waiting for minutes.
+        # Checked once before the download, whose retries would take minutes.
         url = hf_hub_url(repository, filename, revision=revision)
         get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         return Path(hf_hub_download(repository, filename, revision=revision))
@@ -117,7 +117,7 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
-            f"model {repository!r}: not shipped, not in the local cache, and {hub} has none of that name\n"
+            f"model {repository!r}: not shipped, not in the local cache, and {hub} has no model of that name\n"
             f"  capplan model lists what is shipped; a private model needs HF_TOKEN; {path}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -134,7 +134,7 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
 
 
 def _silence(hub: str, error: BaseException, status: int | None) -> str:
-    """Tell a hub that is slow from one that cannot be reached or is out of order, by the errors under this one."""
+    """Return whether the hub was slow, unreachable or failing, from the chain of errors."""
     if status is not None:
         return f"{hub} answered with status {status}"
     chain: list[BaseException] = []
@@ -146,6 +146,6 @@ def _silence(hub: str, error: BaseException, status: int | None) -> str:
     if "Timeout" in names:
         return f"{hub} did not answer in time (HF_HUB_ETAG_TIMEOUT sets the limit)"
     if "OfflineMode" in names:
-        return f"not in the local cache, and HF_HUB_OFFLINE forbids to ask {hub}"
+        return f"not in the local cache, and HF_HUB_OFFLINE forbids asking {hub}"
     said = (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
     return f"{hub} cannot be reached ({said[:160]})"

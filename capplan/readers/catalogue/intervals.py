@@ -11,7 +11,7 @@ INTERVALS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "intervals.ya
 
 @lru_cache(maxsize=1)
 def shipped_intervals() -> Intervals:
-    """Return the intervals that the back-test left, by regime."""
+    """Return the prediction intervals of the back-test, by regime."""
     document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
     return {
         key: Interval(float(low), float(high), int(values), int(groups), float(median))

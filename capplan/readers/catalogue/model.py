@@ -125,7 +125,7 @@ def _read(name: str, revision: str | None, *, offline: bool) -> Network:
 
 
 def _is_path(name: str, path: Path) -> bool:
-    """Tell a path from a name: it exists, or nobody would write a name like this."""
+    """Return whether a MODEL is a path: it exists, or has the form of a path."""
     try:
         if path.exists():
             return True

@@ -1,4 +1,4 @@
-"""The price lists that ship with the package, and price lists of one's own."""
+"""The price lists that ship with the package, and those of users."""
 
 import os
 from functools import lru_cache
@@ -41,7 +41,7 @@ class PriceSource(Record):
 
 
 class Offer(Record):
-    """What a provider asks for."""
+    """A price offered by a provider."""
 
     device: str
     """Catalogue name."""
@@ -55,7 +55,7 @@ class Offer(Record):
     price: UsdPerHour
     """Of the whole instance."""
     date: Day | None
-    """When it was asked for; null: unknown."""
+    """When it was offered; null: unknown."""
     source: str
     """Key in `sources`."""
     quality: Literal["list", "estimate", "doubtful"] = "list"
@@ -77,7 +77,7 @@ class PriceFile(Record):
 
 
 class TokenOffer(Record):
-    """What a hosted API asks for."""
+    """The prices of a hosted API."""
 
     provider: str
     model: str
@@ -150,7 +150,7 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
 
     Returns
     -------
-    device name -> ChosenPrice, None where no offer is known; and what to warn of
+    device name -> ChosenPrice, None where no offer is known; and warnings
     """
     records = read_prices(scenario.price_file) if scenario.price_file else price_records()
     chosen = {
@@ -180,7 +180,7 @@ def _powered(
         if price is not None and item.tdp_w is None:
             warnings.append(
                 f"the power of {item.name} is not known, so its electricity and its cost are left out; "
-                "give chip.power in a hardware YAML of your own"
+                "give chip.power in your own hardware YAML"
             )
             price = None
         powered[item.name] = with_electricity(price, item.tdp_w or 0.0, scenario.prices) if price else None
@@ -189,12 +189,12 @@ def _powered(
     ]
     if listed:
         warnings.append(
-            f"a listed price includes electricity, which is added to it all the same ({', '.join(listed)}); "
+            f"listed prices include electricity, which is added again ({', '.join(listed)}); "
             "leave out prices.electricity, or give what your own hardware costs without it: prices.per_gpu_hour"
         )
     return powered, warnings
 
 
 def _is_own(price: ChosenPrice, scenario: Scenario) -> bool:
-    """Return whether a price is what the scenario's own price list says of hardware that is owned."""
+    """Return whether a price is one that the scenario gives for owned hardware."""
     return scenario.price_file is not None and price.commitment == "owned"

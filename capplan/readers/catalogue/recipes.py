@@ -1,4 +1,4 @@
-"""What results of published benchmarks leave to other pages: launch settings, and columns of their rows."""
+"""Facts that published benchmarks state outside their result files: launch settings, and columns of their rows."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,7 +18,7 @@ NOMINAL_SHARE = 0.9
 
 
 class RecipeSettings(Record):
-    """What a server was started with; a setting that is not given stays the engine's default."""
+    """Launch settings of a server; a setting that is not given keeps the engine's default."""
 
     kv_dtype: str | None = None
     engine_version: str | None = None
@@ -30,7 +30,7 @@ class RecipeSettings(Record):
     """Largest step with prompts that runs under CUDA graphs."""
     hold_steps: int | None = None
     hold_share: float | None = None
-    """Share of the token budget that ends a hold."""
+    """Share of the token budget at which a hold ends."""
     hold_prompts: Literal["group"] | None = None
     """A hold ends when one prompt waits for each data-parallel group of attention ..."""
     gather_steps: int | None = None
@@ -139,7 +139,7 @@ def recipe_columns(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_one_of(text: str, values: list[float | str]) -> bool:
-    """Tell whether a cell has one of the values; numbers are compared as such, `72.0` is 72."""
+    """Return whether a cell has one of the values; numbers compare as numbers: `72.0` is 72."""
     try:
         return float(text) in values or text in values
     except ValueError:

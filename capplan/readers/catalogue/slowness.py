@@ -1,4 +1,4 @@
-"""The file of slownesses that the back-test left -> the table of their distributions."""
+"""The file of slownesses from the back-test -> the table of their distributions."""
 
 from functools import lru_cache
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Tables of measured results, and the values in them that cannot be."""
+"""Tables of measured results, and impossible values in them."""

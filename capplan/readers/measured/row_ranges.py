@@ -1,4 +1,4 @@
-"""Numbers of a measured row that cannot be: found before anything is predicted from them."""
+"""Impossible numbers in a measured row, detected before anything is predicted from them."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -36,11 +36,11 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
 """Kind of results -> column -> least and largest value that is read; an empty cell is unknown."""
 
 _UNLIMITED = frozenset({"request_rate"})
-"""Columns in which `inf` says something: all requests at once."""
+"""Columns in which `inf` has a meaning: all requests at once."""
 
 
 def impossible_number(row: Mapping[str, str], kind: MeasuredKind) -> str | None:
-    """Return what is wrong with the numbers of a row, or None where all can be.
+    """Return what is wrong with the numbers of a row, or None where all are possible.
 
     Parameters
     ----------

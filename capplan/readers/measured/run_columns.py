@@ -15,7 +15,7 @@ _PAIR = re.compile(r"(\w+)=(\d+)")
 
 
 def noted_columns(notes: str) -> dict[str, str]:
-    """Return the columns that notes state as `name=number`; of a name that comes twice the first.
+    """Return the columns that notes state as `name=number`; of a repeated name the first.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:
 
     Returns
     -------
-    the same row; what it states in a column of its own stands
+    the same row; columns that are not empty are kept
     """
     known = {**recipe_columns(row), **noted_columns(row.get("notes") or "")}
     return {**row, **{name: text for name, text in known.items() if not row.get(name)}}

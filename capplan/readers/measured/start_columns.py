@@ -1,4 +1,4 @@
-"""Facts of a logged engine start that people write as text, turned into columns of plain values once."""
+"""Facts of a logged engine start that are written as free text, turned into columns of plain values once."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ LAST_V0 = "0.7.3"
 
 
 def release_of(engine: str, text: str) -> str:
-    """Return the release that a version written by people means: a number as it is, else that of the month.
+    """Return the release meant by a hand-written version: a number as it is, else the release of its month.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def _month(text: str) -> str | None:
 
 
 def weights_dtype_of(text: str) -> str:
-    """Return our name of the weight dtype that a quantisation written by people means; empty where it names none.
+    """Return our name of the weight dtype meant by a hand-written quantisation; empty where it names none.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def weights_dtype_of(text: str) -> str:
 
 
 def with_start_columns(row: Mapping[str, str]) -> dict[str, str]:
-    """Return a logged start with the columns that its texts state.
+    """Return a logged start with the columns that its free text states.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ def with_start_columns(row: Mapping[str, str]) -> dict[str, str]:
 
     Returns
     -------
-    the same row with `engine_release`, `weights_dtype`, `ep`, `dcp`, `draft_layer` and `enforce_eager`; what it
-    states in one of these columns stands
+    the same row with `engine_release`, `weights_dtype`, `ep`, `dcp`, `draft_layer` and `enforce_eager`; values
+    already in these columns are kept
 
     Examples
     --------

@@ -29,12 +29,12 @@ _COMPLETE: dict[MeasuredKind, Callable[[Mapping[str, str]], dict[str, str]]] = {
 
 
 def measured_table(path: Path, asked: str | None = None) -> tuple[MeasuredKind, list[dict[str, str]]]:
-    """Return the kind of results in a file and its rows, what their notes say in columns of its own.
+    """Return the kind of results in a file and its rows, with facts from their notes as columns.
 
     Parameters
     ----------
     path : CSV, gzipped or not
-    asked : the kind; None tells it by the columns
+    asked : the kind; None infers it from the columns
 
     Returns
     -------
@@ -74,7 +74,7 @@ def _cell(text: str | None) -> str:
 
 
 def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> MeasuredKind:
-    """Return which kind of results a file holds: what was asked for, else what its columns say."""
+    """Return the kind of results in a file: the one given, else inferred from its columns."""
     columns = set(rows[0])
     kinds: dict[str, MeasuredKind] = {kind: kind for kind in NEEDED}
     if asked is not None and asked not in kinds:
@@ -83,7 +83,7 @@ def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> 
         fitting = [kind for kind, needed in NEEDED.items() if columns.issuperset(needed)]
         if not fitting:
             lines = "\n".join(f"  {kind}: {', '.join(needed)}" for kind, needed in NEEDED.items())
-            raise InputError(f"{path}: columns of no known kind of results; needed are\n{lines}")
+            raise InputError(f"{path}: the columns match no kind of results; needed are\n{lines}")
         return fitting[0]
     kind = kinds[asked]
     missing = [name for name in NEEDED[kind] if name not in columns]

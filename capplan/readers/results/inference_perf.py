@@ -15,7 +15,7 @@ LARGEST_DISAGREEMENT_RATIO = 1.2
 
 
 def stage_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
-    """Return one stage or summary, as the client measured it or as the server's metrics saw it."""
+    """Return one stage or summary, as measured by the client or by the server's metrics."""
     successes = values["successes"]
     of_server = isinstance(successes, Mapping) and "rate" in successes
     return prometheus_result(values, path) if of_server else lifecycle_result(values, path)
@@ -70,12 +70,12 @@ def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
 
 
 def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
-    """Return one stage as the server's own metrics saw it."""
+    """Return one stage as measured by the server's metrics."""
     document = ResultValues(path, values)
     successes = document.at("successes")
     if successes.needed("count", tool=TOOL) == 0:
         raise InputError(f"{path}: successes.count is 0, so this run measured nothing")
-    notes = ["server-side metrics: lengths and rates are those that Prometheus saw"]
+    notes = ["server-side metrics: lengths and rates are those of Prometheus"]
     if successes.at("kv_cache_usage_percentage").number("mean") == 0.0:
         notes.append("KV-cache usage reads 0: the metric was renamed upstream and is not used")
     return BenchmarkResult(

@@ -12,7 +12,7 @@ NAMES = {"mean": ("mean",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "
 
 
 def report_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
-    """Return the run of one report of either version."""
+    """Return the run of one report, of either version."""
     document = ResultValues(path, values)
     version = document.text("version") or ""
     if version.startswith("0.1"):
@@ -120,7 +120,7 @@ def _split(hosts: list[ResultValues], notes: list[str]) -> dict[str, Any]:
 def _unlike(hosts: list[ResultValues]) -> list[str]:
     splits = {(host.text("model"), str(dict(host.at("parallelism").values))) for host in hosts}
     return (
-        [f"{len(hosts)} hosts that differ in device or split: the split is left open"]
+        [f"{len(hosts)} hosts that differ in device or split: the split is left out"]
         if len(splits) > 1
         else []
     )

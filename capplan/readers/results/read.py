@@ -1,4 +1,4 @@
-"""Find out which tool wrote a result file, and read it."""
+"""Detect which tool wrote a result file, and read it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ KNOWN_TOOLS = (
 
 
 def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
-    """Return the results of one file of any tool that is known.
+    """Return the results of one file of any known tool.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
 
 
 def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:
-    """Return the result with the stated fields where it has none of its own; a stated model always counts.
+    """Return the result with missing fields filled in; a stated model always replaces that of the file.
 
     The model in a file is the name that it was served under, which may be an alias.
 
@@ -123,5 +123,5 @@ def _object(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
             return results if isinstance(results, list) else [results]
     shown = ", ".join(sorted(keys)[:6]) or "none"
     raise InputError(
-        f"{path}: not a result of a tool that is known (its keys start with: {shown})\n  known: {KNOWN_TOOLS}"
+        f"{path}: not a result of a known tool (its keys start with: {shown})\n  known: {KNOWN_TOOLS}"
     )

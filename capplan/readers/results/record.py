@@ -58,7 +58,7 @@ class BenchmarkResult:
     expert_parallel: int | None = None
     data_parallel: int | None = None
     concurrency: float | None = None
-    """Requests in flight: the limit that was set, or the mean that was seen."""
+    """Requests in flight: the configured limit, or the measured mean."""
     request_rate_per_s: float | None = None
     """Offered rate; None for a closed loop or all at once."""
     requests: int | None = None
@@ -77,5 +77,5 @@ class BenchmarkResult:
     accepted_tokens_per_step: float | None = None
     """Of speculative decoding; None without it."""
     notes: tuple[str, ...] = ()
-    """What was normalised, corrected or left out."""
+    """Notes on values that were normalised, corrected or left out."""
     log: tuple[RequestRecord, ...] = ()

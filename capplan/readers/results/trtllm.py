@@ -1,4 +1,4 @@
-"""Results of `trtllm-bench throughput|latency --report_json`: the one format that records the machine and the split."""
+"""Results of `trtllm-bench throughput|latency --report_json`: the one format that records the machine and the parallelism."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -31,7 +31,7 @@ class ResultValues:
     place: str = ""
 
     def where(self, key: str) -> str:
-        """Return the place of a key as people write it."""
+        """Return the place of a key, for an error."""
         return f"{self.path}: {self.place + '.' if self.place else ''}{key}"
 
     def at(self, *keys: str) -> "ResultValues":
@@ -48,7 +48,7 @@ class ResultValues:
         return ResultValues(self.path, values, ".".join(part for part in (self.place, *keys) if part))
 
     def number(self, *names: str, minimum: float = 0.0) -> float | None:
-        """Return the first of `names` that is there as a finite number; None where none is."""
+        """Return the first of `names` that is present, as a finite number; None where none is."""
         for name in names:
             value = self.values.get(name)
             if value is None:
@@ -65,7 +65,7 @@ class ResultValues:
         return None
 
     def count(self, *names: str) -> int | None:
-        """Return the first of `names` that is there as a whole number; None where none is."""
+        """Return the first of `names` that is present, as a whole number; None where none is."""
         value = self.number(*names)
         return None if value is None else round(value)
 
@@ -80,7 +80,7 @@ class ResultValues:
         return value
 
     def text(self, *names: str) -> str | None:
-        """Return the first of `names` that is there and not empty as text."""
+        """Return the first of `names` that is present and not empty, as text."""
         for name in names:
             value = self.values.get(name)
             if value not in (None, "", "NA"):
@@ -97,7 +97,7 @@ class ResultValues:
         return [ResultValues(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
 
     def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
-        """Return mean and percentiles found under `names` (field -> keys), each times `seconds`."""
+        """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
         numbers = {field: self.number(*keys) for field, keys in names.items()}
         return Spread(
             **{field: None if value is None else value * seconds for field, value in numbers.items()}

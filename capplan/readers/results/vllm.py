@@ -49,7 +49,7 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 
 def measures(document: ResultValues, tool: str) -> dict[str, Any]:
-    """Return what a run of vLLM and one of SGLang state under the same keys."""
+    """Return the fields that results of vLLM and SGLang share."""
     completed = document.needed("completed", tool=tool)
     if completed == 0:
         raise InputError(
@@ -113,7 +113,7 @@ def _notes(document: ResultValues) -> tuple[str, ...]:
 def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench latency`: batches that start and end together.
 
-    The file holds neither batch size nor lengths: they are to be given beside it.
+    The file holds neither batch size nor lengths; they have to be given separately.
     """
     document = ResultValues(path, values)
     percentiles = document.at("percentiles")
@@ -131,7 +131,7 @@ def latency_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 
 def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
-    """Return one run of `vllm bench throughput`: all requests at once, tokens of prompt and output together."""
+    """Return one run of `vllm bench throughput`: all requests at once, input and output tokens together."""
     document = ResultValues(path, values)
     elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
     requests = document.needed("num_requests", tool=THROUGHPUT)
@@ -146,7 +146,7 @@ def throughput_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         requests=round(requests),
         requests_per_s=document.number("requests_per_second"),
         total_tokens_per_s=document.needed("tokens_per_second", tool=THROUGHPUT),
-        notes=("tokens per second count prompt and output together; the file does not split them",),
+        notes=("tokens per second count input and output together; the file does not split them",),
     )
 
 

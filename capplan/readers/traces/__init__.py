@@ -1,1 +1,1 @@
-"""Importers of request traces and of what monitoring knows of the traffic: one small file per kind of file."""
+"""Importers of request traces and of monitoring data on traffic: one small file per format."""

@@ -1,8 +1,8 @@
-"""Tables column by column: what the reader by rows gives, to the bit, for blocks of lines that are plain; None for others.
+"""Tables read column by column: for blocks of plain lines, bit for bit the result of the row reader; None for others.
 
-numpy reads a number as float() does, but accepts less: no underscores, no digits beyond ASCII. So whatever is read here the
-reader by rows would have read alike, and whatever is odd (quotes, cells too many or too few, words, nan, bytes beyond
-ASCII) goes to that reader, which says in which line.
+numpy reads a number as float() does, but accepts less: no underscores, no digits beyond ASCII. So whatever is read here
+the row reader would read alike, and anything else (quotes, too many or too few cells, words, nan, bytes beyond ASCII)
+goes to that reader, which names the line.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LATEST_US = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Requests of successive lines as the file has them."""
+    """Requests of successive lines, as in the file."""
 
     first_line: int
     arrival_s: Array

@@ -16,12 +16,12 @@ ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timesta
 INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_len", "num_prefill_tokens", "request tokens", "prompt_tokens", "prompt_len", "prompt tokens", "input")  # fmt: skip
 OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
 MOST_BAD_SHARE = 0.5
-"""A file of which more rows than this are no requests is taken for something else."""
+"""A file with a larger share of rows that are not requests is refused as something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the columns of a table stand."""
+    """Positions of the columns of a table."""
 
     delimiter: str
     header_lines: int
@@ -33,7 +33,7 @@ class Layout:
 
 
 def delimiter_of(header: str) -> str:
-    """Return the delimiter that splits a line into most parts.
+    """Return the delimiter that splits a line into the most parts.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def tool_of(columns: Sequence[str]) -> str:
 
 
 def layout_of(path: Path, header: str) -> Layout:
-    """Return where times and token counts stand, by the names of the columns."""
+    """Return the positions of times and token counts, by the names of the columns."""
     mark = delimiter_of(header)
     columns = columns_of(header)
     if len(columns) >= 2 and all(_number(cell, mark) is not None for cell in columns):
@@ -100,12 +100,12 @@ def _number(cell: str, mark: str) -> float | None:
 
 
 def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
-    """Yield the requests of a table, plain blocks of lines as columns; rows that are none are counted.
+    """Yield the requests of a table, plain blocks of lines as columns; other rows are counted.
 
     Raises
     ------
     InputError
-        a column is missing, or most rows are no requests
+        a column is missing, or most rows are not requests
     """
     first_number, header = next(pair for pair in lines_of(path) if pair[1].strip())
     layout = layout_of(path, header)
@@ -144,13 +144,13 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
 
 @dataclass(slots=True)
 class _RowReader:
-    """Reads line by line, and knows how many lines were no requests."""
+    """Reads line by line, and counts lines that are not requests."""
 
     path: Path
     layout: Layout
     omissions: Omissions
     unit: float | None
-    """Seconds of one unit of the time stamps; None until the first one was seen."""
+    """Seconds of one unit of the time stamps; None until the first one has been read."""
     seen: int = 0
     bad: int = 0
 

@@ -1,4 +1,4 @@
-"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs of a server's own clock."""
+"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs with the clock of a server."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from capplan.readers.traces.rows import NO_TOKENS, Row, lines_of, noted_unit, se
 from capplan.workload.trace import Omissions
 
 BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
-"""Tokens per hashed block that are told apart: Mooncake hashes 512, Bailian and vLLM 16."""
+"""Block sizes that are recognised, in tokens: Mooncake hashes 512, Bailian and vLLM 16."""
 SAMPLE = 200
 
 
@@ -58,12 +58,12 @@ def sample_of(path: Path) -> list[dict[str, Any]]:
 
 
 def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
-    """Yield the requests of JSON lines; lines that are none are counted.
+    """Yield the requests of JSON lines; other lines are counted.
 
     Raises
     ------
     InputError
-        a key is missing, or most lines are no requests
+        a key is missing, or most lines are not requests
     """
     sample = sample_of(path)
     if not sample:

@@ -60,7 +60,7 @@ class Scrape:
     cache_tokens: float = 0.0
 
     def first(self, names: Sequence[str]) -> float | None:
-        """Return the first of some counters that is there."""
+        """Return the first of some counters that is present."""
         return next((self.values[name] for name in names if name in self.values), None)
 
     def mean(self, names: Sequence[str]) -> float | None:
@@ -73,7 +73,7 @@ class Scrape:
 
 
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
-    """Return the sums of one exposition; lines that are no samples are counted."""
+    """Return the sums of one exposition; lines that are not samples are counted."""
     scrape = Scrape()
     for number, line in lines_of(path):
         if not line.strip() or line.startswith("#"):
@@ -108,7 +108,7 @@ def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
         gone = value - before.values.get(name, 0.0)
         if counted and gone < 0:
             raise InputError(
-                f"{path}: {name} is lower than in the first scrape: the server was started anew between them\n"
+                f"{path}: {name} is lower than in the first scrape: the server was restarted between them\n"
                 "  give two scrapes of one run, the earlier one first"
             )
         result.values[name] = gone if counted else value
@@ -119,7 +119,7 @@ def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
 
 
 def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
-    """Return the traffic that the counters of a server saw, since its start or between two scrapes.
+    """Return the traffic counted by a server, since its start or between two scrapes.
 
     Raises
     ------
@@ -135,13 +135,13 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
     notes = (
         []
         if len(paths) == 2
-        else ["counters since the start of the server; give two scrapes for a span of time"]
+        else ["counters since the start of the server; give two scrapes for an interval"]
     )
     if interval_s is None:
         notes.append("no rate without the time between the scrapes; give --interval")
     rejected = seen.first(REJECTED)
     if rejected:
-        notes.append(f"{rejected:,.0f} requests were turned away and are not among the finished ones")
+        notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
         finished += rejected
     rate = finished / interval_s if interval_s else None
     accepted, rounds = _acceptance(seen)
@@ -184,7 +184,7 @@ def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
             return length_summary(*bucket_points(rows, mean))
         return length_summary(np.array([mean]), np.array([count]))
     raise InputError(
-        f"{path}: counts no requests with lengths; one of these histograms is expected: {', '.join(names)}"
+        f"{path}: has no request lengths; one of these histograms is expected: {', '.join(names)}"
     )
 
 

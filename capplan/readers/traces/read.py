@@ -1,4 +1,4 @@
-"""Find out by its content what a file of traffic is, and read it."""
+"""Detect the format of a traffic file by its content, and read it."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSumma
 from capplan.workload.trace import Counts, Omissions, TracePart
 
 MOST_BLOCKS = 8_000_000
-"""Touches of blocks from which prefix reuse is worked out; a longer trace is cut to the first ones."""
+"""Block accesses from which prefix reuse is computed; of a longer trace, the first ones."""
 CURVE_BLOCKS = (
     100,
     200,
@@ -38,7 +38,7 @@ LOG_KEYS = {"input_lens", "benchmarks", "completed", "successes", "num_prompts"}
 
 
 def format_of(path: Path) -> str:
-    """Return what a file is: prometheus, servegen, log, json lines, or the name of a table.
+    """Return the format of a file: prometheus, servegen, log, json lines, or the name of a table.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def format_of(path: Path) -> str:
         return "servegen"
     if tuple(columns) == servegen.LENGTH_COLUMNS:
         raise InputError(
-            f"{path}: is the lengths of a ServeGen workload; give its file of clients, which stands beside it"
+            f"{path}: holds the lengths of a ServeGen workload; give its file of clients instead"
         )
     return delimited.tool_of(columns)
 
@@ -109,11 +109,11 @@ class TraceFile:
 
 
 def trace_file(path: Path) -> TraceFile:
-    """Return a trace to be read; InputError for what has no requests one by one."""
+    """Return a trace to be read; InputError for a file without individual requests."""
     kind = format_of(path)
     if kind in ("prometheus", "servegen"):
         raise InputError(
-            f"{path}: {'counters of a server' if kind == 'prometheus' else 'rates of clients'}, not requests one by one\n"
+            f"{path}: {'counters of a server' if kind == 'prometheus' else 'rates of clients'}, not individual requests\n"
             f"  turn it into a workload first: capplan workload {path.name} -o workload.yaml, and give that"
         )
     return TraceFile(path, kind)
@@ -136,7 +136,7 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
         return prometheus.prometheus_summary(paths, interval_s)
     if interval_s is not None:
-        raise InputError(f"--interval: belongs to Prometheus text; {paths[0]} has times of its own")
+        raise InputError(f"--interval: applies to Prometheus text only; {paths[0]} has time stamps")
     if len(paths) != 1:
         raise InputError(
             "more than one FILE is only read for two scrapes of Prometheus, the earlier one first"
@@ -147,7 +147,7 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
 
 
 def trace_summary(trace: TraceFile) -> WorkloadSummary:
-    """Return what a trace is like, reading it once, part by part."""
+    """Return the summary of a trace, reading it once, part by part."""
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []
     latency = np.zeros((3, 2))
@@ -165,14 +165,14 @@ def trace_summary(trace: TraceFile) -> WorkloadSummary:
         latency += _latency_sums(part)
     notes = list(trace.omissions.notes)
     if arrivals.unsorted:
-        notes.append(f"{arrivals.unsorted:,} requests stood behind later ones; sorted by arrival")
+        notes.append(f"{arrivals.unsorted:,} requests were out of order; sorted by arrival")
     rate = arrivals.summary() if timed else RateSummary(0.0, None, None, None, None, ())
     if rate.quantised:
         notes.append(
-            "most requests share their time stamp with others; the cv is that of the requests per stamp"
+            "most requests share their time stamp with others; the cv is that of the number of requests per time stamp"
         )
     if arrivals.kept < arrivals.total:
-        notes.append(f"times between arrivals are those of the first {arrivals.kept:,} requests")
+        notes.append(f"inter-arrival times are those of the first {arrivals.kept:,} requests")
     if touched >= MOST_BLOCKS:
         notes.append(f"prefix reuse is that of the first {touched:,} blocks")
     return WorkloadSummary(
@@ -199,7 +199,7 @@ def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> Hi
 
 
 def prefix_reuse(curve: HitCurve) -> PrefixReuse:
-    """Return the reuse at round sizes up to the one from which a larger cache finds nothing more."""
+    """Return the reuse at round sizes, up to the size beyond which a larger cache adds no hits."""
     sizes = [size for size in CURVE_BLOCKS if size < curve.distinct_blocks] + [max(curve.distinct_blocks, 1)]
     shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
     return PrefixReuse(

@@ -1,4 +1,4 @@
-"""Lines of a file of traffic, and its rows, whatever their format: checked, and gathered into parts of columns."""
+"""Lines and rows of a traffic file of any format: checked, and gathered into parts of columns."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
 LATEST_S = 1e12
-"""A later time stamp is a mistake of the file."""
+"""A later time stamp is an error in the file."""
 NO_TOKENS: tuple[int, ...] = ()
 HEAD_CHARACTERS = 65_536
 KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
@@ -51,7 +51,7 @@ def head_of(path: Path) -> str:
 
 @dataclass(slots=True)
 class Row:
-    """One request as the file has it."""
+    """One request, as in the file."""
 
     line: int
     arrival_s: float
@@ -85,7 +85,7 @@ def seconds_of(value: object, factor: float = 1.0) -> float:
 
 
 def time_unit(first: float) -> tuple[float, str]:
-    """Return the seconds of one unit of a time stamp, told by the size of an epoch, and its name.
+    """Return the seconds of one unit of a time stamp, inferred from its size as an epoch, and the unit's name.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class Problem(NamedTuple):
 
     words: str
     broken: bool = False
-    """It cannot be what the writer of the file meant: strict reading refuses the file."""
+    """The row is broken, not just unusable: strict reading refuses the file."""
 
 
 def problem_of(row: Row) -> Problem | None:
@@ -172,7 +172,7 @@ def _usable_parts(rows: Iterable[Row | Columns], omissions: Omissions) -> Iterat
 
 
 def _part_of_columns(columns: Columns, omissions: Omissions) -> TracePart:
-    """Return the lines that problem_of finds nothing wrong with."""
+    """Return the lines without a problem, as problem_of defines it."""
     arrival, prompt, output = columns.arrival_s, columns.input_tokens, columns.output_tokens
     usable = (prompt >= 1) & (output >= 1) & (prompt <= LONGEST_TOKENS) & (output <= LONGEST_TOKENS)
     usable &= ~((arrival < 0.0) | (arrival > LATEST_S))

@@ -56,11 +56,11 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
         weighted_cv += rate * cv
         total += rate
     if total == 0.0:
-        raise InputError(f"{clients}: no client sends anything")
+        raise InputError(f"{clients}: no client sends any requests")
     lengths = _lengths(lengths_beside(clients), omissions)
     rate_summary = _rates(by_window, weighted_cv / total)
     if rate_summary.mean is None:
-        raise InputError(f"{clients}: no client sends anything")
+        raise InputError(f"{clients}: no client sends any requests")
     return WorkloadSummary(
         name=clients.name.split(".")[0].removesuffix("_clients"),
         format="ServeGen clients",
@@ -71,7 +71,7 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
         omissions=tuple(omissions.lines()),
         notes=(
             "rates are known by windows of 600 s, so the peak is that of the busiest window",
-            "cv is the rate-weighted mean of the clients' own; many clients together are smoother",
+            "cv is the rate-weighted mean over clients; many clients together are smoother",
             *omissions.notes,
         ),
     )

@@ -1,4 +1,4 @@
-"""A request trace as a whole: when requests came, and how long prompt and answer were."""
+"""A request trace as a whole: arrivals, and input and output lengths."""
 
 import os
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from capplan.workload.trace import Counts, TracePart
 from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
 
 MAX_REQUESTS = 2_000_000
-"""Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
+"""Maximum for a trace held in memory; a longer one is summarised by `capplan workload` first."""
 WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
 
@@ -32,11 +32,11 @@ class Trace:
     input_tokens: Array
     output_tokens: Array
     block_ids: Counts
-    """Hashed blocks of all prompts, one prompt after the other; empty where the file names none."""
+    """Hashed blocks of all prompts, one prompt after the other; empty where the file has none."""
     block_counts: Counts
     block_tokens: int = 0
     remarks: tuple[str, ...] = ()
-    """What was left out and what was normalised."""
+    """Notes on requests left out and values normalised."""
 
     @property
     def seconds(self) -> float:
@@ -60,12 +60,12 @@ class Trace:
 
     @property
     def arrival_cv(self) -> float:
-        """Coefficient of variation of the time between arrivals, within minutes; 1 where it cannot be told."""
+        """Coefficient of variation of the time between arrivals, within minutes; 1 where it cannot be determined."""
         return cv_within_minutes(self.arrival_s) or interarrival_cv(self.arrival_s)[0] or 1.0
 
     @property
     def reuse(self) -> PrefixReuse | None:
-        """Return how much of the prompts a prefix cache of which size finds; None where the file names no blocks."""
+        """Return the prefix hits by cache size; None where the file has no block ids."""
         if not self.block_ids.size:
             return None
         tokens = self.input_tokens.astype(np.int64)
@@ -74,7 +74,7 @@ class Trace:
         )
 
     def requests(self) -> Requests:
-        """Return the requests as the simulation wants them."""
+        """Return the requests in the form of the simulation."""
         prompts, outputs = self.input_tokens.astype(np.int64), self.output_tokens.astype(np.int64)
         hashed = self.block_ids.size > 0
         named = Requests(
@@ -93,12 +93,12 @@ class Trace:
 
 
 def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
-    """Return the requests in a trace file of any format that is known.
+    """Return the requests in a trace file of any known format.
 
     Parameters
     ----------
     path : path
-    strict : refuse a file in which rows are no requests; else they are left out and counted in `remarks`.
+    strict : refuse a file with rows that are not requests; else they are left out and counted in `remarks`.
         Requests without an output token are left out in any case.
 
     Returns
@@ -120,7 +120,7 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
         if held > MAX_REQUESTS:
             raise InputError(
                 f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
-                f"  cut it, or sum it up first: capplan workload {Path(path).name} -o workload.yaml"
+                f"  cut it, or summarise it first: capplan workload {Path(path).name} -o workload.yaml"
             )
     if strict:
         _refuse_omissions(file, name)
@@ -133,11 +133,11 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
 
 
 _last_read: dict[tuple[Path, int, int], tuple[TraceFile, Trace]] = {}
-"""The trace that was read last, as long as its file stays what it is: a scenario and its replay ask for the same one."""
+"""The trace read last, while its file is unchanged: a scenario and its replay read the same one."""
 
 
 def _state_of(path: Path) -> tuple[Path, int, int]:
-    """Return a file with its time of change and its size; what is wrong with it is said by who opens it."""
+    """Return a file with its modification time and size; errors are left to the code that opens it."""
     try:
         state = path.stat()
         return path.resolve(), state.st_mtime_ns, state.st_size
@@ -163,7 +163,7 @@ def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:
     remarks = [*file.omissions.lines(), *file.omissions.notes]
     late = int(np.count_nonzero(arrival < np.maximum.accumulate(arrival)))
     if late:
-        remarks.append(f"{late:,} requests stood behind later ones; sorted by arrival")
+        remarks.append(f"{late:,} requests were out of order; sorted by arrival")
         if ids.size:
             pieces = np.split(ids, np.cumsum(counts)[:-1])
             ids = np.concatenate([pieces[index] for index in order])

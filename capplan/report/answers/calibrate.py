@@ -1,4 +1,4 @@
-"""What `capplan calibrate` shows: a calibration, a proof, a refit, a comparison."""
+"""What `capplan calibrate` shows: a calibration, a verification, a refit, a comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,12 +18,12 @@ def calibration_answer(
     *,
     interrupted: bool = False,
 ) -> Answer:
-    """Return the fitted numbers and their error on shapes that the fit did not see.
+    """Return the fitted numbers and their error on held-out shapes.
 
     Parameters
     ----------
     calibration : what was measured
-    written : file that holds it now; None where it was only read
+    written : file it was written to; None where it was only read
     proof : rows of a verification, where there was one
     interrupted : Ctrl-C ended the run; exit code 130
     """
@@ -58,7 +58,7 @@ def calibration_answer(
         for remark in score.remarks
     ]
     tables = [
-        Table(operators, title="Error of the fit, on the shapes it saw and on those it did not"),
+        Table(operators, title="Error of the fit, on fitted and on held-out shapes"),
         Table(numbers, title="Fitted numbers, with 95 % intervals"),
     ]
     if proof:
@@ -102,7 +102,7 @@ def calibration_result(
 
 
 def held_out_errors(calibration: Calibration) -> dict[str, dict[str, float | int]]:
-    """Return number and median error of held-out shapes by operator, over all its dtypes."""
+    """Return the number of held-out shapes and their median error, by operator, over all dtypes."""
     errors: dict[str, list[float]] = {}
     for m in calibration.measurements:
         if m.held_out and m.fitted_s is not None:
@@ -128,7 +128,7 @@ def proof_rows(proofs: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def proof_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
-    """Return number and median error of the rows of a verification by phase."""
+    """Return the number of rows of a verification and their median error, by phase."""
     phases = dict.fromkeys(str(row["phase"]) for row in rows)
     errors_by_phase = {p: [abs(row["error_fraction"]) for row in rows if row["phase"] == p] for p in phases}
     return {p: {"n": len(e), "median_ape": float(np.median(e))} for p, e in errors_by_phase.items()}
@@ -137,7 +137,7 @@ def proof_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 def proof_answer(
     model: str, device: str, rows: Sequence[Mapping[str, Any]], warnings: Sequence[str]
 ) -> Answer:
-    """Return measured and predicted time of real layers."""
+    """Return measured and predicted times of real layers."""
     errors = proof_errors(rows)
     shown = ", ".join(f"{phase} {e['median_ape']:.1%} of {e['n']}" for phase, e in errors.items())
     return Answer(
@@ -150,12 +150,12 @@ def proof_answer(
 
 
 def refit_answer(refit: HostRefit, written: Path | None = None) -> Answer:
-    """Return a refit from results: numbers, and the error before, after and on results left out.
+    """Return a refit from benchmark results: numbers, and the error before, after and on results left out.
 
     Parameters
     ----------
     refit : of `calibrate.refit`
-    written : the calibration file that holds it now; None where none was written
+    written : the calibration file it was written to; None where none was written
     """
     numbers = [
         {"number": name, "value": n.value, "low": n.low, "high": n.high, "constrained": n.constrained}
@@ -186,7 +186,7 @@ def refit_answer(refit: HostRefit, written: Path | None = None) -> Answer:
         tables=(
             Table(
                 rows,
-                title="Measured, and replayed before and after, and with numbers that did not see the result",
+                title="Measured and replayed: before the refit, after it, and refitted without that result",
             ),
             Table(numbers, title="Refitted numbers, with 95 % intervals"),
         ),

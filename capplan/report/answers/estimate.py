@@ -12,7 +12,9 @@ from capplan.replica.replica import Replica
 from capplan.report.answer import Answer, Table
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "bound")
-_LENGTHS = Assumption("every request has the mean lengths", "capplan simulate with a scenario")
+_LENGTHS = Assumption(
+    "every request has the mean input and output length", "capplan simulate with a scenario"
+)
 
 
 def estimate_answer(
@@ -22,7 +24,7 @@ def estimate_answer(
     assumptions: Sequence[Assumption],
     warnings: Sequence[str],
 ) -> Answer:
-    """Return latency, throughput and the operators that make them."""
+    """Return latency, throughput and the operators they are made of."""
     estimated, spec = bounded.estimate, replica.spec
     spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
     latency = [
@@ -43,14 +45,14 @@ def estimate_answer(
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
-    asked = f"{load.concurrency} requests at once" if load.concurrency else f"{load.request_rate:g} req/s"
+    asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
         tables=(
-            Table(latency, title="Latency (low and high bound the mean at 80 %)"),
+            Table(latency, title="Latency (low and high: 80 % interval of the mean)"),
             Table([figures], title="Throughput", upright=True),
-            Table(breakdown, title="One prompt's prefill, and one decode step", shown=_BREAKDOWN),
+            Table(breakdown, title="Prefill of one prompt, and one decode step", shown=_BREAKDOWN),
         ),
         csv_rows=(result,),
         headline=(
@@ -80,9 +82,11 @@ def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
     problems = []
     if bounded.estimate.saturated:
         problems.append(
-            f"{load.request_rate:g} req/s is more than the replica serves: it saturates at "
-            f"{bounded.estimate.requests_per_s:.3g} req/s and the queue grows without end"
+            f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
+            f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
         )
     if bounded.unmeasured:
-        problems.append("no measured result is near this regime: the intervals are the widest there are")
+        problems.append(
+            "no measured result is close to this operating point: the intervals are at their widest"
+        )
     return problems

@@ -88,24 +88,24 @@ _IN_WATERFALL = {
     "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
 }  # fmt: skip
 _TITLES = {
-    "max_model_len": "longest sequence served",
-    "max_num_seqs": "sequences in one step, at most",
-    "max_num_batched_tokens": "tokens in one step, at most",
-    "kv_cache_tokens": "tokens in the cache",
-    "max_concurrency": "sequences of that length at once",
-    "reserved_bytes_per_sequence": "one such sequence takes, on each GPU",
-    "longest_context_tokens": "longest context of one sequence alone",
+    "max_model_len": "maximum sequence length",
+    "max_num_seqs": "maximum sequences per step",
+    "max_num_batched_tokens": "maximum tokens per step",
+    "kv_cache_tokens": "capacity of the KV cache",
+    "max_concurrency": "concurrent sequences of maximum length",
+    "reserved_bytes_per_sequence": "cache of one such sequence, per GPU",
+    "longest_context_tokens": "longest context of a single sequence",
 }
 
 
 def waterfall(fit: Fit) -> list[dict[str, Any]]:
-    """Return what comes off the device's memory, line by line, down to the cache, in the engine's own order."""
+    """Return what comes off the device's memory, line by line, down to the cache, in the order of the engine."""
     plan, rules = fit.plan, fit.spec.profile.memory
     total = fit.device_memory_bytes
     available = float(np.asarray(plan.kv_bytes_available))
     runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
     weights = ("weights", -float(np.asarray(plan.weight_bytes)))
-    activations = ("activations at their peak", -float(np.asarray(plan.activation_bytes)))
+    activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
     if rules.budget == "utilisation":
         graphs = (
             [("CUDA graphs", -float(np.asarray(plan.cuda_graph_bytes)))] if rules.graphs_in_budget else []
@@ -119,7 +119,7 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
         left = total + runtime[1] + weights[1] + activations[1]
         steps = [runtime, weights, activations, ("kept free by the memory fraction", available - left)]
     left_bytes = total
-    rows = [{"what": "given to a process", "memory_bytes": total, "left_bytes": total}]
+    rows = [{"what": "visible to a process", "memory_bytes": total, "left_bytes": total}]
     for what, amount in steps:
         left_bytes += amount
         rows.append({"what": what, "memory_bytes": amount, "left_bytes": left_bytes})

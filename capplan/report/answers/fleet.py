@@ -1,4 +1,4 @@
-"""What `capplan fleet` shows: the decision, the plans, and what was turned down."""
+"""What `capplan fleet` shows: the decision, the plans, and what was rejected."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,7 +28,7 @@ _TITLES = {
     "plan": "each replica",
     "choice": "",
     "price_basis": "price from",
-    "confidence_fraction": "sure",
+    "confidence_fraction": "confidence",
     "gpus_per_replica": "GPUs each",
     "usd_per_gpu_hour": "",
     "usd_per_hour": "",
@@ -42,15 +42,15 @@ _TITLES = {
     "slo_met_probability": "targets met",
 }
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
-"""Columns that rest on what kernels reach; marked where that was taken from another device."""
+"""Columns that rest on kernel efficiencies; marked where those were borrowed from another device."""
 FEW_OFFERS = 3
-"""A price that rests on fewer offers is marked."""
+"""Prices from fewer offers are marked."""
 SURER = 0.9
-"""What the headline prices beside the plan."""
+"""The confidence whose cost the headline adds."""
 _REJECTED = ("hardware", "reason", "count")
 _TOKENS_READING = (
-    "$/Mtok out: per million output tokens at the mean load; targets met: the probability that all hold together at the peak, "
-    "one replica being about as much slower or faster than predicted as the next"
+    "$/Mtok out: cost per million output tokens at the mean load; targets met: the probability that all targets are met "
+    "at the peak, taking all replicas to be slower or faster than predicted by about the same factor"
 )
 
 
@@ -66,7 +66,7 @@ def _reading(prices: PriceChoice) -> tuple[str, ...]:
 
 
 def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
-    """Return the parallelism and dtypes of one replica in a few words, with that of the KV cache where plans differ in it."""
+    """Return parallelism and dtypes of one replica as short text, with the KV dtype where plans differ in it."""
     return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "")
 
 
@@ -131,7 +131,7 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
     plan = answer.chosen
     if plan is None:
-        return f"{asked.scenario.name}: no plan holds the targets on the hardware allowed"
+        return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware"
     parts = [f"{asked.scenario.name}: {purchase_text(plan)}", *cost_texts(plan)]
     if not asked.scenario.slo.targets:
         return ", ".join([*parts, "sized for throughput alone"])
@@ -156,7 +156,7 @@ def cost_texts(plan: FleetPlan) -> list[str]:
 
 
 def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
-    """Return what it would cost to be 90 % sure, or empty where the plan is that already."""
+    """Return what it would cost to be 90 % sure; empty where the plan already is."""
     row = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
         return ""
@@ -165,11 +165,11 @@ def surer_text(plan: FleetPlan, answer: FleetAnswer) -> str:
     cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} a month"
     job = _usd_per_job(answer, row.usd_per_month)
     cost = cost if job is None else f" for ${job:,.0f}"
-    return f"{SURER:.0%} sure: {row.gpus} x {row.hardware}{cost}"
+    return f"{SURER:.0%} sure would take {row.gpus} x {row.hardware}{cost}"
 
 
 def _usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
-    """Return what a fleet that costs so much a month costs until the job is done; None where traffic has no end."""
+    """Return the cost of a job for a fleet of this monthly cost; None for continuous traffic."""
     hours = answer.chosen.money.job_hours if answer.chosen and answer.chosen.money else None
     return None if hours is None or usd_per_month is None else usd_per_month / HOURS_PER_MONTH * hours
 
@@ -183,39 +183,39 @@ def purchase_text(plan: FleetPlan) -> str:
 
 
 def sure(probability: float) -> str:
-    """Format a probability for people: no prediction is certain.
+    """Format a probability for people; never as certain.
 
     Examples
     --------
     >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('62 %', 'over 99 %', 'under 1 %')
+    ('62%', 'over 99%', 'under 1%')
     """
     if probability > 0.99:
-        return "over 99 %"
-    return "under 1 %" if probability < 0.01 else f"{100.0 * probability:.0f} %"
+        return "over 99%"
+    return "under 1%" if probability < 0.01 else f"{100.0 * probability:.0f}%"
 
 
 def insensible_text(row: Insensible) -> str:
-    """Return why a device is no row, and what would make it one."""
+    """Return why a device has no plan worth showing, and what would change that."""
 
     def milliseconds(value_s: float) -> str:
         return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
 
-    at = ", ".join(f"at {milliseconds(limit)} about {gpus} GPUs" for limit, gpus in row.gpus_at)
-    needed = "no number of them is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
+    at = ", ".join(f"{gpus} GPUs at {milliseconds(limit)}" for limit, gpus in row.gpus_at)
+    needed = "no number of GPUs is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
     return (
-        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica and the limit {milliseconds(row.limit_s)}"
-        f", so {needed}{f'; {at}' if at else ''}"
+        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica, with a limit of {milliseconds(row.limit_s)}"
+        f", so {needed}{f'; with a higher limit, about {at}' if at else ''}"
     )
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
-    """Return the three choices, each with what it is."""
+    """Return the three choices, each with its name."""
     if answer.choices is None:
         return []
     plans = {
         "cheapest": answer.choices.cheapest,
-        f"surest, at most {SUREST_WITHIN - 1.0:.0%} dearer": answer.choices.surest,
+        f"surest, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
     kv = several_kv_dtypes(tuple(plans.values()))
@@ -242,36 +242,36 @@ def relaxation_text(relaxation: Relaxation) -> str:
     layout = relaxation.layout
     return (
         f"relax {relaxation.target} from {relaxation.limit_s:g} s to {relaxation.needed_s:.3g} s: "
-        f"{layout.devices} x {layout.device.name} a replica would do"
+        f"replicas of {layout.devices} x {layout.device.name} would then do"
     )
 
 
 def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Assumption, ...]:
-    """Return which kernels of the plans were not measured on their device, each device and format once."""
+    """Return the kernels of the plans that were not measured on their device, once per device and format."""
     return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
 
 
 def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
-    """Return what is to be said where the probability of the targets rests on few measured open loops."""
+    """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()
     return (
-        "how sure the plans are rests on few measured results of networks like this under open load: the spread is widened",
+        "few results of similar networks were measured under open load: the probabilities rest on a widened spread",
     )
 
 
 def rejected_text(answer: FleetAnswer) -> str:
-    """Return how many candidates were turned down, and what became of the others, so that the counts add up."""
-    turned_down = sum(item.count for item in answer.rejected)
-    title = f"Rejected: {turned_down:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
-    left = answer.evaluated - turned_down
+    """Return how many candidates were rejected, and what became of the others, so that the counts add up."""
+    rejected = sum(item.count for item in answer.rejected)
+    title = f"Rejected: {rejected:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
+    left = answer.evaluated - rejected
     return (
-        f"{title}; the other {left:,} meet the targets, at a smaller load or a higher cost" if left else title
+        f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
     )
 
 
 def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
-    """Return the three choices, and what certainty costs; without targets there is nothing to be sure of."""
+    """Return the three choices, and the cost of certainty; without targets there is nothing to be certain of."""
     names: tuple[str, ...] = ("choice", "hardware", "plan", "gpus", "usd_per_month", "slo_met_probability")
     rows = choice_rows(answer)
     if not promised:
@@ -291,7 +291,7 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         Table(rows, title="Choices", shown=names, titles=_TITLES),
         Table(
             certain,
-            title="What certainty costs: the cheapest fleet that holds all targets with it",
+            title="Cost of certainty: the cheapest fleet that meets all targets, by confidence",
             shown=("confidence_fraction", "hardware", "gpus", cost),
             titles=_TITLES,
         ),

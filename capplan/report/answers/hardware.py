@@ -22,13 +22,13 @@ _TITLES = {
     "node_devices": "devices per server",
     "tdp_w": "TDP",
     "memory_bytes": "memory",
-    "driver_memory_bytes": "memory, as the driver prints it",
-    "reported_memory_bytes": "memory, as an engine is given it",
+    "driver_memory_bytes": "memory reported by the driver",
+    "reported_memory_bytes": "memory visible to an engine",
 }
 
 
 def devices_answer(devices: Sequence[Device]) -> Answer:
-    """Return the catalogue as one table; a figure that nobody found a source for carries a star."""
+    """Return the catalogue as one table; figures without a source are starred."""
     rows = [_figures(device) for device in devices]
     assumed = frozenset(
         (index, name)
@@ -69,7 +69,7 @@ def device_answer(device: Device) -> Answer:
             Table(sources, title="Sources"),
         ),
         headline=device.title,
-        closing=tuple(f"trap: {trap}" for trap in device.traps),
+        closing=tuple(f"caveat: {trap}" for trap in device.traps),
         assumptions=(_unsourced(f"{device.name}.yaml"),) if assumed else (),
     )
 
@@ -80,5 +80,5 @@ def _figures(device: Device) -> dict[str, Any]:
 
 def _unsourced(file: str) -> Assumption:
     return Assumption(
-        "a figure without a source that can be opened", f"a hardware YAML of your own, --hardware {file}"
+        "figures marked * have no source that can be opened", f"your own hardware YAML, --hardware {file}"
     )

@@ -22,14 +22,14 @@ _TITLES = {
     "kv_bytes_per_sequence": "KV",
     "state_bytes_per_sequence": "state",
     "engine_reserved_bytes_per_sequence": "reserved",
-    "kv_bytes_total": "needed in all",
+    "kv_bytes_total": "total",
     "kv_bytes_per_gpu": "needed",
     "engine_reserved_bytes_per_gpu": "reserved",
 }
 
 
 def kv_answer(sizes: KvSizes) -> Answer:
-    """Return the sizes, with a warning for each context that the model was not made for."""
+    """Return the sizes, with a warning for each context longer than the model supports."""
     rows = [asdict(size) for size in sizes.rows]
     first, network, engine = sizes.rows[0], sizes.network, sizes.engine
     limit = network.max_context_tokens
@@ -46,7 +46,7 @@ def kv_answer(sizes: KvSizes) -> Answer:
         tables=(
             Table(
                 rows,
-                shown=_telling(sizes.rows),
+                shown=_informative(sizes.rows),
                 titles=_TITLES,
                 assumed=frozenset((i, name) for i in range(len(rows)) for name in columns),
             ),
@@ -54,14 +54,14 @@ def kv_answer(sizes: KvSizes) -> Answer:
         headline=f"{network.name}: KV cache in {first.kv_dtype}, {first.sequences} {noun}, TP {first.tensor_parallel}",
         assumptions=sizes.assumptions,
         warnings=tuple(
-            f"context {size.context_tokens} is over the model's maximum of {limit} tokens"
+            f"a context of {size.context_tokens} tokens exceeds the model's maximum of {limit}"
             for size in sizes.rows
             if limit is not None and size.context_tokens > limit
         ),
     )
 
 
-def _telling(sizes: Sequence[KvSize]) -> tuple[str, ...]:
+def _informative(sizes: Sequence[KvSize]) -> tuple[str, ...]:
     """Return the columns that say something: totals of one sequence on one device repeat what is there."""
     silent: set[str] = set()
     if not any(size.state_bytes_per_sequence for size in sizes):

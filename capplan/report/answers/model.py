@@ -28,8 +28,8 @@ def models_answer(networks: Sequence[Network], refused: Sequence[str] = ()) -> A
         result={"models": rows, "not_modelled": list(refused)},
         tables=(Table(rows, shown=_LISTED),),
         closing=(
-            "any Hugging Face id and any config.json of these families works as well",
-            *([f"known and not modelled: {', '.join(refused)}"] if refused else ()),
+            "any Hugging Face id or config.json of these families works too",
+            *([f"known but not modelled: {', '.join(refused)}"] if refused else ()),
         ),
     )
 

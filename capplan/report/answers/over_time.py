@@ -39,8 +39,8 @@ def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
     """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans."""
     gpus = over_time.gpus_per_replica
     ways = [
-        {"way": "static, enough for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
-        {"way": "autoscaled on what was seen", "gpus": int(over_time.autoscaled.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.paid), "requests_short_fraction": over_time.short_fraction},
+        {"way": "static, sized for the busiest minute", "gpus": over_time.static_replicas * gpus, "gpu_hours": over_time.static_gpu_hours, "requests_short_fraction": 0.0},
+        {"way": "autoscaled on the observed rate", "gpus": int(over_time.autoscaled.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.paid), "requests_short_fraction": over_time.short_fraction},
         {"way": "autoscaled with a perfect forecast", "gpus": int(over_time.foreseen.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.foreseen), "requests_short_fraction": 0.0},
     ]  # fmt: skip
     width = -(-over_time.needed.size // ROWS)
@@ -58,23 +58,23 @@ def over_time_tables(over_time: OverTime) -> tuple[Table, ...]:
         )
     spares = [asdict(row) for row in over_time.spares]
     titles = {
-        "failed_replicas": "may be down",
+        "failed_replicas": "replicas that may fail",
         "burst_replicas": "replicas for the burst",
         "burst_gpus": "GPUs for the burst",
-        "requests_short_fraction": "requests short of replicas",
+        "requests_short_fraction": "requests over capacity",
     }
     return (
         Table(
             ways,
-            title=f"The chosen plan over the trace, peak to mean {over_time.peak_to_mean_ratio:.2f}",
+            title=f"The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
             titles=titles,
         ),
         Table(
             spares,
-            title=f"Static fleet for N + k, and for a burst of {over_time.burst_ratio:g} times the peak",
+            title=f"Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
             titles=titles,
         ),
-        Table(spans, title="GPUs over time, most of each span"),
+        Table(spans, title="GPUs over time, maximum of each interval"),
     )
 
 
@@ -82,7 +82,7 @@ def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
     """Return what the figures over time rest on."""
     return (
         Assumption(
-            f"a replica serves {over_time.start_up_s:g} s after it was asked for, and is paid for from then on",
+            f"a replica takes {over_time.start_up_s:g} s to start, and is paid for from the decision to start it",
             "fleet.start_up",
         ),
         Assumption(f"a burst is {over_time.burst_ratio:g} times the busiest minute", "fleet.burst"),

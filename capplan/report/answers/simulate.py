@@ -56,7 +56,7 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
 
 
 def operation_result(run: FleetRun) -> dict[str, Any]:
-    """Return what befell the replicas behind a router, and what each of them did."""
+    """Return totals of the replicas behind a router, and the figures of each replica."""
     replicas = [
         {
             "pool": use.pool,
@@ -80,12 +80,12 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
 
 
 def mean_replicas(run: FleetRun) -> float:
-    """Return the replicas that are there, mean over the time; those that start or drain included."""
+    """Return the time-averaged number of replicas, starting and draining ones included."""
     return run.replica_seconds / run.outcome.seconds if run.outcome.seconds else 0.0
 
 
 def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
-    """Return how many replicas there are where that is more than one number; else empty."""
+    """Return the replica counts as text where one number is not enough (autoscaling, two pools); else empty."""
     if operation is None or run is None:
         return ""
     if operation.autoscaling is not None:
@@ -97,7 +97,7 @@ def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
 
 
 def _replica_rows(replicas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each replica did under the name by which people tell it from the others."""
+    """Return the figures of each replica, labelled so that people can tell replicas apart."""
     return [
         {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
         | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
@@ -110,16 +110,16 @@ def _latency_rows(figures: Figures, itl_s: Spread | None) -> list[dict[str, Any]
     if itl_s is not None:
         spreads["ITL"] = itl_s
     return [
-        {"latency": name, **{f"{statistic}_s": known(value) for statistic, value in asdict(found).items()}}
-        for name, found in spreads.items()
+        {"latency": name, **{f"{statistic}_s": known(value) for statistic, value in asdict(spread).items()}}
+        for name, spread in spreads.items()
     ]
 
 
 def overload(asked: AskedStream, utilisation: float) -> str:
-    """Return what is to be said of a rate that nobody can serve."""
+    """Return the warning about a rate that the replicas cannot serve."""
     return (
-        f"{asked.rate_per_s:.3g} req/s are {utilisation:.0%} of what the replicas can serve: "
-        "the queue grows as long as requests come"
+        f"{asked.rate_per_s:.3g} req/s is {utilisation:.0%} of what the replicas can serve: "
+        "the queue keeps growing while requests arrive"
     )
 
 
@@ -128,12 +128,12 @@ def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
     if utilisation > 1.0:
         sys.stderr.write(
             f"{overload(asked, utilisation)}\n"
-            f"  all {len(asked.stream.usual):,} requests are simulated all the same; shorter: --until '1 min'\n"
+            f"  all {len(asked.stream.usual):,} requests are simulated anyway; for a shorter run: --until '1 min'\n"
         )
 
 
 def _asked_assumptions(chosen: Chosen, asked: AskedStream) -> list[Assumption]:
-    """Return what the question assumes, with the context that the requests of a trace need in its place."""
+    """Return the assumptions of the question, with the context length that a trace needs in place of the default."""
     context = asked.spec.max_model_len
     return [
         replace(item, what=f"max_model_len {context}: room for the longest request of the trace")
@@ -161,7 +161,7 @@ def timeline_rows(outcome: FleetOutcome, rows: int = 24) -> list[dict[str, Any]]
 
 
 def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
-    """Return what people see: the whole, the parts, and the classes."""
+    """Return what people see: totals, replicas, and traffic classes."""
     targets = [
         {"target": t.key, "limit_s": t.limit_s, "reached_s": known(outcome.value(t)), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
@@ -226,7 +226,7 @@ def simulate_answer(
     verdict = (
         f"misses {', '.join(t.key for t in missed)}"
         if missed
-        else "holds all targets"
+        else "meets all targets"
         if slo.targets
         else "no targets"
     )

@@ -10,7 +10,7 @@ from capplan.replica.speculation import DraftModel, Speculation
 from capplan.report.answer import Answer, Table
 
 _INDEPENDENT = Assumption(
-    "a draft token is accepted with the same chance at every place, independently of the others",
+    "every draft token is accepted with the same probability, whatever its position and the other tokens",
     "--acceptance as measured by the engine",
 )
 MOST_ROUNDS = 16
@@ -45,7 +45,7 @@ def spec_answer(
     memory = _memory_rows(speculated)
     tables = []
     if len(best) > 1 and len(rows) > len(best):
-        tables.append(Table(best, title="Best draft length at every batch", shown=shown, titles=_TITLES))
+        tables.append(Table(best, title="Best draft length at every batch size", shown=shown, titles=_TITLES))
     if len(rows) > MOST_ROUNDS:
         tables.append(_speedups(rows))
     else:
@@ -81,7 +81,7 @@ def _speedups(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         line = lines.setdefault(row["batch"], {"batch": row["batch"]})
         line[f"drafts {row['draft_tokens']}"] = row["speedup"]
-    return Table(list(lines.values()), title="Speedup by batch and draft tokens")
+    return Table(list(lines.values()), title="Speedup by batch size and draft tokens")
 
 
 def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
@@ -92,7 +92,7 @@ def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
 
 def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
     first = speculated.best[0]
-    what = f"{_name(draft) or 'a draft of stated cost'} drafting for {_name(target) or 'a target of stated cost'}"
+    what = f"{_name(draft) or 'a draft of given step time'} drafting for {_name(target) or 'a target of given step time'}"
     place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
     at = "" if isinstance(target, float) else f" at batch {first.batch}"
     return (
@@ -105,25 +105,27 @@ def _closing(speculated: Speculation, *, stated: bool) -> str:
     batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
         return (
-            "it does not pay"
+            "speculation does not pay off"
             if batch is not None
-            else "it pays at any batch, as stated times do not depend on it"
+            else "speculation pays off at any batch size, because the step times given do not depend on it"
         )
     if batch is None:
-        return f"it pays at every batch that fits, up to {most}"
+        return f"speculation pays off at every batch size that fits, up to {most}"
     if batch > most:
-        return f"it pays at every batch that fits, up to {most}; from {batch} on it would not"
-    return f"from batch {batch} on it does not pay"
+        return (
+            f"speculation pays off at every batch size that fits, up to {most}; from {batch} on it would not"
+        )
+    return f"from batch size {batch} on, speculation does not pay off"
 
 
 _MEMORY_TITLES = {
     "kv_bytes_available_alone_per_gpu": "left for the cache without a draft",
-    "kv_bytes_available_per_gpu": "left for the caches of both",
+    "kv_bytes_available_per_gpu": "left for the caches of target and draft",
     "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",
     "draft_kv_bytes_per_sequence_per_gpu": "cache of one sequence, draft",
-    "context_tokens": "at a context of",
-    "max_concurrency_alone": "such sequences without a draft",
-    "max_concurrency": "such sequences with it",
+    "context_tokens": "context of a sequence",
+    "max_concurrency_alone": "concurrent sequences without a draft",
+    "max_concurrency": "concurrent sequences with the draft",
 }
 
 

@@ -1,4 +1,4 @@
-"""What `capplan sweep` shows: every point, the knee of each plan, and the largest load that holds the targets."""
+"""What `capplan sweep` shows: every point, the knee of each plan, and the largest load within the targets."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from capplan.questions.sweep import AskedSweep
 from capplan.report.answer import Answer, Table
 
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
-_TITLES = {"request_rate": "offered", "requests_per_s": "served", "knee_requests_per_s": "knee", "largest_load_that_holds": "last good load"}  # fmt: skip
+_TITLES = {"request_rate": "offered", "requests_per_s": "served", "knee_requests_per_s": "knee", "largest_load_that_holds": "largest load within targets"}  # fmt: skip
 
 
 def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
@@ -20,24 +20,22 @@ def by_plan(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
 
 
 def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interrupted: bool) -> Answer:
-    """Return all points and what they say of each plan; exit code 130 where the run was cut short."""
+    """Return all points and a summary of each plan; exit code 130 where the run was cut short."""
     by_plan_rows = summaries(rows, asked.slo)
     closed = bool(rows) and rows[0]["request_rate"] is None
-    unit = "requests in flight" if closed else "req/s a replica"
+    unit = "requests in flight" if closed else "req/s per replica"
     shown = tuple(name for name in _POINTS if name != ("request_rate" if closed else "concurrency"))
     best = max((s for s in by_plan_rows if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
     verdict = (
-        f"{best['plan']} does most per GPU within the targets: {best['largest_load_that_holds']:.3g} {unit}"
+        f"{best['plan']} has the highest throughput per GPU within the targets, at {best['largest_load_that_holds']:.3g} {unit}"
         if best
-        else "no plan holds the targets at any load"
+        else "no plan meets the targets at any load"
         if asked.slo.targets
-        else "no targets: see the knees"
+        else "no targets set; compare the knees"
     )
-    closing = [f"{reused} of {len(rows)} points were finished before"] if reused else []
+    closing = [f"{reused} of {len(rows)} points reused from an earlier run"] if reused else []
     if interrupted:
-        closing.append(
-            "interrupted: the points that were finished are shown; run it again with --points FILE to go on"
-        )
+        closing.append("interrupted: finished points are shown; run again with --points FILE to continue")
     result: dict[str, Any] = {
         "scenario": asked.name,
         "load": "concurrency" if closed else "request_rate",

@@ -42,7 +42,7 @@ def predictions_csv(predictions: Sequence[Prediction]) -> str:
 
 
 def _worst(validation: Validation) -> list[dict[str, Any]]:
-    """Return the values that are furthest off, one per row of the file."""
+    """Return the values with the largest errors, one per row of the file."""
     known = [p for p in validation.scored if p.predicted and p.measured > 0]
     known.sort(key=lambda p: -max(float(p.predicted or 1) / p.measured, p.measured / float(p.predicted or 1)))
     rows: dict[str, dict[str, Any]] = {}
@@ -94,7 +94,7 @@ def validate_answer(validation: Validation) -> Answer:
             shown=("grouping", "group", *_SHOWN),
             titles=_TITLES,
         ),
-        Table(_worst(validation), title="Furthest off"),
+        Table(_worst(validation), title="Largest errors"),
     ]
     if refused:
         tables.append(Table(refused, title="Refused"))

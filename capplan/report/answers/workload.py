@@ -63,7 +63,7 @@ def _tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     lengths = [
         {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
          "lognormal p95": s.fit.p95, "fit_error_fraction": s.fit.largest_error_fraction}
-        for name, s in (("prompt", summary.input_tokens), ("answer", summary.output_tokens))
+        for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
     ]  # fmt: skip
     overview = {
         "requests": summary.requests,
@@ -93,7 +93,7 @@ def _tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     if summary.prefix:
         size = summary.prefix.block_tokens
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
-        tables.append(Table(rows, title=f"Prompt tokens found in a cache of so many blocks of {size} tokens"))
+        tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
     return tuple(tables)
 
 
@@ -101,7 +101,7 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     """Return what a file says about its traffic."""
     rate = summary.rate
     speed = (
-        f", {rate.mean:.3g} req/s in the mean and {rate.peak_60s:.3g} at peak"
+        f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
         if rate.mean and rate.peak_60s
         else ""
     )
@@ -109,7 +109,7 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     if written:
         closing.append(f"written to {written}: use it in a scenario as trace: {written}")
     else:
-        closing.append("write it for use in a scenario: -o workload.yaml")
+        closing.append("to use it in a scenario, write it: -o workload.yaml")
     return Answer(
         command="workload",
         result=workload_result(summary),
@@ -119,7 +119,7 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
         assumptions=(
             (
                 Assumption(
-                    "prompts share nothing: the file names no blocks and no counters of a prefix cache",
+                    "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
                     "shared_prefix in the workload YAML",
                 ),
             )

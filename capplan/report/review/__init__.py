@@ -1,1 +1,1 @@
-"""The page for the planning review: what stands in it, section by section, and its forms."""
+"""The page for the planning review: its content, section by section, and its formats."""

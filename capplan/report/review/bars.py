@@ -1,4 +1,4 @@
-"""Pictures as data, and as SVG that needs nothing from elsewhere: bars, stacked, with limits and intervals."""
+"""Bar charts as data and as self-contained SVG: stacked, with limits and intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from html import escape
 from capplan.report.screen_units import screen_of, shown_number
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
-"""Told apart by colour-blind readers and on paper: Okabe and Ito 2008, the yellow darkened for white paper."""
+"""Distinct for colour-blind readers and in print: Okabe and Ito 2008, with the yellow darkened for white paper."""
 
 _WIDTH, _LABEL, _VALUE = 760, 200, 120
 _BAR, _GAP, _TOP = 18, 10, 6
@@ -34,10 +34,10 @@ class Bars:
 
     title: str
     quantity: str
-    """Name with its unit, such as `ttft_s`; says how amounts are printed."""
+    """Name with its unit, such as `ttft_s`; decides how amounts are printed."""
     bars: tuple[Bar, ...]
     limit: float | None = None
-    """A line across all bars that they should stay left of."""
+    """A line across the chart that all bars should stay left of."""
     limit_name: str = ""
 
 
@@ -47,7 +47,7 @@ def svg_of(picture: Bars, *, index: int = 0) -> str:
     Parameters
     ----------
     picture : bars
-    index : tells pictures of one page apart
+    index : number of the picture on its page
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a review says of money: the devices by the hour and month, tokens at the mean load and at the peak, a job as a whole."""
+"""The costs in a review: devices by the hour and month, tokens at the mean load and at the peak, a job as a whole."""
 
 from typing import Any
 
@@ -16,36 +16,36 @@ _TITLES = {
     "job_hours": "hours of the job",
     "usd_per_job": "the job",
     "thousand_requests": "thousand requests",
-    "usd_per_hour": "an hour",
-    "usd_per_month": "a month",
-    "tdp_watts": "power at most",
+    "usd_per_hour": "cost",
+    "usd_per_month": "cost",
+    "tdp_watts": "maximum power",
     "energy_usd_per_hour": "electricity",
-    "load": "tokens of",
-    "output_million_tokens_per_month": "answers (Mtok/month)",
-    "total_million_tokens_per_month": "prompts and answers (Mtok/month)",
-    "output_million_tokens_per_job": "answers (Mtok)",
-    "total_million_tokens_per_job": "prompts and answers (Mtok)",
+    "load": "tokens at",
+    "output_million_tokens_per_month": "output (Mtok/month)",
+    "total_million_tokens_per_month": "input and output (Mtok/month)",
+    "output_million_tokens_per_job": "output (Mtok)",
+    "total_million_tokens_per_job": "input and output (Mtok)",
 }
 MEAN, PEAK = "the mean load", "the peak, all month"
 
 
 def cost_section(given: Findings) -> Section:
-    """Return what the devices cost, and what a million tokens does, or the job; every row multiplies across."""
+    """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
     powered = given.asked.scenario.prices.usd_per_kwh is not None
-    plans = given.found.plans[: RUNNERS_UP + 1]
+    plans = given.answer.plans[: RUNNERS_UP + 1]
     of_job = by_the_job(plans)
     devices = [_devices_row(plan, powered=powered, of_job=of_job) for plan in plans]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
-    way = f"Devices x price{' + electricity' if powered else ''} = the hour; "
+    way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
     if of_job:
         way += (
-            "the hour x hours of the job = the job; the job / thousand requests = price of a thousand; the job / million tokens = "
-            "price of a million. Nothing is paid for once the job is done."
+            "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
+            "tokens = price per million tokens. Nothing is paid for once the job is done."
         )
     else:
         way += (
-            "the hour x hours = the month; the month / million tokens = price of a million. Devices are paid for at all hours, "
-            "so a token costs what it does at the mean load; at the peak all month it would cost the lower price."
+            "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
+            "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
         )
     if powered:
         way += _electricity_text(given)
@@ -62,8 +62,8 @@ def cost_section(given: Findings) -> Section:
 def _electricity_text(given: Findings) -> str:
     prices = given.asked.scenario.prices
     return (
-        f" Electricity is power at most x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
-        "the price: the price of a rented GPU-hour includes it already."
+        f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        "the price; leave it out where the price of a rented GPU-hour already includes it."
     )
 
 
@@ -85,7 +85,7 @@ def _devices_row(plan: FleetPlan, *, powered: bool, of_job: bool) -> dict[str, A
 
 
 def _token_rows(plan: FleetPlan) -> list[dict[str, Any]]:
-    """Return the month divided by the tokens of the mean load, and by those of the peak; nothing without a price."""
+    """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
     if plan.money is None or plan.usd_per_month is None:
         return []
     loads = (
@@ -98,9 +98,9 @@ def _token_rows(plan: FleetPlan) -> list[dict[str, Any]]:
             "plan": layout_text(plan),
             "load": load,
             "usd_per_month": plan.usd_per_month,
-            **_million_tokens("month", plan.usd_per_month, of_answers, of_all),
+            **_million_tokens("month", plan.usd_per_month, of_output, of_all),
         }
-        for load, of_answers, of_all in loads
+        for load, of_output, of_all in loads
     ]
 
 
@@ -123,12 +123,12 @@ def _job_rows(plan: FleetPlan) -> list[dict[str, Any]]:
 
 
 def _million_tokens(
-    span: str, usd: float, of_answers: float | None, of_all: float | None
+    span: str, usd: float, of_output: float | None, of_all: float | None
 ) -> dict[str, float | None]:
-    """Return the million tokens of a month or a job and the price of a million, of answers and of all."""
+    """Return the million tokens of a month or a job and the price per million, of output and of all tokens."""
     return {
-        f"output_million_tokens_per_{span}": usd / of_answers if of_answers else None,
-        "usd_per_million_output_tokens": of_answers,
+        f"output_million_tokens_per_{span}": usd / of_output if of_output else None,
+        "usd_per_million_output_tokens": of_output,
         f"total_million_tokens_per_{span}": usd / of_all if of_all else None,
         "usd_per_million_tokens": of_all,
     }

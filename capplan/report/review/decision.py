@@ -19,7 +19,7 @@ INSENSIBLE = "Devices that do not suit these targets"
 
 
 def shown(name: str, value: float) -> str:
-    """Return one value as people read it, with its unit.
+    """Format one value with its unit, for people.
 
     Examples
     --------
@@ -35,18 +35,18 @@ def decision_sentence(given: Findings) -> str:
     plan, scenario = given.chosen, given.asked.scenario
     if plan is None:
         names = ", ".join(device.name for device in scenario.fleet.hardware)
-        return f"No fleet of {names} serves {scenario.name} within its targets; nothing should be bought on these terms."
+        return f"No fleet of {names} serves {scenario.name} within its targets; do not buy on these terms."
     verb = "Buy" if plan.price is not None and plan.price.commitment == "owned" else "Rent"
-    cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "a price that is not known"
-    more = surer_text(plan, given.found)
-    together = f", {sure(plan.slo_met_probability)} sure together" if len(given.margins[0]) > 1 else ""
-    return f"{verb} {purchase_text(plan)} for {cost}: {_targets_text(given.margins[0])}{together}{f'; {more}' if more else ''}."
+    cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "an unknown price"
+    more = surer_text(plan, given.answer)
+    together = f", all of them {sure(plan.slo_met_probability)} sure" if len(given.margins[0]) > 1 else ""
+    return f"{verb} {purchase_text(plan)} for {cost}. {_targets_text(given.margins[0])}{together}{f'; {more}' if more else ''}."
 
 
 def _targets_text(margins: tuple[TargetMargin, ...]) -> str:
     if not margins:
-        return "no target is set, so it is sized for throughput alone"
-    return "predicted at peak are " + ", ".join(_target_text(margin) for margin in margins)
+        return "No target is set, so it is sized for throughput alone"
+    return "Predicted at peak: " + ", ".join(_target_text(margin) for margin in margins)
 
 
 def _target_text(margin: TargetMargin) -> str:
@@ -60,7 +60,7 @@ def _target_text(margin: TargetMargin) -> str:
 def decision_section(given: Findings) -> Section:
     """Return the targets of the chosen plan, or what would have to give where there is no plan."""
     if given.chosen is None:
-        return Section("Decision", lines=tuple(relaxation_text(item) for item in given.found.relaxations))
+        return Section("Decision", lines=tuple(relaxation_text(item) for item in given.answer.relaxations))
     rows = [
         {
             "target": margin.target.key,
@@ -81,41 +81,41 @@ def decision_section(given: Findings) -> Section:
     return Section(
         "Decision",
         text=(
-            "Low and high bound what will be measured in 80 % of the cases; the margin is what is left of the limit. "
-            f"All targets hold together in {sure(given.chosen.slo_met_probability)} of the cases: steps take longer or shorter than "
-            "predicted, and that moves every target at once, so this is how often the steps are not too slow for any of them, with the "
-            "queue that slower steps make. What stands beside a target is for that one alone.",
+            "Low and high are the 80% interval of the measured value; the margin is the share of the limit that is left. "
+            f"All targets are met together with a probability of {sure(given.chosen.slo_met_probability)}. Steps that are slower than "
+            "predicted affect every target, through the step time and through longer queues, so the errors of the targets are correlated; "
+            "the probability beside a target is for that target alone.",
         ),
-        tables=(Table(rows, titles={"met_probability": "met with probability"}, assumed=assumed),),
+        tables=(Table(rows, titles={"met_probability": "probability met"}, assumed=assumed),),
     )
 
 
 def choices_section(given: Findings) -> Section:
-    """Return the three choices, why one of them is recommended, and what more certainty would cost."""
-    choices = given.found.choices
+    """Return the three choices, why one of them is recommended, and the cost of more certainty."""
+    choices = given.answer.choices
     if choices is None:
         return Section("Choices")
     return Section(
         "Choices",
         text=(
-            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}. The rule: the cheapest, unless a plan that costs less than "
-            f"{SMALL_EXTRA - 1.0:.0%} more is at least {100.0 * CLEARLY_SURER:.0f} points surer.",
+            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}. The rule: the cheapest plan, unless one that costs less than "
+            f"{SMALL_EXTRA - 1.0:.0%} more is surer by at least {100.0 * CLEARLY_SURER:.0f} percentage points.",
         ),
         tables=tuple(
-            table for table in decision_tables(given.found, promised=bool(given.margins[0])) if table.rows
+            table for table in decision_tables(given.answer, promised=bool(given.margins[0])) if table.rows
         ),
     )
 
 
 def insensible_section(given: Findings) -> Section:
-    """Return the devices that are no row, each with what would make it one."""
-    if not given.found.insensible:
+    """Return the devices without a plan worth showing, each with what would change that."""
+    if not given.answer.insensible:
         return Section(INSENSIBLE)
     return Section(
         INSENSIBLE,
         text=(
-            f"The targets leave them less than {SENSIBLE_SHARE:.0%} of the requests that they could serve, or none at all. Each with the "
-            "target that is in the way, and how many GPUs looser ones would take:",
+            f"Within the targets they can serve less than {SENSIBLE_SHARE:.0%} of their capacity, or nothing at all. Each is listed with the "
+            "target that limits it, and the GPUs needed with a higher limit:",
         ),
-        lines=tuple(insensible_text(row) for row in given.found.insensible),
+        lines=tuple(insensible_text(row) for row in given.answer.insensible),
     )

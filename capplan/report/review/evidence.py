@@ -39,20 +39,20 @@ def memory_section(given: Findings) -> Section:
         }
     ]
     titles = {
-        "cache_tokens_per_replica": "tokens that the cache of a replica holds",
-        "longest_sequence_tokens": "longest sequence served",
-        "max_concurrency": "sequences of that length at once, one engine",
-        "concurrency_per_replica": "requests in a replica at peak, mean",
+        "cache_tokens_per_replica": "KV cache of a replica",
+        "longest_sequence_tokens": "maximum sequence length",
+        "max_concurrency": "concurrent sequences of maximum length, per engine",
+        "concurrency_per_replica": "mean concurrency of a replica at peak",
     }
     name = detail.spec.device.name
     return Section(
         "Memory of one device",
         text=(
-            f"Each line takes its part of what is left on one {name}, of {detail.spec.devices} in a replica.",
+            f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
         ),
         tables=(
             Table(steps, titles={"left_bytes": "left"}),
-            Table(held, upright=True, titles=titles, title="What the cache holds"),
+            Table(held, upright=True, titles=titles, title="Capacity of the cache"),
         ),
         pictures=(Bars(f"Memory of one {name}", "memory_bytes", (Bar(name, parts),)),),
     )
@@ -81,10 +81,10 @@ def latency_section(given: Findings) -> Section:
     ]
     load = detail.load
     text = (
-        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) alone, and one decode step of the "
-        f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica holds at peak, on one device. "
-        "Time x rate = amount. Kernels are timed one by one; the engine lets some of them overlap and adds its host. Waiting "
-        "comes on top and is in the targets above.",
+        f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load, and one decode step of the "
+        f"{given.chosen.concurrency_per_replica if given.chosen else 0.0:.3g} requests that a replica serves at once at peak, on one device. "
+        "Time x rate = amount of work or traffic. Kernels are timed one at a time; the engine overlaps some of them and adds "
+        "host time. Queueing comes on top; the predictions above include it.",
     )
     tables = tuple(
         Table(
@@ -98,13 +98,13 @@ def latency_section(given: Findings) -> Section:
 
 
 def _phase_title(phase: str, kernels_s: float, engine_s: float | None) -> str:
-    what = "one prompt" if phase == "prefill" else "one step"
-    text = f"{phase}: {what}, kernels one by one {shown('s', kernels_s)}"
-    return text if engine_s is None else f"{text}, as the engine runs them {shown('s', engine_s)}"
+    what = "Prefill of one prompt" if phase == "prefill" else "One decode step"
+    text = f"{what}: {shown('s', kernels_s)} kernel by kernel"
+    return text if engine_s is None else f"{text}, {shown('s', engine_s)} as the engine runs them"
 
 
 def _phase_pictures(detail: PlanDetail, totals: dict[str, float]) -> tuple[Bars, ...]:
-    """Return shares of both phases on one scale; what is small is put together."""
+    """Return shares of both phases on one scale; small ones are merged."""
     most = len(COLOURS) - 1
     weight = {
         name: max(r.seconds / totals[r.phase] for r in detail.breakdown if r.operator == name)
@@ -123,18 +123,18 @@ def _phase_pictures(detail: PlanDetail, totals: dict[str, float]) -> tuple[Bars,
 
 
 def rejections_section(given: Findings) -> Section:
-    """Return what was turned down, by device and reason, and the nearest way to a plan."""
+    """Return what was rejected, by device and reason, and the smallest change that would let a plan through."""
     rows = [
         {
             "hardware": item.hardware,
             "reason": item.reason,
             "count": item.count,
-            "share_fraction": item.count / max(1, given.found.evaluated),
+            "share_fraction": item.count / max(1, given.answer.evaluated),
         }
-        for item in given.found.rejected
+        for item in given.answer.rejected
     ]
-    text = (f"{rejected_text(given.found)}.",)
-    lines = tuple(relaxation_text(item) for item in given.found.relaxations) if given.chosen else ()
+    text = (f"{rejected_text(given.answer)}.",)
+    lines = tuple(relaxation_text(item) for item in given.answer.relaxations) if given.chosen else ()
     tables = (Table(rows, titles={"count": "candidates", "share_fraction": "of all"}),) if rows else ()
     return Section("Rejected", text=text, tables=tables, lines=lines)
 
@@ -153,7 +153,7 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
 def sources_section(given: Findings) -> Section:
     """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
     rows = [_model_row(given), _engine_row(given.asked.question.profile)]
-    devices = dict.fromkeys(plan.layout.device.name for plan in given.found.plans)
+    devices = dict.fromkeys(plan.layout.device.name for plan in given.answer.plans)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
             rows += _device_rows(device)
@@ -171,9 +171,9 @@ def _model_row(given: Findings) -> dict[str, Any]:
 
 def _engine_row(profile: EngineProfile) -> dict[str, Any]:
     version = profile.asked_version or profile.version
-    what = "scheduling, defaults and memory rules as of this release"
+    what = "scheduling, defaults and memory rules of this version"
     if version != profile.version:
-        what += f", of which {profile.version} is the nearest known"
+        what += f"; {profile.version} is the nearest version known"
     return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
 
 
@@ -193,9 +193,9 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
     """Return where the kernel efficiencies of a device come from, a row for each label that its plans have."""
     question = given.asked.question
     efficiency = question.efficiencies[device.name]
-    plans = [plan for plan in given.found.plans if plan.layout.device.name == device.name]
-    own = [item.what for plan in plans for item in kernel_assumptions(plan, question)]
-    borrowed = dict.fromkeys(own or ([efficiency.borrowed.what] if efficiency.borrowed else []))
+    plans = [plan for plan in given.answer.plans if plan.layout.device.name == device.name]
+    assumed = [item.what for plan in plans for item in kernel_assumptions(plan, question)]
+    borrowed = dict.fromkeys(assumed or ([efficiency.borrowed.what] if efficiency.borrowed else []))
     where = (
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
@@ -213,11 +213,15 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
 
 
 def command_section(given: Findings) -> Section:
-    """Return the command that wrote the page, and the one that looks at the chosen replica alone."""
+    """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
     commands = [given.command]
     if given.detail is not None:
         commands.append(_estimate_command(given, given.detail))
-    return Section("Commands", text=("This page, and the chosen replica alone:",), code=tuple(commands))
+    return Section(
+        "Commands",
+        text=("The first command writes this page, the second estimates one replica of the chosen plan:",),
+        code=tuple(commands),
+    )
 
 
 def _estimate_command(given: Findings, detail: PlanDetail) -> str:

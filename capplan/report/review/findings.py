@@ -41,7 +41,7 @@ class Findings:
     """What the sections are written from."""
 
     asked: AskedFleet
-    found: FleetAnswer
+    answer: FleetAnswer
     command: str
     """As it was typed."""
     model_source: Source
@@ -54,21 +54,21 @@ class Findings:
     @property
     def chosen(self) -> FleetPlan | None:
         """The plan to decide on."""
-        return self.found.chosen
+        return self.answer.chosen
 
 
-def findings(asked: AskedFleet, found: FleetAnswer, command: str, source: Source) -> Findings:
+def findings(asked: AskedFleet, answer: FleetAnswer, command: str, source: Source) -> Findings:
     """Return everything that a review needs to know about the plans of a search."""
-    question, chosen = asked.question, found.chosen
+    question, chosen = asked.question, answer.chosen
     if chosen is not None:
-        others = [plan for plan in found.plans if plan != chosen]
-        found = replace(found, plans=(chosen, *others))
+        others = [plan for plan in answer.plans if plan != chosen]
+        answer = replace(answer, plans=(chosen, *others))
     return Findings(
         asked,
-        found,
+        answer,
         command,
         source,
-        tuple(target_margins(plan, question) for plan in found.plans),
+        tuple(target_margins(plan, question) for plan in answer.plans),
         plan_detail(chosen, question) if chosen else None,
         sizing_of(chosen, asked.scenario.fleet.headroom_fraction) if chosen else None,
     )

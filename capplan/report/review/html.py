@@ -1,4 +1,4 @@
-"""A planning review as one HTML file: no scripts, nothing loaded from elsewhere, readable on paper and in the dark."""
+"""A planning review as one self-contained HTML file: no scripts, nothing loaded, readable in print and in dark mode."""
 
 from html import escape
 from itertools import count
@@ -87,7 +87,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a cell; an address that is all of it becomes a link, which loads nothing until somebody follows it."""
+    """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
     if text.startswith("https://") and " " not in text:
         return f'<a href="{escape(text)}">{escape(text)}</a>'
     return escape(text)

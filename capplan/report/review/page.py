@@ -19,7 +19,7 @@ from capplan.report.review.findings import Findings, Review, Section
 
 
 def review_of(given: Findings) -> Review:
-    """Return the page: the decision first, then what it rests on, then what may be doubted."""
+    """Return the page: the decision first, then its evidence, then its assumptions and sources."""
     sections: list[Section] = [decision_section(given)]
     if given.chosen is not None:
         sections.append(choices_section(given))
@@ -47,21 +47,21 @@ def review_of(given: Findings) -> Review:
 
 def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     """Return the assumptions of the question and those that the chosen plan adds."""
-    own = [
+    items = [
         Assumption(
-            "one prompt and one step at the mean lengths stand for all in the breakdown of latency",
+            "the latency breakdown shows one prompt and one decode step of the mean lengths",
             "capplan estimate with other lengths",
         )
     ]
     if given.chosen is None:
         return given.asked.assumptions
-    return (*given.asked.assumptions, *own, *assumed_kernels((given.chosen,), given.asked.question))
+    return (*given.asked.assumptions, *items, *assumed_kernels((given.chosen,), given.asked.question))
 
 
 def _answer(
     given: Findings, decision: str, sections: Sequence[Section], rows: list[dict[str, Any]]
 ) -> Answer:
-    fleet = fleet_answer(given.asked, given.found)
+    fleet = fleet_answer(given.asked, given.answer)
     tables = [
         table if len(section.tables) > 1 and table.title else _titled(table, section.title)
         for section in sections

@@ -33,18 +33,18 @@ def workload_section(given: Findings) -> Section:
     )
     if any(item.users for item in scenario.classes):
         text.append(
-            "Users wait for an answer before they ask again: their rate follows from the response time."
+            "Users wait for a response before they send the next request, so their rate follows from the response time."
         )
     titles = {
-        "input_tokens.mean": "prompt, mean",
-        "input_tokens.p95": "prompt, p95",
-        "output_tokens.mean": "answer, mean",
-        "output_tokens.p95": "answer, p95",
+        "input_tokens.mean": "input, mean",
+        "input_tokens.p95": "input, p95",
+        "output_tokens.mean": "output, mean",
+        "output_tokens.p95": "output, p95",
         "cached_tokens": "cached, mean",
-        "input_tokens_per_s": "prompts",
-        "output_tokens_per_s": "answers",
-        "request_rate": "rate at the peak",
-        "mean_request_rate": "rate, mean",
+        "input_tokens_per_s": "input",
+        "output_tokens_per_s": "output",
+        "request_rate": "peak rate",
+        "mean_request_rate": "mean rate",
         "arrival_cv": "burstiness (cv)",
     }
     return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
@@ -71,9 +71,9 @@ def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
 
 
 def plan_rows(given: Findings) -> list[dict[str, Any]]:
-    """Return every plan with all its columns, its rank, and what it costs over the chosen one: the CSV."""
+    """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
     rows = []
-    for rank, (plan, margins) in enumerate(zip(given.found.plans, given.margins, strict=True), start=1):
+    for rank, (plan, margins) in enumerate(zip(given.answer.plans, given.margins, strict=True), start=1):
         rows.append(
             {
                 "rank": rank,
@@ -105,7 +105,7 @@ def plans_section(given: Findings) -> Section:
     )  # fmt: skip
     if not given.margins[0]:
         shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
-    if by_the_job(given.found.plans):
+    if by_the_job(given.answer.plans):
         shown_names = tuple(
             "usd_per_job" if name == "usd_per_month" else name
             for name in shown_names
@@ -115,20 +115,20 @@ def plans_section(given: Findings) -> Section:
         "plan": "each replica",
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
-        "more_usd_per_month": "over the chosen",
+        "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
-        "price_ratio": "times the chosen",
+        "price_ratio": "ratio to chosen",
         "slo_met_probability": "targets met",
         "label": "kernels",
         **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
     }
-    left = len(given.found.plans) - len(rows)
+    left = len(given.answer.plans) - len(rows)
     text = [
-        "The first line is chosen. A margin is the share of the limit that the prediction leaves; kernels are measured "
-        "where their efficiency was fitted on that device, assumed (*) where that of some of them was taken from another device or dtype."
+        "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
+        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
     ]
     if left > 0:
-        text.append(f"{left} dearer plans are in the CSV and JSON of this report.")
+        text.append(f"{left} more expensive plans are in the CSV and JSON of this report.")
     return Section(
         "Chosen plan and runners-up",
         text=tuple(text),
@@ -148,7 +148,7 @@ def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset
 
 
 def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
-    plans = given.found.plans[: RUNNERS_UP + 1]
+    plans = given.answer.plans[: RUNNERS_UP + 1]
     pictures = []
     if by_the_job(plans):
         jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
@@ -158,7 +158,7 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
         bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
         pictures.append(Bars("Cost per month", "usd_per_month", bars))
     for at, margin in enumerate(given.margins[0]):
-        rows = [own[at] for own in given.margins[: RUNNERS_UP + 1]]
+        rows = [margins[at] for margins in given.margins[: RUNNERS_UP + 1]]
         bars = tuple(
             Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
             for plan, row in zip(plans, rows, strict=True)
@@ -173,7 +173,7 @@ def _short(plan: FleetPlan) -> str:
 
 
 def sizing_section(given: Findings) -> Section:
-    """Return the way from the peak to the number of devices, one multiplication per line."""
+    """Return the steps from the peak rate to the number of devices, one operation per line."""
     sizing, plan = given.sizing, given.chosen
     assert sizing is not None
     confidence = given.asked.scenario.slo.confidence
@@ -193,27 +193,27 @@ def sizing_section(given: Findings) -> Section:
         "utilisation_fraction": plan.request_rate_per_replica / sizing.limit_requests_per_s,
     }
     titles = {
-        "peak_request_rate": "peak of all requests",
-        "limit_request_rate": "one replica at the edge of its targets, as predicted",
+        "peak_request_rate": "peak rate, all traffic",
+        "limit_request_rate": "maximum rate of one replica within the targets, as predicted",
         "headroom_fraction": "headroom",
-        "planned_request_rate": "planned for one replica",
+        "planned_request_rate": "planned rate of one replica",
         "predicted_replicas": "replicas for the peak, with headroom",
-        "sure_limit_request_rate": f"one replica at that edge, slow as in {1.0 - confidence:.0%} of the cases",
+        "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
         "sure_replicas": f"replicas for the peak, {confidence:.0%} sure",
-        "busy_replicas": "the larger, rounded up",
+        "busy_replicas": "larger of the two, rounded up",
         "spare_replicas": "spare",
-        "devices_per_replica": "devices of a replica",
-        "devices": "devices in all",
-        "utilisation_fraction": "load of a replica at peak, spares idle",
+        "devices_per_replica": "devices per replica",
+        "devices": "devices in total",
+        "utilisation_fraction": "load of one replica at peak, spares idle",
     }
     return Section(
-        "How many",
+        "Number of replicas",
         text=(
             f"{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
-            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} as predicted, with headroom for "
-            f"traffic that nobody foresaw; {shown('request_rate', sizing.peak_requests_per_s)} / "
-            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for replicas that turn out "
-            f"slower, {confidence:.0%} sure. So {sizing.busy_replicas} + {sizing.spare_replicas} replicas of {sizing.devices_per_replica} = {sizing.devices} devices.",
+            f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
+            f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
+            f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} to be {confidence:.0%} sure, "
+            f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices.",
         ),
         tables=(Table([row], upright=True, titles=titles),),
     )
@@ -222,7 +222,7 @@ def sizing_section(given: Findings) -> Section:
 def price_rows(given: Findings) -> list[dict[str, Any]]:
     """Return the price taken for every device of the plans, with provider, date and range."""
     rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys(plan.layout.device.name for plan in given.found.plans):
+    for name in dict.fromkeys(plan.layout.device.name for plan in given.answer.plans):
         price = given.asked.prices.get(name)
         if price is None:
             rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})

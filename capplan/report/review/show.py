@@ -1,4 +1,4 @@
-"""Send a planning review where it was asked to go: as Markdown, as HTML, or as the answer that every command has."""
+"""Write a planning review to stdout or a file: as Markdown, as HTML, or in the formats of every command."""
 
 from dataclasses import replace
 
@@ -16,19 +16,19 @@ _BY_SUFFIX = {
 
 
 def review_output(to: OutputFlags) -> OutputFlags:
-    """Return where a review goes with its form: what was asked, else what the file's name says, else a table.
+    """Return where a review goes, and its format: the one given, else the one of the file's suffix, else a table.
 
     Raises
     ------
     InputError
-        The name of the file says nothing; raised before anything is computed.
+        The suffix names no format; raised before anything is computed.
     """
     if to.form is not None:
         return to
     form = "table" if to.file is None else _BY_SUFFIX.get(to.file.suffix.lower())
     if form is None:
         raise InputError(
-            f"--output: {str(to.file)!r} names no form of a report; name it *.md, *.csv, *.html or *.json, or add --format"
+            f"--output: {str(to.file)!r} has no suffix of a report; name it *.md, *.csv, *.html or *.json, or add --format"
         )
     return OutputFlags(form, to.file)
 
