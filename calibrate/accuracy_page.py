@@ -37,7 +37,8 @@ from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.intervals import shipped_intervals
-from capplan.report.show import row_progress, write_whole
+from capplan.report.destination import write_whole
+from capplan.report.show import row_progress
 
 MEMORY_NUMBERS = 20
 """Fitted numbers of memory, as docs/memory.md lists them."""

@@ -1,8 +1,38 @@
-"""`python -m capplan` is `capplan`."""
+"""The program: `capplan` and `python -m capplan`. Nothing is imported before Ctrl-C ends it without a traceback."""
 
+import os
+import signal
 import sys
+from typing import Any, NoReturn
 
-from capplan.cli.main import main
+INTERRUPTED = 130
+
+
+def _leave(*_: Any) -> NoReturn:
+    """End at once: while modules are imported or the interpreter ends, nothing is half done."""
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def main() -> int:
+    """Run the program and return its exit code."""
+    heard = (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )  # not where it is ignored, as by nohup
+    if heard:
+        signal.signal(signal.SIGINT, _leave)
+    from capplan.cli.main import main as run
+
+    try:
+        if heard:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        if heard:
+            signal.signal(signal.SIGINT, _leave)
+
 
 if __name__ == "__main__":
     sys.exit(main())

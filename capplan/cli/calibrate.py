@@ -163,7 +163,7 @@ def _calibrated(
     from capplan.readers.calibration.file import calibration_text
     from capplan.readers.catalogue.model import read_model
     from capplan.report.answers.calibrate import calibration_answer
-    from capplan.report.show import write_whole
+    from capplan.report.show import send
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(measuring)
@@ -175,7 +175,7 @@ def _calibrated(
     )
     if measured is None:
         return None
-    write_whole(output, calibration_text(measured))
+    send(calibration_text(measured), output)
     proof = _proof(network, target, output, quick=measuring.quick) if network else []
     return calibration_answer(measured, output, proof, interrupted=run.stopped)
 
@@ -226,12 +226,12 @@ def _refitted(
     from capplan.questions.measured_replica import results_with_replicas
     from capplan.readers.calibration.file import calibration_text, read_calibration_file
     from capplan.report.answers.calibrate import refit_answer
-    from capplan.report.show import write_whole
+    from capplan.report.show import send
 
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
     refit = refitted(results_with_replicas(paths, stated, serving))
     if output:
-        write_whole(output, calibration_text(kernels, refit))
+        send(calibration_text(kernels, refit), output)
     return refit_answer(refit, output)
 
 

@@ -1,9 +1,11 @@
 """Groups of options: a command takes one record, and the parser sees an option for each of its fields."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_args
+
+from capplan.questions.flags import OutputFlags
 
 
 class Group(dict[str, Any]):
@@ -36,11 +38,25 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
             name: record(**{field: values.pop(field) for field in group})
             for name, (record, group) in records.items()
         }
+        refuse_outputs({**values, **given})
         return function(**values, **given)
 
     command.__doc__ = function.__doc__
     command.__signature__ = Signature(spread)  # type: ignore[attr-defined]  # where the parser looks
     return command
+
+
+def refuse_outputs(values: Mapping[str, Any]) -> None:
+    """Raise the error for a file that the answer of a command could not be written to, before it computes anything."""
+    from capplan.report.destination import refuse_picture, refuse_unwritable
+
+    to = values.get("to")
+    if isinstance(to, OutputFlags):
+        refuse_unwritable(to.file)
+    if values.get("picture") is not None:
+        refuse_picture(values["picture"])
+    if values.get("predictions") is not None:
+        refuse_unwritable(values["predictions"], "--predictions")
 
 
 def _parameter(field: "Field[Any]", option: Any) -> Parameter:

@@ -1,9 +1,11 @@
 """The program: finds the command, loads only that one, and turns our errors into exit codes."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +14,11 @@ from typer.core import TyperGroup
 from capplan import __version__
 from capplan.cli.commands import COMMANDS
 from capplan.errors import CapplanError, unknown
+from capplan.report.safe_text import message
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """What the parser raises for words it cannot use; the base of bad parameters and unknown options."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _LazyCommands(TyperGroup):
@@ -96,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Only errors of ours become one line; anything else is a bug and keeps its traceback.
     """
+    if sys.stderr is None:  # closed: what print() would then write to stdout goes nowhere
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open to the end)
     program = typer.main.get_command(app)
     if "_CAPPLAN_COMPLETE" in os.environ:
         program.main(prog_name="capplan")
@@ -103,27 +109,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with program.make_context("capplan", words) as context:
             code: int = program.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except typer.Exit as stop:
         return stop.exit_code
     except CapplanError as error:
-        print(error, file=sys.stderr)
+        _say(str(error))
         return error.exit_code
     except _ParserError as error:
         return _complain(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader (head, a pager) has seen enough. What is still buffered must not fail at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()  # the reader (head, a pager) has seen enough
         return 0
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _forget_stdout()
+        _say(f"stdout: cannot be written: {error.strerror}")
+        return 2
+
+
+def _say(text: str) -> None:
+    print(message(text), file=sys.stderr)
+
+
+def _forget_stdout() -> None:
+    """Let what is still buffered go nowhere, so that it does not fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message())
         return 0
-    print(_usage_message(error), file=sys.stderr)
+    _say(_usage_message(error))
     return 2

@@ -102,7 +102,7 @@ def command(
     from capplan.questions.sweep import asked_sweep
     from capplan.report.answers.sweep import by_plan, sweep_answer
     from capplan.report.picture import frontier_picture
-    from capplan.report.show import row_progress, show
+    from capplan.report.show import row_progress, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))
     asked = asked_sweep(what, flags, lengths, serving)
@@ -111,9 +111,11 @@ def command(
         rows, interrupted = finished_points(
             asked.points, pool, file, progress, refine=bool(asked.slo.targets)
         )
+    answer = sweep_answer(asked, rows, reused=file.reused, interrupted=interrupted)
     if picture and rows:
-        frontier_picture(picture, by_plan(rows), asked.name)
-    return show(sweep_answer(asked, rows, reused=file.reused, interrupted=interrupted), to)
+        with shown_anyway(answer, to):
+            frontier_picture(picture, by_plan(rows), asked.name)
+    return show(answer, to)
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:

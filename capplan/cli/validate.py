@@ -41,7 +41,8 @@ def command(
     from capplan.questions.validation import BUILT_IN_POINTS, validation
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.report.answers.validate import predictions_csv, validate_answer
-    from capplan.report.show import row_progress, show, write_whole
+    from capplan.report.destination import write_whole
+    from capplan.report.show import row_progress, show, shown_anyway
 
     with row_progress("rows") as progress:
         checked = validation(
@@ -51,6 +52,8 @@ def command(
             intervals=shipped_intervals(),
             progress=progress,
         )
+    answer = validate_answer(checked)
     if predictions:
-        write_whole(predictions, predictions_csv(checked.predictions))
-    return show(validate_answer(checked), to)
+        with shown_anyway(answer, to):
+            write_whole(predictions, predictions_csv(checked.predictions), "--predictions")
+    return show(answer, to)

@@ -43,7 +43,7 @@ def command(
     from capplan.readers.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
     from capplan.report.picture import workload_picture
-    from capplan.report.show import show, write_whole
+    from capplan.report.show import send, show, shown_anyway
 
     summary = workload_of(files, interval_s=interval)
     written = to.file if to.file and is_workload(to.file.name) else None
@@ -51,8 +51,10 @@ def command(
         why = "applies only to a workload file, such as -o workload.yaml"
         o.refuse_unread(context, ("lognormal",), why)
     if written:
-        write_whole(written, workload_text(summary, lognormal=lognormal))
-    if picture:
-        workload_picture(picture, summary)
+        send(workload_text(summary, lognormal=lognormal), written)
     answer = workload_answer(summary, str(written) if written else None)
-    return show(answer, OutputFlags(to.form) if written else to)
+    to = OutputFlags(to.form) if written else to
+    if picture:
+        with shown_anyway(answer, to):
+            workload_picture(picture, summary)
+    return show(answer, to)

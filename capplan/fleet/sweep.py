@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from hashlib import sha256
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from capplan import __version__
+from capplan.fleet.content_key import content_key
 from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.offered import SamplePath
@@ -65,7 +65,7 @@ class Point:
     @property
     def key(self) -> str:
         """Return a unique key of this point, the same in every process and run."""
-        return sha256(f"{__version__} {self!r}".encode()).hexdigest()[:24]
+        return content_key(__version__, self)
 
 
 def knee(requests_per_s: Number, response_s: Number) -> int:
@@ -106,7 +106,7 @@ def _built(key: str) -> list[tuple[Replica, StepClock]]:
 
 
 def _replica(point: Point) -> tuple[Replica, StepClock]:
-    place = _built(sha256(repr(point.contender.spec).encode()).hexdigest())
+    place = _built(content_key(point.contender.spec))
     if not place:
         replica = replica_of(point.contender.spec)
         place.append((replica, StepClock(replica.table)))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +88,7 @@ def recommended_plan(asked: AskedFleet, progress: Progress = None) -> FleetPlan:
 def _no_plan(asked: AskedFleet) -> TargetError:
     return TargetError(
         f"{asked.scenario.name}: no plan meets the targets, so there is none to simulate\n"
-        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.path}"
+        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {quote(str(asked.scenario.path))}"
     )
 
 

@@ -4,12 +4,17 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from capplan import __version__
 from capplan.report.answer import Answer, flattened
+from capplan.report.safe_text import spreadsheet_text
+
+_HIDDEN = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""What JSON lets stand raw and a terminal or a line reader obeys; in JSON it only ever stands in texts."""
 
 
 def json_text(answer: Answer) -> str:
@@ -21,7 +26,8 @@ def json_text(answer: Answer) -> str:
         "assumptions": [{"assumption": a.what, "replace": a.replace} for a in answer.assumptions],
         "warnings": list(answer.warnings),
     }
-    return json.dumps(plain(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(plain(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def csv_text(answer: Answer) -> str:
@@ -38,6 +44,8 @@ def csv_text(answer: Answer) -> str:
 def _cell(value: Any) -> Any:
     if value is None:
         return ""
+    if isinstance(value, str):
+        return spreadsheet_text(value)
     return str(value).lower() if isinstance(value, bool) else value
 
 

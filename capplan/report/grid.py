@@ -9,6 +9,7 @@ from typing import Any
 
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.data_text import plain
+from capplan.report.safe_text import one_line
 from capplan.report.screen_units import Screen, is_number, screen_of, shown_money, shown_number
 
 _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
@@ -74,7 +75,7 @@ def _upright(table: Table, row: Mapping[str, Any], names: list[str]) -> Grid:
         screen = screen_of(name, [row[name]], title=table.titles.get(name))
         shown = _text(row[name], screen, assumed=(0, name) in table.assumed)
         unit = screen.unit if is_number(row[name]) else ""
-        more = (texts.get(name, "") for texts in table.beside.values())
+        more = (one_line(texts.get(name, "")) for texts in table.beside.values())
         cells.append((screen.heading, shown, unit, *more))
     right = (False, True, False, *(False for _ in table.beside))
     return Grid(("quantity", "value", "unit", *table.beside), right, tuple(cells))
@@ -89,4 +90,4 @@ def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
     if is_number(value):
         money = screen.unit.startswith("$")
         return (shown_money(value, screen.unit) if money else shown_number(value, screen.factor)) + star
-    return f"{value}{star}"
+    return f"{one_line(str(value))}{star}"

@@ -1,13 +1,14 @@
 """Pictures as SVG, PNG or PDF: the only place that draws; matplotlib is imported when one is asked for."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from capplan.errors import InputError
+from capplan.report.destination import refuse_picture, write_whole
+from capplan.report.safe_text import visible
 from capplan.workload.summary import WorkloadSummary
 
-SUFFIXES = (".svg", ".png", ".pdf")
 _PANEL_INCHES = (4.8, 3.4)
 
 
@@ -19,12 +20,9 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
     InputError
         the suffix is not known, matplotlib is not there, or the file cannot be written
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--picture: {path.name!r} is not one of {', '.join(SUFFIXES)}; e.g. picture.svg")
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'") from None
+    refuse_picture(path)
+    import matplotlib as mpl
+
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -32,6 +30,7 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
         {
             "svg.hashsalt": "capplan",
             "svg.fonttype": "none",
+            "text.parse_math": False,  # a name with dollars is a name
             "font.size": 9,
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -42,13 +41,14 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]]) -> None:
         for panel, axis in zip(panels, axes[0], strict=True):
             panel(axis)
         figure.tight_layout()
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        form = path.suffix.lower().removeprefix(".")
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+        drawing = io.BytesIO()
         try:
-            figure.savefig(path, metadata=metadata, dpi=150)
-        except OSError as error:
-            raise InputError(f"--picture: cannot write {str(path)!r}: {error.strerror}") from None
+            figure.savefig(drawing, format=form, metadata=metadata, dpi=150)
         finally:
             plt.close(figure)
+    write_whole(path, drawing.getvalue(), "--picture")
 
 
 def workload_picture(path: Path, summary: WorkloadSummary) -> None:
@@ -58,7 +58,7 @@ def workload_picture(path: Path, summary: WorkloadSummary) -> None:
         for name, lengths_of in (("input", summary.input_tokens), ("output", summary.output_tokens)):
             share = [(place + 0.5) / len(lengths_of.values) for place in range(len(lengths_of.values))]
             axis.plot(lengths_of.values, share, label=f"{name}, mean {lengths_of.mean:,.0f}")
-        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=summary.name)
+        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=visible(summary.name))
         axis.legend(frameon=False)
 
     def rate(axis: Any) -> None:
@@ -101,10 +101,13 @@ def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]
                 [1.0 / row["tpot_s"]["mean"] for row in rows],
                 [row["output_tokens_per_s_per_gpu"] for row in rows],
                 marker=".",
-                label=name,
+                label=visible(name),
             )
         axis.set(
-            xlabel="tokens/s of each user", ylabel="output tokens/s of each GPU", title=title, ylim=(0, None)
+            xlabel="tokens/s of each user",
+            ylabel="output tokens/s of each GPU",
+            title=visible(title),
+            ylim=(0, None),
         )
         axis.legend(frameon=False, fontsize=7)
 
@@ -114,7 +117,7 @@ def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]
                 [row["requests_per_s"] for row in rows],
                 [row["slo_met_fraction"] for row in rows],
                 marker=".",
-                label=name,
+                label=visible(name),
             )
         axis.set(
             xlabel="requests/s of a replica",

@@ -9,6 +9,8 @@ from pathlib import Path
 from capplan.errors import InputError, unknown
 from capplan.questions.flags import OutputFlags
 from capplan.report.answer import Answer
+from capplan.report.destination import refuse_unwritable, write_whole
+from capplan.report.safe_text import message
 
 FORMATS = ("table", "json", "csv", "markdown")
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
@@ -18,21 +20,41 @@ def show(answer: Answer, to: OutputFlags) -> int:
     """Print or write an answer, its warnings to stderr, and return its exit code."""
     say_warnings(answer)
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
-    send(answer_text(answer, form, to_terminal=to.file is None and sys.stdout.isatty()), to.file)
+    to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
+    send(answer_text(answer, form, to_terminal=to_terminal), to.file)
     return answer.exit_code
+
+
+@contextmanager
+def shown_anyway(answer: Answer, to: OutputFlags) -> Iterator[None]:
+    """Show an answer where a file beside it cannot be written, before the error says so."""
+    try:
+        yield
+    except InputError:
+        show(answer, to)
+        raise
 
 
 def say_warnings(answer: Answer) -> None:
     """Print the warnings of an answer to stderr."""
     for warning in answer.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(message(f"warning: {warning}"), file=sys.stderr)
 
 
 def send(text: str, file: Path | None) -> None:
-    """Write a text to a file, whole or not at all, or to stdout."""
-    if file is not None:
-        write_whole(file, text)
+    """Write a text to a file, whole or not at all, or to stdout; what cannot be written is printed instead, then the error says so."""
+    if file is None:
+        _print(text)
         return
+    try:
+        write_whole(file, text)
+    except InputError:
+        _print(text)
+        raise
+
+
+def _print(text: str) -> None:
+    refuse_unwritable(None)
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal without '×' shows '?', and no traceback
@@ -56,28 +78,6 @@ def answer_text(answer: Answer, form: str, *, to_terminal: bool = False) -> str:
         return table_text.plain_text(answer)
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return table_text.terminal_text(answer, width=os.get_terminal_size().columns, colour=colour)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: an interrupted run leaves what was there before."""
-    try:
-        if path.is_dir():
-            raise InputError(f"--output: {str(path)!r} is a folder; name a file in it")
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")  # a device or a pipe: nothing to replace
-            return
-        target = path.resolve()
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            part.write_text(text, encoding="utf-8", newline="\n")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(
-            f"--output: cannot write {str(path)!r}: {reason}; name a file in a folder that exists"
-        ) from error
 
 
 @contextmanager

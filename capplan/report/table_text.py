@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from capplan.report.answer import Answer
 from capplan.report.grid import Grid, footnotes, grid_of
+from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -12,16 +13,16 @@ if TYPE_CHECKING:
 
 def plain_text(answer: Answer) -> str:
     """Return headline, tables and footnotes for pipes and files: whole rows, no colour, and rich is not imported."""
-    lines = [answer.headline] if answer.headline else []
+    lines = [one_line(answer.headline)] if answer.headline else []
     for table in answer.tables:
         if table.title:
-            lines += ["", table.title]
+            lines += ["", one_line(table.title)]
         lines += _aligned(grid_of(table))
     if answer.closing:
-        lines += ["", *answer.closing]
+        lines += ["", *map(visible, answer.closing)]
     notes = footnotes(answer)
     if notes:
-        lines += ["", *notes]
+        lines += ["", *map(one_line, notes)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -50,17 +51,17 @@ def terminal_text(answer: Answer, *, width: int, colour: bool) -> str:
         highlight=False,
     )
     if answer.headline:
-        console.print(Text(answer.headline, style="bold"))
+        console.print(Text(one_line(answer.headline), style="bold"))
     for table in answer.tables:
         if table.title:
             console.print()
-            console.print(Text(table.title, style="bold"))
+            console.print(Text(one_line(table.title), style="bold"))
         console.print(_rich_table(grid_of(table)))
     for lines in (answer.closing, footnotes(answer)):
         if lines:
             console.print()
         for line in lines:
-            console.print(Text(line))
+            console.print(Text(visible(line)))
     return file.getvalue()
 
 
@@ -79,20 +80,22 @@ def _rich_table(grid: Grid) -> "RichTable":
 
 def markdown_text(answer: Answer) -> str:
     """Return headline, tables and footnotes as Markdown, ready for a page under review."""
-    parts = [answer.headline] if answer.headline else []
+    parts = [markdown_paragraph(answer.headline)] if answer.headline else []
     for table in answer.tables:
         if table.title:
-            parts.append(f"### {table.title}")
+            parts.append(f"### {markdown_words(table.title)}")
         parts.append(markdown_table(grid_of(table)))
     if answer.closing:
-        parts.append("\n".join(f"- {line}" for line in answer.closing))
+        parts.append("\n".join(f"- {markdown_paragraph(line)}" for line in answer.closing))
     notes = footnotes(answer)
     if notes:
         parts.append(
-            "\n".join([notes[0].replace("*", r"\*"), "", *(f"- {line.strip()}" for line in notes[1:])])
+            "\n".join(
+                [notes[0].replace("*", r"\*"), "", *(f"- {markdown_paragraph(line)}" for line in notes[1:])]
+            )
         )
     if answer.warnings:
-        parts.append("\n".join(f"- warning: {line}" for line in answer.warnings))
+        parts.append("\n".join(f"- warning: {markdown_words(line)}" for line in answer.warnings))
     return "\n\n".join(parts) + "\n"
 
 
@@ -110,4 +113,4 @@ def markdown_table(grid: Grid) -> str:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", r"\|").replace("*", r"\*").replace("\n", " ")
+    return markdown_words(cell).replace("|", r"\|").replace("*", r"\*")

@@ -79,7 +79,7 @@ def test_the_wheel_states_licence_and_entry_point(wheel):
         entry = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
     assert "License-Expression: Apache-2.0" in metadata
-    assert "capplan = capplan.cli.main:main" in entry
+    assert "capplan = capplan.__main__:main" in entry
     required = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
     assert set(required) == {"typer", "rich", "pydantic", "pyyaml", "numpy", "pandas", "huggingface-hub"}
 

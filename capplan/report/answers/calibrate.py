@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def calibration_answer(
     partial = " (partial)" if calibration.partial else ""
     closing = [f"written to {written}{partial}"] if written else []
     if written:
-        closing.append(f"use it: capplan estimate MODEL --hardware NAME --calibration {written}")
+        closing.append(f"use it: capplan estimate MODEL --hardware NAME --calibration {quote(str(written))}")
     return Answer(
         command="calibrate",
         result=calibration_result(calibration, written, proof),
@@ -168,7 +169,7 @@ def refit_answer(refit: HostRefit, written: Path | None = None) -> Answer:
         "left_out": refit.left_out_median_ape,
     }
     closing = (
-        f"use it: capplan estimate MODEL --hardware {refit.hardware} --engine {refit.engine} --calibration {written}",
+        f"use it: capplan estimate MODEL --hardware {quote(refit.hardware)} --engine {quote(refit.engine)} --calibration {quote(str(written))}",
     )
     return Answer(
         command="calibrate",

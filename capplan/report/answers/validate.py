@@ -10,6 +10,7 @@ from capplan.accuracy.score import Prediction
 from capplan.assumption import Assumption
 from capplan.questions.validation import Validation
 from capplan.report.answer import Answer, Table
+from capplan.report.safe_text import spreadsheet_text
 
 _SHOWN = (
     "metric",
@@ -37,7 +38,9 @@ def predictions_csv(predictions: Sequence[Prediction]) -> str:
     writer.writerow(["id", "metric", "measured", "predicted", "low", "high", "reason"])
     for p in predictions:
         known = ("" if value is None else repr(float(value)) for value in (p.predicted, p.low, p.high))
-        writer.writerow([p.row, p.metric, repr(p.measured), *known, p.reason])
+        writer.writerow(
+            [spreadsheet_text(p.row), p.metric, repr(p.measured), *known, spreadsheet_text(p.reason)]
+        )
     return out.getvalue()
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
+from capplan.report.safe_text import html_words
 from capplan.report.screen_units import screen_of, shown_number
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
@@ -67,7 +67,7 @@ def svg_of(picture: Bars, *, index: int = 0) -> str:
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="picture-{index}" '
         'font-family="system-ui, sans-serif" font-size="12" fill="currentColor" xmlns="http://www.w3.org/2000/svg">',
-        f'<title id="picture-{index}">{escape(picture.title)}</title>',
+        f'<title id="picture-{index}">{html_words(picture.title)}</title>',
     ]
     for place, bar in enumerate(picture.bars):
         parts += _bar(bar, picture, names, _TOP + place * (_BAR + _GAP), scale, largest)
@@ -95,13 +95,13 @@ def _shown(picture: Bars, amount: float, largest: float) -> str:
 def _bar(bar: Bar, picture: Bars, names: list[str], top: float, scale: float, largest: float) -> list[str]:
     middle = top + _BAR / 2
     text = [
-        f'<text x="{_LABEL - 8}" y="{middle:.1f}" dy="0.35em" text-anchor="end">{escape(bar.label)}</text>'
+        f'<text x="{_LABEL - 8}" y="{middle:.1f}" dy="0.35em" text-anchor="end">{html_words(bar.label)}</text>'
     ]
     x, total = float(_LABEL), 0.0
     for name, amount in bar.parts:
         width = max(0.0, amount) * scale
         colour = COLOURS[names.index(name) % len(COLOURS)]
-        tip = escape(f"{name}: {_shown(picture, amount, largest)}")
+        tip = html_words(f"{name}: {_shown(picture, amount, largest)}")
         text.append(
             f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"><title>{tip}</title></rect>'
         )
@@ -115,7 +115,7 @@ def _bar(bar: Bar, picture: Bars, names: list[str], top: float, scale: float, la
         )
         end = max(end, right)
     text.append(
-        f'<text x="{end + 6:.1f}" y="{middle:.1f}" dy="0.35em">{escape(_shown(picture, total, largest))}</text>'
+        f'<text x="{end + 6:.1f}" y="{middle:.1f}" dy="0.35em">{html_words(_shown(picture, total, largest))}</text>'
     )
     return text
 
@@ -123,7 +123,7 @@ def _bar(bar: Bar, picture: Bars, names: list[str], top: float, scale: float, la
 def _limit(picture: Bars, scale: float, below: float) -> list[str]:
     assert picture.limit is not None
     x = _LABEL + picture.limit * scale
-    words = escape(f"{picture.limit_name} {_shown(picture, picture.limit, _largest(picture))}".strip())
+    words = html_words(f"{picture.limit_name} {_shown(picture, picture.limit, _largest(picture))}".strip())
     return [
         f'<path d="M{x:.1f} 0V{below}" stroke="currentColor" stroke-dasharray="4 3" fill="none"/>',
         f'<text x="{x:.1f}" y="{below + 12}" text-anchor="middle">{words}</text>',
@@ -148,5 +148,5 @@ def _entry(names: Sequence[str], at: int, below: float, line: int, x: float) -> 
     colour = COLOURS[at % len(COLOURS)]
     return (
         f'<rect x="{x:.1f}" y="{y}" width="12" height="12" fill="{colour}"/>'
-        f'<text x="{x + 16:.1f}" y="{y + 10}">{escape(names[at])}</text>'
+        f'<text x="{x + 16:.1f}" y="{y + 10}">{html_words(names[at])}</text>'
     )

@@ -1,5 +1,6 @@
 """The end of a review: memory, latency by operator, what was rejected, what was assumed, where it comes from."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -226,20 +227,19 @@ def command_section(given: Findings) -> Section:
 
 def _estimate_command(given: Findings, detail: PlanDetail) -> str:
     spec, scenario = detail.spec, given.asked.scenario
-    words = ["capplan estimate", scenario.model, f"--hardware {spec.device.name}"]
+    words = ["capplan", "estimate", scenario.model, "--hardware", spec.device.name]
     degrees = (("-tp", spec.sharding.tensor), ("-pp", spec.sharding.pipeline), ("-ep", spec.sharding.expert))
-    words += [
-        f"{flag} {float(value):g}" for flag, value in (*degrees, ("-dp", spec.sharding.data)) if value > 1
-    ]
+    for flag, value in (*degrees, ("-dp", spec.sharding.data)):
+        words += [flag, f"{float(value):g}"] if value > 1 else []
     if given.chosen is not None and given.chosen.weight_dtype != "auto":
-        words.append(f"--weight-dtype {given.chosen.weight_dtype}")
-    words.append(f"--kv-dtype {spec.kv_format} --engine {spec.profile.engine}")
-    words.append(f"--engine-version {spec.profile.asked_version or spec.profile.version}")
-    words.append(f"--max-model-len {spec.max_model_len}")
+        words += ["--weight-dtype", given.chosen.weight_dtype]
+    words += ["--kv-dtype", spec.kv_format, "--engine", spec.profile.engine]
+    words += ["--engine-version", spec.profile.asked_version or spec.profile.version]
+    words += ["--max-model-len", str(spec.max_model_len)]
     if scenario.calibration:
-        words.append(f"--calibration {scenario.calibration}")
+        words += ["--calibration", str(scenario.calibration)]
     load = detail.load
-    words.append(f"--input-tokens {load.input_tokens} --output-tokens {load.output_tokens}")
+    words += ["--input-tokens", str(load.input_tokens), "--output-tokens", str(load.output_tokens)]
     if load.prefix_hit_fraction:
-        words.append(f"--prefix-hit-fraction {load.prefix_hit_fraction:.3g}")
-    return " ".join([*words, f"--request-rate '{load.request_rate:.4g} req/s'"])
+        words += ["--prefix-hit-fraction", f"{load.prefix_hit_fraction:.3g}"]
+    return shlex.join([*words, "--request-rate", f"{load.request_rate:.4g} req/s"])

@@ -1,6 +1,5 @@
 """A planning review as one self-contained HTML file: no scripts, nothing loaded, readable in print and in dark mode."""
 
-from html import escape
 from itertools import count
 
 from capplan import __version__
@@ -8,6 +7,7 @@ from capplan.report.answer import Table
 from capplan.report.grid import grid_of
 from capplan.report.review.bars import svg_of
 from capplan.report.review.findings import Review, Section
+from capplan.report.safe_text import html_words
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #ffffff; --line: #c8c8c8; --soft: #f3f4f6; }
@@ -45,37 +45,40 @@ footer { margin-top: 3rem; font-size: .8rem; border-top: 1px solid var(--line); 
 def review_html(review: Review) -> str:
     """Return the page; what people wrote in the scenario is text in it, never markup."""
     numbers = count(1)
-    title = escape(f"Plan: {review.title}")
+    title = html_words(f"Plan: {review.title}")
     body = "\n".join(_section(section, numbers) for section in review.sections)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-        f'<p class="decision">{escape(review.decision)}</p>\n{body}\n'
-        f"<footer>capplan {escape(__version__)}</footer>\n</body>\n</html>\n"
+        f'<p class="decision">{html_words(review.decision)}</p>\n{body}\n'
+        f"<footer>capplan {html_words(__version__)}</footer>\n</body>\n</html>\n"
     )
 
 
 def _section(section: Section, numbers: "count[int]") -> str:
-    parts = [f"<section>\n<h2>{escape(section.title)}</h2>"]
-    parts += [f"<p>{escape(text)}</p>" for text in section.text]
+    parts = [f"<section>\n<h2>{html_words(section.title)}</h2>"]
+    parts += [f"<p>{html_words(text)}</p>" for text in section.text]
     parts += [_table(table) for table in section.tables]
     for picture in section.pictures:
-        caption = f"<figcaption>{escape(picture.title)}</figcaption>"
+        caption = f"<figcaption>{html_words(picture.title)}</figcaption>"
         parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
     if section.lines:
-        parts.append("\n".join(["<ul>", *(f"<li>{escape(line)}</li>" for line in section.lines), "</ul>"]))
+        parts.append(
+            "\n".join(["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"])
+        )
     if section.code:
-        parts.append(f"<pre><code>{escape(chr(10).join(section.code))}</code></pre>")
+        parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
     return "\n".join([*parts, "</section>"])
 
 
 def _table(table: Table) -> str:
     grid = grid_of(table)
     kinds = [' class="number"' if right else "" for right in grid.right]
-    heading = f"<h3>{escape(table.title)}</h3>\n" if table.title else ""
+    heading = f"<h3>{html_words(table.title)}</h3>\n" if table.title else ""
     head = "".join(
-        f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(grid.headings, kinds, strict=True)
+        f'<th scope="col"{kind}>{html_words(text)}</th>'
+        for text, kind in zip(grid.headings, kinds, strict=True)
     )
     rows = "\n".join(
         "<tr>"
@@ -89,5 +92,5 @@ def _table(table: Table) -> str:
 def _cell(text: str) -> str:
     """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
     if text.startswith("https://") and " " not in text:
-        return f'<a href="{escape(text)}">{escape(text)}</a>'
-    return escape(text)
+        return f'<a href="{html_words(text)}">{html_words(text)}</a>'
+    return html_words(text)

@@ -6,6 +6,7 @@ from capplan.errors import InputError
 from capplan.questions.flags import OutputFlags
 from capplan.report.grid import grid_of
 from capplan.report.review.findings import Review, Section
+from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line
 from capplan.report.show import say_warnings, send, show
 from capplan.report.table_text import markdown_table
 
@@ -53,20 +54,20 @@ def show_review(review: Review, to: OutputFlags) -> int:
 
 def review_markdown(review: Review) -> str:
     """Return the page as Markdown, ready for a pull request; the pictures are left out, their tables say the same."""
-    parts = [f"# Plan: {review.title}", f"**{review.decision}**"]
+    parts = [f"# Plan: {markdown_words(review.title)}", f"**{markdown_words(review.decision)}**"]
     for section in review.sections:
         parts += _section(section)
     return "\n\n".join(parts) + "\n"
 
 
 def _section(section: Section) -> list[str]:
-    parts = [f"## {section.title}", *section.text]
+    parts = [f"## {section.title}", *map(markdown_paragraph, section.text)]
     for table in section.tables:
         if table.title:
-            parts.append(f"### {table.title}")
+            parts.append(f"### {markdown_words(table.title)}")
         parts.append(markdown_table(grid_of(table)))
     if section.lines:
-        parts.append("\n".join(f"- {line}" for line in section.lines))
+        parts.append("\n".join(f"- {markdown_paragraph(line)}" for line in section.lines))
     if section.code:
-        parts.append("\n".join(["```console", *(f"$ {line}" for line in section.code), "```"]))
+        parts.append("\n".join(["```console", *(f"$ {one_line(line)}" for line in section.code), "```"]))
     return parts

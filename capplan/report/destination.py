@@ -1,0 +1,89 @@
+"""Files that answers go to: looked at before anything is computed, and written whole or not at all."""
+
+import os
+import stat
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from capplan.errors import InputError
+from capplan.report.safe_text import visible
+
+PICTURES = (".svg", ".png", ".pdf")
+
+
+def refuse_unwritable(path: Path | None, option: str = "--output") -> None:
+    """Raise the error for a file (None: stdout) that could not be written, as far as can be said before it is."""
+    if path is None:
+        if sys.stdout is None:
+            raise InputError("stdout is closed, so no answer can be printed\n  write it to a file: -o FILE")
+        return
+    try:
+        if path.is_dir():
+            raise InputError(f"{option}: {str(path)!r} is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            return  # a device or a pipe
+        target = path.resolve()
+        folder = target.parent
+        if not folder.is_dir():
+            raise _unwritable(path, option, "No such file or directory")
+        if not os.access(folder, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):
+            raise _unwritable(path, option, "Permission denied")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, option, _reason(error)) from None
+
+
+def refuse_picture(path: Path) -> None:
+    """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
+    if path.suffix.lower() not in PICTURES:
+        raise InputError(f"--picture: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
+    if find_spec("matplotlib") is None:
+        raise InputError("--picture needs matplotlib\n  install it: pip install 'capplan[plot]'")
+    refuse_unwritable(path, "--picture")
+
+
+def write_whole(path: Path, content: str | bytes, option: str = "--output") -> None:
+    """Write a file whole or not at all: an interrupted run leaves what was there before; the mode of an old file is kept.
+
+    Letters that are no Unicode, as in names of files, are spelled out.
+    """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    refuse_unwritable(path, option)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # nothing to replace
+            return
+        target = path.resolve()
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+        try:
+            _write_new(part, data, mode)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, option, _reason(error)) from error
+
+
+def _write_new(path: Path, data: bytes, mode: int | None) -> None:
+    """Write a file that nobody else may read before it has its mode; None: the mode of new files."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RuntimeError):
+        return "Too many levels of symbolic links"
+    return (getattr(error, "strerror", None) or str(error)).rstrip(".")
+
+
+def _unwritable(path: Path, option: str, reason: str) -> InputError:
+    return InputError(
+        f"{option}: cannot write {visible(str(path))!r}: {reason}; name a file in a folder that exists"
+    )

@@ -1,0 +1,197 @@
+"""The file of finished points of a sweep: what is reused is of the same sweep, and nothing in it is lost."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capplan.errors import InputError
+from capplan.fleet import executor
+from capplan.fleet.content_key import content_key
+from capplan.fleet.executor import PointFile, finished_points, runner
+from capplan.fleet.sweep import swept
+from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
+from capplan.questions.sweep import asked_sweep
+from capplan.readers.data_folder import data_folder
+
+LOADS = "1, 2, 4"
+
+
+def points(model="llama-3.2-1b", prompt=50, loads=LOADS):
+    flags = SweepFlags(hardware=["l4"], concurrency=loads)
+    return asked_sweep(model, flags, LoadFlags(prompt, 8), ServingFlags(offline=True)).points
+
+
+def worked_out(path, *asked):
+    file = PointFile(path)
+    return swept(asked, runner(None, file), refine=False), file
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the lines of a file of three finished points."""
+    path = tmp_path_factory.mktemp("points") / "points.jsonl"
+    worked_out(path, *points())
+    return path.read_bytes()
+
+
+def keys_in_a_process(*, seed, what):
+    code = (
+        "import sys; from capplan.questions.sweep import asked_sweep;"
+        "from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags;"
+        "f = SweepFlags(hardware=['l4'], concurrency='1,2');"
+        f"print(*(p.key for p in asked_sweep({what!r}, f, LoadFlags(50, 8), ServingFlags(offline=True)).points))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": str(seed), "LC_ALL": "C", "TZ": "Asia/Tokyo"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("what", ["llama-3.2-1b", str(data_folder("scenarios") / "support-chat.yaml")])
+def test_keys_are_the_same_in_every_process(what):
+    keys = [keys_in_a_process(seed=seed, what=what) for seed in (0, 1, 7)]
+    assert len(set(keys[0])) == 2
+    assert keys[0] == keys[1] == keys[2]
+
+
+def test_a_key_says_all_of_an_array_and_knows_kinds_apart():
+    long = np.arange(5000.0)
+    other = long.copy()
+    other[2500] = -1.0  # what the text of a long array leaves out
+    assert content_key(long) == content_key(long.copy()) != content_key(other)
+    apart = [1, 1.0, True, "1", None, [1], {"1": 1}, {1}, [[1]], [1, 1], np.array([1]), np.array([1.0])]
+    assert len({content_key(value) for value in apart}) == len(apart)
+    assert content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
+
+
+def test_a_sweep_that_was_finished_is_not_worked_out_again(tmp_path, finished, monkeypatch):
+    path = tmp_path / "points.jsonl"
+    path.write_bytes(finished)
+    monkeypatch.setattr(executor, "point_result", lambda _: pytest.fail("worked out again"))
+    rows, file = worked_out(path, *points())
+    assert (len(rows), file.reused) == (3, 3)
+    assert path.read_bytes() == finished
+
+
+def test_an_interrupted_sweep_shows_its_own_points_alone(tmp_path, finished, monkeypatch):
+    """The file also has the points of the same plan under shorter prompts."""
+    path = tmp_path / "points.jsonl"
+    path.write_bytes(finished)
+
+    def cut_short(point):
+        if point.concurrency == 32:
+            raise KeyboardInterrupt
+        return json.loads(finished.splitlines()[0])["row"] | {"concurrency": point.concurrency}
+
+    monkeypatch.setattr(executor, "point_result", cut_short)
+    file = PointFile(path)
+    rows, interrupted = finished_points(points(prompt=400, loads="8, 16, 32"), None, file, None, refine=False)
+    assert interrupted
+    assert [row["concurrency"] for row in rows] == [8, 16]
+    assert len(PointFile(path).rows) == 5
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_last_line_that_was_cut_anywhere_costs_that_point_alone(tmp_path, finished, lines, monkeypatch):
+    whole = b"".join(finished.splitlines(keepends=True)[:lines])
+    before = whole.rfind(b"\n", 0, -1) + 1
+    monkeypatch.setattr(
+        executor,
+        "point_result",
+        lambda point: json.loads(finished.splitlines()[0])["row"] | {"concurrency": point.concurrency},
+    )
+    for cut in (1, 5, 9, 40, len(whole) - before - 2, len(whole) - before - 1):
+        path = tmp_path / f"{cut}.jsonl"
+        path.write_bytes(whole[: before + cut])
+        PointFile(path)
+        assert path.read_bytes() == whole[: before + cut], "a file that is only read stays as it is"
+        _, file = worked_out(path, *points())
+        assert file.reused == lines - (cut < len(whole) - before - 1)
+        assert path.read_bytes().startswith(whole[:before])
+        assert len(PointFile(path).rows) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"my only notes\n",
+        b"my only notes",
+        b"{",
+        b'{"key": "a", "secret": 1}',
+        b'{"key": "a", "row": 5}\n',
+        b'{"key": "a", "row": {}}\n',
+        b'{"key": ["a"], "row": {}}\n',
+        b"[" * 100_000 + b"\n{}\n",
+        b"9" * 5000 + b"\n",
+        b"\xff\xfe\n",
+        b"\n\n",
+    ],
+    ids=lambda content: repr(content[:12]),
+)
+def test_a_file_of_anything_else_is_refused_and_stays_as_it_is(tmp_path, content):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    if content == b"{":
+        PointFile(path)  # the first letter of a point: cut short
+    else:
+        with pytest.raises(InputError, match="line 1 is not a finished point"):
+            PointFile(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"requests_per_s": -1.0},
+        {"requests_per_s": float("nan")},
+        {"ttft_s": 5},
+        {"e2e_s": {"mean": "x"}},
+        {"gpus": None},
+    ],
+    ids=str,
+)
+def test_a_row_with_a_cell_that_cannot_be_is_refused(tmp_path, finished, change):
+    path = tmp_path / "points.jsonl"
+    line = json.loads(finished.splitlines()[1])
+    lines = finished.splitlines(keepends=True)
+    lines[1] = json.dumps({"key": line["key"], "row": line["row"] | change}).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match="line 2 is not a finished point"):
+        PointFile(path)
+
+
+def test_a_row_under_the_key_of_another_load_is_refused(tmp_path, finished):
+    path = tmp_path / "points.jsonl"
+    first, second, _ = (json.loads(line) for line in finished.splitlines())
+    path.write_text(json.dumps({"key": first["key"], "row": second["row"]}) + "\n")
+    with pytest.raises(InputError, match="another load or plan"):
+        worked_out(path, *points())
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_worked_out(tmp_path):
+    for path in (tmp_path / "none" / "points.jsonl", tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=f"--points {path}"):
+            PointFile(path)
+
+
+def test_plans_that_differ_in_anything_share_no_key():
+    (point,) = points(loads="4")
+    spec = point.contender.spec
+    others = [
+        *points(loads="4", prompt=51),
+        *points("qwen3-0.6b", loads="4"),
+        replace(point, routing="random"),
+        replace(point, contender=replace(point.contender, usd_per_hour=2.0)),
+        replace(point, contender=replace(point.contender, spec=replace(spec, max_model_len=4096))),
+    ]
+    assert len({point.key, *(other.key for other in others)}) == 6
