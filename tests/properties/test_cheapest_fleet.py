@@ -79,7 +79,7 @@ def terms(**changes):
 def cost(question, rules=None):
     """Return dollars per hour of the cheapest fleet, infinite where there is none."""
     rules = rules or terms()
-    best = Search(question, search(question).found, rules).cheapest(question.slo.confidence)
+    best = Search(question, search(question).candidates, rules).cheapest(question.slo.confidence)
     return float("inf") if best is None else best.gpus * PRICES[best.trial.candidate.layout.device.name]
 
 
@@ -92,8 +92,8 @@ def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_anoth
     question, wider = asked(text, few), asked(text, [*few, *more])
     assert cost(wider) <= cost(question)
     narrow, wide = (
-        Search(question, search(question).found, terms()),
-        Search(wider, search(wider).found, terms()),
+        Search(question, search(question).candidates, terms()),
+        Search(wider, search(wider).candidates, terms()),
     )
     for device in few:
         alone, among = (
@@ -171,7 +171,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(screening, "TARGET_SLACK", 50.0)
         patch.setattr(screening, "RATE_SLACK", 50.0)
-        every = search(question).found
+        every = search(question).candidates
     costs = []
     for candidate in every:
         trial = Trial(candidate, question, {})
@@ -187,7 +187,7 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
 def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
     """At the load of the plan all targets hold; with one replica fewer they do not, on the scale of loads."""
     question, rules = asked(text, few), terms(headroom_fraction=0.0)
-    found = Search(question, search(question).found, rules)
+    found = Search(question, search(question).candidates, rules)
     best = found.cheapest(question.slo.confidence)
     assume(best is not None)
     trial = best.trial

@@ -139,11 +139,11 @@ def test_the_screening_bounds_every_layout(asked):
     found = search(asked.question)
     assert found.evaluated == LOADS * 4
     # Each that is found holds at one load at least.
-    assert sum(found.rejected.values()) <= found.evaluated - len(found.found)
-    assert {place(f) for f in found.found} == {(name, tensor) for name in PRICE for tensor in (1.0, 2.0)}
+    assert sum(found.rejected.values()) <= found.evaluated - len(found.candidates)
+    assert {place(f) for f in found.candidates} == {(name, tensor) for name in PRICE for tensor in (1.0, 2.0)}
     strict = Slo(tuple(replace(t, limit_s=t.limit_s * 0.5) for t in asked.question.slo.targets))
-    tight = {place(f): f.share_bound for f in search(replace(asked.question, slo=strict)).found}
-    for entry in found.found:
+    tight = {place(f): f.share_bound for f in search(replace(asked.question, slo=strict)).candidates}
+    for entry in found.candidates:
         assert tight.get(place(entry), 0.0) <= entry.share_bound <= entry.share_ceiling
         # Asked to be surer of its targets, a replica takes less.
         bounds = [entry.sure_share_bounds[confidence] for confidence in sorted(entry.sure_share_bounds)]
@@ -153,13 +153,13 @@ def test_the_screening_bounds_every_layout(asked):
 def test_targets_that_nobody_holds_say_how_far_off_the_nearest_is(asked):
     never = Slo((Target("ttft", "p95", 1e-4), Target("e2e", "p99", 100.0)))
     result = search(replace(asked.question, slo=never))
-    assert not result.found
+    assert not result.candidates
     assert {(r.target, r.limit_s) for r in result.relaxations} == {("ttft_p95", 1e-4)}
     for near_miss in result.relaxations:
         # With the relaxed target there is a load that holds.
         relaxed = Slo((Target("ttft", "p95", near_miss.needed_s * 1.001),))
         again = search(replace(asked.question, slo=relaxed))
-        assert place(near_miss) in {place(f) for f in again.found}
+        assert place(near_miss) in {place(f) for f in again.candidates}
 
 
 def rows_up_to(edge, loads, key="request_rate"):

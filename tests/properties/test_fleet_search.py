@@ -51,7 +51,7 @@ def alone(question, item):
     sharding = item.layout.sharding
     ranks = (int(sharding.tensor * sharding.data), int(sharding.pipeline))
     own = replace(question, devices=[item.layout.device], ranges=Ranges((ranks[0],), (ranks[1],)))
-    return by_layout(search(own).found)[item.layout.device.name, sharding]
+    return by_layout(search(own).candidates)[item.layout.device.name, sharding]
 
 
 places = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=3, unique=True)
@@ -69,8 +69,8 @@ def test_plans_of_one_size_give_exactly_what_each_gives_alone(asked, model, plac
         max_num_batched_tokens=tokens,
     )
     result = search(question)
-    assume(result.found)
-    for item in result.found:
+    assume(result.candidates)
+    for item in result.candidates:
         single = alone(question, item)
         assert single.share_bound == pytest.approx(item.share_bound, rel=1e-9)
         assert single.share_ceiling == pytest.approx(item.share_ceiling, rel=1e-9)
@@ -84,8 +84,8 @@ def test_plans_of_any_size_give_what_each_gives_alone_but_for_the_knots(asked, m
     """Tables of unequal plans share their knots, so values between knots may differ by a little."""
     question = question_of(asked, model, places, Ranges((1, 2, 4), (1, 2)))
     result = search(question)
-    assume(result.found)
-    for item in result.found:
+    assume(result.candidates)
+    for item in result.candidates:
         single = alone(question, item)
         assert single.kv_cache_tokens == item.kv_cache_tokens
         assert single.label == item.label
@@ -102,11 +102,11 @@ def test_every_candidate_is_found_or_rejected_for_one_reason(asked, model, place
     ranges = Ranges((1, 2, 4, 8), (1, 2, 3), expert_parallel=experts, data_parallel=groups)
     question = question_of(asked, model, places, ranges)
     result = search(question)
-    for item in result.found:
+    for item in result.candidates:
         assert experts is None or item.layout.sharding.expert in experts
         assert groups is None or item.layout.sharding.data in groups
     above = sum(n for (_, reason), n in result.rejected.items() if reason.code is Refusal.LOAD)
-    found = [item for item in result.found if item.sure_share_bounds[question.slo.confidence]]
+    found = [item for item in result.candidates if item.sure_share_bounds[question.slo.confidence]]
     held = len(found) * LOADS - above
     assert held >= len(found)
     assert held + sum(result.rejected.values()) == result.evaluated
