@@ -307,7 +307,7 @@ def test_an_estimate_is_a_fleet_of_one_with_requests_of_one_length(share, tmp_pa
     path = tmp_path / "fixed.yaml"
     path.write_text(SMALL.replace("{mean: 900, p95: 2500}", "900").replace("{mean: 120, p95: 300}", "120"))
     question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=30_000)
-    candidate = next(item for item in search(question).found if item.layout.device.name == "h100-sxm")
+    candidate = next(item for item in search(question).candidates if item.layout.device.name == "h100-sxm")
     trial = Trial(candidate, question, {})
     rate = share * trial.rate_ceiling
     fleet = trial.at(rate, 1)
