@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,8 @@ from capplan.cli.main import main
 from capplan.report.answer import Answer, Table
 from capplan.report.data_text import csv_text, json_text
 from capplan.report.destination import refuse_unwritable, write_whole
-from capplan.report.review.html import review_html
 from capplan.report.review.findings import Review, Section
+from capplan.report.review.html import review_html
 from capplan.report.review.show import review_markdown
 from capplan.report.safe_text import LONGEST_LINE, MOST_LINES, message
 from capplan.report.table_text import markdown_text, plain_text, terminal_text
@@ -279,3 +280,15 @@ def test_a_concurrency_that_no_memory_holds_is_refused_at_once(capsys):
     assert main([*words, "--concurrency", "1000000000"]) == 2
     assert time.perf_counter() - began < 5
     assert "--concurrency: 1000000000 is out of range" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after_s", [0.08, 0.2, 0.4])
+def test_ctrl_c_at_any_moment_leaves_no_traceback(root, after_s):
+    """While modules are imported as well; the very start of Python itself is not ours."""
+    words = [sys.executable, "-m", "capplan", "fleet", "scenarios/support-chat.yaml", "--offline"]
+    running = subprocess.Popen(words, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(after_s)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in err
