@@ -108,9 +108,10 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
       known: h100, h200, l4
     """
     names = sorted(known)
-    near = nearest(name, names)
+    near = nearest(name, names) if len(name) <= LONGEST_ALLOWED else []
     question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
-    lines = [f"{place + ': ' if place else ''}unknown {kind} {name!r}{question}"]
+    shown_name = name if len(name) <= LONGEST_ALLOWED else f"{name[:LONGEST_ALLOWED]}..."
+    lines = [f"{place + ': ' if place else ''}unknown {kind} {shown_name!r}{question}"]
     shown = names if len(names) <= 24 else [*near, *(n for n in names if n not in near)][:24]
     lines.append(f"  known: {', '.join(shown)}{', ...' if len(names) > len(shown) else ''}")
     if hint:

@@ -1,5 +1,6 @@
 """The kinds of options: how their text is read, and what an error says is allowed."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ def whole(
     def read(text: Any) -> int:
         from capplan.readers.quantity import COUNT, TOKENS, whole_number
 
+        _refuse_commas(text, option)
         unit = replace(TOKENS if of == "tokens" else COUNT, example=example)
         value = whole_number(text, unit, option, of)
         if not least <= value <= most:
@@ -34,6 +36,15 @@ def whole(
     return _option(*names, read=read, kind="whole number", help=help, metavar=metavar)
 
 
+def _refuse_commas(text: Any, option: str) -> None:
+    """Raise the error for 1,864, which may be one number or, as in a sweep, a list of two."""
+    if re.match(r"\s*[0-9]{1,3}(,[0-9]{3})+(?![0-9,])", str(text)):
+        raise InputError(
+            f"{option}: {str(text)[:60]!r} has a comma; write one number without commas\n"
+            "  lists: an option that says so in --help may be given several times; sweep reads lists of loads"
+        )
+
+
 def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's name)
     """Return an option of a share of one: 0.9 or 90 %."""
 
@@ -42,6 +53,7 @@ def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's name)
             return text
         from capplan.readers.quantity import FRACTION, quantity
 
+        _refuse_commas(text, name)
         value = quantity(text, FRACTION, name)
         if not 0.0 <= value <= 1.0:
             raise InputError(f"{name}: {text!r} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
@@ -64,6 +76,7 @@ def measure(
             return text
         from capplan.readers import quantity
 
+        _refuse_commas(text, name)
         wanted: quantity.Unit = getattr(quantity, unit)
         value = quantity.quantity(text, wanted, name)
         if not value > 0.0:

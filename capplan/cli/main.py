@@ -126,11 +126,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _forget_stdout()  # the reader (head, a pager) has seen enough
         return 0
     except OSError as error:
+        if not _has_working_folder():
+            _say("the working folder does not exist any more\n  go to one that does: cd ~")
+            return 2
         if error.errno not in _NO_ROOM or error.filename is not None:
             raise
         _forget_stdout()
         _say(f"stdout: cannot be written: {error.strerror}")
         return 2
+
+
+def _has_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _say(text: str) -> None:

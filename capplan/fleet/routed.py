@@ -136,7 +136,9 @@ def routed_fleet(
             until_s=until_s,
             admission=admission or Admission(),
         )
-    outcome = fleet_outcome([run.outcome], stream.class_names, slo)
+    stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
+    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _apart(operation)
+    outcome = fleet_outcome([run.outcome], stream.class_names, slo, until_s=inf if is_dead else until_s)
     count = most_replicas(operation, replicas)
     summary = simulation_summary(engines, outcome, [run.outcome], count)
     summary["assumptions"] += assumed(operation)

@@ -1,6 +1,6 @@
 """A fleet under a stream of requests: replicas simulated separately, and their results combined."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.fleet.dealing import split_at_random, split_by_prefix, split_crowd, split_round_robin
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
+from capplan.fleet.judged import judged, undecided
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.fleet_terms import Routing
@@ -115,9 +116,15 @@ class FleetOutcome:
     """KV blocks of all replicas; under autoscaling, of the maximum number of replicas."""
     tokens_per_step: float = 1.0
     """Mean tokens per sequence and decode step: above 1 under speculation."""
+    judged: Mapping[Target, float] = field(default_factory=dict)
+    """Values of the targets that were asked for [s]."""
+    undecided: int = 0
+    """Requests in flight when the run was stopped, whose latencies are unknown."""
 
     def value(self, target: Target) -> float:
-        """Return the value that a target limits."""
+        """Return the value that a target limits; requests without an answer count as `capplan.fleet.judged` says."""
+        if target in self.judged:
+            return self.judged[target]
         if target.metric == "itl":
             return float(getattr(self.itl_s, target.statistic))
         return float(getattr(getattr(self.all, f"{target.metric}_s"), target.statistic))
@@ -222,12 +229,16 @@ def simulated_fleet(
             stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted
         )
     ]
-    outcome = fleet_outcome(parts, stream.class_names, slo, warm_share)
+    outcome = fleet_outcome(parts, stream.class_names, slo, warm_share, until_s)
     return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
 
 
 def fleet_outcome(
-    parts: Sequence[Outcome], class_names: Sequence[str], slo: Slo, warm_share: float = 0.0
+    parts: Sequence[Outcome],
+    class_names: Sequence[str],
+    slo: Slo,
+    warm_share: float = 0.0,
+    until_s: float = inf,
 ) -> FleetOutcome:
     """Return the combined results of several replicas."""
     seconds = max(part.seconds for part in parts)
@@ -256,6 +267,7 @@ def fleet_outcome(
     whole, totals = _totals(parts)
     busy_s = [part.busy_fraction * part.seconds for part in parts]
     there_s = len(parts) * seconds or 1.0
+    itl_s = histogram_spread(histogram)
     return FleetOutcome(
         all=_figures(columns, met, every, warm, seconds, whole),
         classes={
@@ -270,7 +282,7 @@ def fleet_outcome(
             for index, name in enumerate(class_names)
         },
         seconds=seconds,
-        itl_s=histogram_spread(histogram),
+        itl_s=itl_s,
         prefix_hit_fraction=whole.cached_tokens / whole.prompt_tokens if whole.prompt_tokens else 0.0,
         preemptions=whole.preemptions,
         kv_occupancy_mean=sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
@@ -280,6 +292,8 @@ def fleet_outcome(
         busy_fraction=sum(busy_s) / there_s,
         replicas=len(parts),
         parts=tuple(parts),
+        judged=judged(columns, ~warm, slo, until_s, itl_s),
+        undecided=undecided(columns, slo, until_s),
     )
 
 

@@ -16,6 +16,7 @@ from capplan.model.weight_format import FORMATS, KV_FORMATS
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
+from capplan.questions.sense import warn_of_odd_targets
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -55,6 +56,7 @@ def _slo(reading: Reading, promise: Promise) -> Slo:
             f"sized to meet all targets with a probability of {Slo().confidence:.0%}, given how far predictions were from measured results",
             "slo.confidence",
         )
+    warn_of_odd_targets(reading, targets)
     return Slo(targets, Slo().confidence if promise.confidence is None else promise.confidence)
 
 

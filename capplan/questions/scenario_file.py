@@ -34,7 +34,8 @@ def _as_list(written: object) -> object:
     return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
 
 
-Count = Annotated[Whole, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
+Limit = Annotated[Tokens, Field(le=1_000_000_000)]
 Counts = Annotated[
     list[Count],
     BeforeValidator(_as_list),
@@ -214,11 +215,11 @@ class ScenarioFile(Record):
     """vllm, sglang or trtllm."""
     engine_version: str | None = None
     """Version of the engine, as text."""
-    max_model_len: Tokens | None = None
+    max_model_len: Limit | None = None
     """Longest sequence, input and output."""
     max_num_seqs: Count | None = None
     """Maximum sequences in one step of a replica."""
-    max_num_batched_tokens: Tokens | None = None
+    max_num_batched_tokens: Limit | None = None
     """Maximum tokens in one step of a replica."""
     gpu_memory_utilization: Share | None = None
     """Fraction of device memory for weights, activations and cache together."""

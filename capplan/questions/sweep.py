@@ -23,7 +23,7 @@ from capplan.questions.simulation import (
 from capplan.questions.simulation_flags import PlanFlags
 from capplan.questions.workload_file import is_workload
 from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
-from capplan.replica.load import Load
+from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -32,7 +32,6 @@ from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"
 """A number without a unit; in a list, the unit of the last entry then holds for it."""
-MOST_IN_FLIGHT = 100_000
 REQUESTS = replace(COUNT, example="1,8,64")
 
 
@@ -94,7 +93,10 @@ def slo_of(texts: Sequence[str]) -> Slo:
             raise unknown("target", name.strip(), known, place="--slo", hint="e.g. --slo 'ttft_p95=800 ms'")
         metric = next(known_metric for known_metric in METRICS if name.strip().startswith(f"{known_metric}_"))
         statistic = next(known_part for known_part in STATISTICS if name.strip().endswith(f"_{known_part}"))
-        targets.append(Target(metric, statistic, quantity(limit.strip(), SECONDS, f"--slo {name.strip()}")))
+        limit_s = quantity(limit.strip(), SECONDS, f"--slo {name.strip()}")
+        if not limit_s > 0.0:
+            raise InputError(f"--slo {name.strip()}: {limit.strip()!r} is not above 0; e.g. '800 ms'")
+        targets.append(Target(metric, statistic, limit_s))
     return Slo(tuple(targets))
 
 

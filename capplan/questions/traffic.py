@@ -6,6 +6,7 @@ from functools import partial
 from capplan.questions.length_record import lengths
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
+from capplan.questions.sense import refuse_odd_rate
 from capplan.questions.workload_file import (
     MEANS,
     is_workload,
@@ -197,6 +198,11 @@ def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Sour
     return item, _of_trace(reading, item.name, path, index)
 
 
+def _rate_key(item: Traffic) -> str:
+    """Return the key that says how often requests of a line of traffic come."""
+    return next((key for key in RATES if getattr(item, key) is not None), RATES[0])
+
+
 def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
     """Return the class of a line of traffic; None where it has errors, which are then in the reading."""
     at: KeyPath = ("traffic", index)
@@ -218,6 +224,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         *rate_keys,
         (*at, "mean_rate"),
     )
+    reading.attempt(partial(refuse_odd_rate, reading, source.rate, (*at, _rate_key(item))), None, *rate_keys)
     cv = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
     if cv is None:
         cv = 1.0

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from capplan.errors import InputError
 
+MOST_IN_FLIGHT = 100_000
+"""Requests in one replica at once; engines admit thousands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -25,6 +28,10 @@ def check_load(load: Load, longest_context: int) -> None:
     """Refuse a load without exactly one of concurrency and rate, or with requests longer than the replica accepts."""
     if (load.concurrency is None) == (load.request_rate is None):
         raise InputError("give either --concurrency N or --request-rate R, and not both")
+    if (load.concurrency or 0) > MOST_IN_FLIGHT:
+        raise InputError(
+            f"--concurrency: {load.concurrency} is out of range; 1 to {MOST_IN_FLIGHT} requests are allowed"
+        )
     total = load.input_tokens + load.output_tokens
     if total > longest_context:
         raise InputError(

@@ -206,6 +206,22 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
     return tables
 
 
+def _unanswered(outcome: FleetOutcome, slo: Slo) -> list[str]:
+    """Return what is to be said of requests without an answer."""
+    every, said = outcome.all, []
+    lost = every.shed + every.unfinished - outcome.undecided
+    if slo.targets and lost:
+        said.append(
+            f"{lost:,} of {every.requests:,} requests were shed or not answered in time: they miss every target"
+        )
+    if slo.targets and outcome.undecided:
+        said.append(
+            f"{outcome.undecided:,} of {every.requests:,} requests were under way at the end and not late yet: the targets "
+            "leave them out, and they do not count as within the limits; replace with a longer --until, or none"
+        )
+    return said
+
+
 def simulate_answer(
     chosen: Chosen,
     asked: AskedStream,
@@ -230,7 +246,7 @@ def simulate_answer(
         if slo.targets
         else "no targets"
     )
-    warnings = [*asked.warnings, *chosen.asked.warnings]
+    warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
     if utilisation > 1.0:
         warnings.append(overload(asked, utilisation))
     return Answer(

@@ -1,0 +1,100 @@
+"""What a target is held against: the latencies of all requests, those that were shed or never answered included."""
+
+from math import inf, isinf, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.numbers import Array
+from capplan.serving.outcome import FINISHED, SHED
+from capplan.workload.slo import Slo, Target
+
+_AGED = ("ttft", "e2e")
+"""Metrics that the age of a request without an answer is held against."""
+LARGEST_AGE_S = 1e18
+"""Nobody waits so long: only a request that would never be answered does."""
+
+
+def judged(
+    columns: dict[str, NDArray[Any]], seen: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
+) -> dict[Target, float]:
+    """Return for each target what is compared with its limit; infinite where lost requests are too many for it to hold.
+
+    A request that was shed, or that nobody would ever answer, missed every target. One that was under way when the run
+    was stopped missed a target whose limit it has outlived; of the others nothing is known, and they are left out.
+
+    Parameters
+    ----------
+    columns : by request: status, arrival_s, and latencies [s] that are nan where there are none
+    seen : which requests count
+    slo : the targets
+    until_s : [s]
+        when the run was stopped; infinite where it ran to its end
+    gaps : mean and percentiles of the time between tokens [s], known of answered requests alone
+
+    Returns
+    -------
+    [s], by target; nan where no request says anything
+    """
+    status, age = columns["status"][seen], until_s - columns["arrival_s"][seen]
+    is_open = (status != FINISHED) & (status != SHED)
+    result = {}
+    for target in slo.targets:
+        patience = target.limit_s if target.metric in _AGED else LARGEST_AGE_S
+        lost = (status == SHED) | (is_open & (age > patience))
+        if target.metric == "itl":
+            share = statistic_of(np.where(lost, inf, 0.0), target)
+            result[target] = inf if isinf(share) else float(getattr(gaps, target.statistic))
+            continue
+        values = columns[f"{target.metric}_s"][seen]
+        result[target] = statistic_of(np.where(np.isnan(values) & lost, inf, values), target)
+    return result
+
+
+def undecided(columns: dict[str, NDArray[Any]], slo: Slo, until_s: float) -> int:
+    """Return how many requests were under way at the end of a run that was stopped, late for no target yet."""
+    patience = min((t.limit_s for t in slo.targets if t.metric in _AGED), default=LARGEST_AGE_S)
+    is_open = (columns["status"] != FINISHED) & (columns["status"] != SHED)
+    return int(np.count_nonzero(is_open & (until_s - columns["arrival_s"] <= patience)))
+
+
+def statistic_of(values: Array, target: Target) -> float:
+    """Return the statistic that a target names, of values some of which may be infinite.
+
+    Parameters
+    ----------
+    values : [s]
+        nan entries are left out.
+    target : names mean or a percentile
+
+    Returns
+    -------
+    [s]
+
+    Examples
+    --------
+    >>> from capplan.workload.slo import Target
+    >>> values = np.array([1.0, 2.0, 3.0, np.inf])
+    >>> [statistic_of(values, Target("ttft", name, 1.0)) for name in ("p50", "p90", "mean")]
+    [2.5, inf, inf]
+
+    References
+    ----------
+    Hyndman, Fan 1996, "Sample quantiles in statistical packages", definition 7, doi:10.2307/2684934.
+    """
+    known = np.sort(values[~np.isnan(values)])
+    if not known.size:
+        return nan
+    if target.statistic == "mean":
+        return float(known.mean())
+    share = int(target.statistic[1:]) / 100.0
+    if isinf(known[int(np.ceil(share * (known.size - 1)))]):
+        return inf
+    return float(
+        np.quantile(known[np.isfinite(known)], share * (known.size - 1) / max(_finite(known) - 1, 1))
+    )
+
+
+def _finite(values: Array) -> int:
+    return int(np.count_nonzero(np.isfinite(values)))

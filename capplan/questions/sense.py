@@ -1,0 +1,40 @@
+"""What can be read and computed, and yet is hardly what somebody means: rates and targets far from any service."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from capplan.questions.reading import Reading
+from capplan.readers.yaml_file import KeyPath
+from capplan.workload.slo import METRICS, Target
+
+LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e9
+"""One request in eleven days, and more than all people could send: beyond them times drown in rounding."""
+LONGEST_WAIT_S = {"ttft": 600.0, "tpot": 10.0, "itl": 60.0, "e2e": 86400.0}
+"""Limits above these promise nothing to a person who waits (an assumption)."""
+
+
+def refuse_odd_rate(reading: Reading, rate: float | None, at: KeyPath) -> None:
+    """Raise the error for a rate that no service has and no simulation tells apart from none or from a flood."""
+    if rate is not None and not LEAST_RATE_PER_S <= rate <= MOST_RATE_PER_S:
+        raise reading.refuse(
+            at,
+            f"{rate:.3g} req/s is out of range; {LEAST_RATE_PER_S:g} to {MOST_RATE_PER_S:g} req/s are allowed",
+        )
+
+
+def warn_of_odd_targets(reading: Reading, targets: Sequence[Target]) -> None:
+    """Note targets that say nothing: limits nobody waits for, and a percentile looser than a higher one."""
+    for target in targets:
+        longest = LONGEST_WAIT_S[target.metric]
+        if target.limit_s > longest:
+            reading.warnings.append(
+                f"slo.{target.key}: {target.limit_s:g} s is longer than the {longest:g} s that anybody waits; is the unit right?"
+            )
+    for metric in METRICS:
+        by_percentile = [t for t in targets if t.metric == metric and t.statistic != "mean"]
+        for lower, higher in pairwise(by_percentile):
+            if lower.limit_s > higher.limit_s:
+                reading.warnings.append(
+                    f"slo.{lower.key}: {lower.limit_s:g} s says nothing beside {higher.key} of {higher.limit_s:g} s, "
+                    "which is stricter and covers more requests; are they swapped?"
+                )
