@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
+LONGEST_SHOWN = 80
+"""Letters of a name that an error repeats."""
 LONGEST_ALLOWED = 100
 """Letters of what is allowed in an error of one line."""
 
@@ -108,6 +110,7 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
       known: h100, h200, l4
     """
     names = sorted(known)
+    name = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     near = nearest(name, names)
     question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
     lines = [f"{place + ': ' if place else ''}unknown {kind} {name!r}{question}"]

@@ -19,6 +19,7 @@ from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Specu
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
@@ -227,7 +228,7 @@ def _facility_ratio(reading: Reading, prices: Prices) -> float:
 def _model(reading: Reading, name: str) -> str:
     beside = reading.folder / name
     explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
-    return reading.resolved(name) if explicit or beside.exists() else name
+    return reading.resolved(name) if explicit or is_there(beside) else name
 
 
 def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 
-from capplan.errors import InputError
+from capplan.errors import LONGEST_SHOWN, InputError
 
 MAX_BYTES = 8_000_000
 """The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
@@ -112,6 +112,53 @@ def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
     if "\x00" in text:
         raise InputError(f"{name}: holds binary data; {kind} is expected")
     return text
+
+
+def path_of(written: str) -> Path:
+    """Return the path that people wrote, ~ as a home folder.
+
+    Raises
+    ------
+    InputError
+        It can be no path, or the home folder is nobody's.
+    """
+    if "\x00" in written:
+        raise InputError(f"{_short(written)}: is not a file name")
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise InputError(f"{_short(written)}: there is no such home folder; write the whole path") from None
+
+
+def whole_path(path: Path) -> Path:
+    """Return a path from the root on, links followed; InputError for one that leads nowhere."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise InputError(f"{_short(str(path))}: cannot be read (its links are a loop)") from None
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether something is at a path; what cannot be looked at is not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def printable(name: str) -> str:
+    r"""Return the name of a file or folder as text, also one that is no UTF-8.
+
+    Examples
+    --------
+    >>> printable("caf\\udce9")
+    'caf\ufffd'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _short(written: str) -> str:
+    return repr(written if len(written) <= LONGEST_SHOWN else written[:LONGEST_SHOWN] + "...")
 
 
 def read_text(

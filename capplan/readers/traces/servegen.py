@@ -8,6 +8,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
+from capplan.readers.text_file import is_there
 from capplan.readers.traces.delimited import columns_of
 from capplan.readers.traces.rows import LATEST_S, LONGEST_S, lines_of
 from capplan.workload.statistics import (
@@ -35,7 +36,7 @@ def lengths_beside(clients: Path) -> Path:
     """Return the file of lengths that belongs to a file of clients, by its name."""
     name = clients.name.replace("_clients", "_length_hist")
     beside = clients.with_name(name)
-    if name == clients.name or not beside.exists():
+    if name == clients.name or not is_there(beside):
         raise InputError(
             f"{clients}: rates of clients without their lengths; {beside.name} is expected beside it\n"
             "  name the files NAME_clients.csv and NAME_length_hist.csv (columns field, value, prob)"
