@@ -285,7 +285,7 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
         )
     except (OverflowError, RecursionError) as error:
         raise InputError(f"{document.name}: holds a number that is out of range ({error})") from None
-    beyond = [path for path in _beyond_range(record, ()) if _real_path(document.value, path) == path]
+    beyond = [_real_path(document.value, path) for path in _beyond_range(record, ())]
     if not beyond:
         return record
     errors = [InputError(f"{document.place(path)}: the number is out of range") for path in beyond]
@@ -308,9 +308,8 @@ def _beyond_range(value: object, path: KeyPath) -> Iterator[KeyPath]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _beyond_range(item, (*path, str(key)))
-    elif isinstance(value, BaseModel) or is_dataclass(value):
-        names = type(value).model_fields if isinstance(value, BaseModel) else get_type_hints(type(value))
-        for name in names:
+    elif is_dataclass(value) or isinstance(value, BaseModel):
+        for name in value.__dataclass_fields__ if is_dataclass(value) else type(value).model_fields:
             yield from _beyond_range(getattr(value, name, None), (*path, name))
 
 
