@@ -7,14 +7,16 @@
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
+#   make fuzz     files of every kind with small faults, all readers: SECONDS=600 SEED=1 KIND=config.json
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
 SEED ?= 7
+SECONDS ?= 60
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs mutants pictures clean
+.PHONY: plan test lint check bench golden docs mutants fuzz pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -41,6 +43,9 @@ docs: $(VENV)/.ready
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
+
+fuzz: $(VENV)/.ready-test
+	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) $(if $(KIND),--kind $(KIND))
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
+LONGEST_SHOWN = 80
+"""Letters of a name that an error repeats."""
 LONGEST_ALLOWED = 100
 """Letters of what is allowed in an error of one line."""
+
+
+LONGEST_WORD = 300
+"""Letters of a word, such as a path, that an error repeats whole."""
+LONGEST_LINE = 2000
 
 
 class Refusal(StrEnum):
@@ -52,6 +59,10 @@ class CapplanError(Exception):
 
     exit_code = 2
 
+    def __init__(self, message: str = "") -> None:
+        """Keep the message, and of what it repeats no more than tells it from others."""
+        super().__init__("\n".join(map(_readable, message.split("\n"))))
+
 
 class InputError(CapplanError):
     """What was asked or read cannot be used (exit 2)."""
@@ -72,6 +83,20 @@ class TargetError(CapplanError):
     """A target is missed or cannot be reached (exit 4)."""
 
     exit_code = 4
+
+
+def _readable(line: str) -> str:
+    """Return a line of an error without the rest of a word or of a line that nobody would read.
+
+    Examples
+    --------
+    >>> _readable("unknown model " + "x" * 5000) == "unknown model " + "x" * 80 + "..."
+    True
+    """
+    if len(line) <= LONGEST_WORD:
+        return line
+    line = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: word[0][:LONGEST_SHOWN] + "...", line)
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..."
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -108,7 +133,8 @@ def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "", hint
       known: h100, h200, l4
     """
     names = sorted(known)
-    near = nearest(name, names) if len(name) <= LONGEST_ALLOWED else []
+    name = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
+    near = nearest(name, names)
     question = f": did you mean {' or '.join(repr(n) for n in near[:2])}?" if near else ""
     shown_name = name if len(name) <= LONGEST_ALLOWED else f"{name[:LONGEST_ALLOWED]}..."
     lines = [f"{place + ': ' if place else ''}unknown {kind} {shown_name!r}{question}"]

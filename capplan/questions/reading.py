@@ -11,6 +11,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.record import Mistakes, checked
+from capplan.readers.text_file import path_of, whole_path
 from capplan.readers.yaml_file import Document, KeyPath
 
 T = TypeVar("T")
@@ -66,8 +67,8 @@ class Reading:
         self.assumptions.append(Assumption(what, replace))
 
     def resolved(self, path: str) -> str:
-        """Return a path, relative to the scenario file, as an absolute one."""
-        return str((self.folder / Path(path).expanduser()).resolve())
+        """Return a path of the file, which is relative to it, as an absolute one."""
+        return str(whole_path(self.folder / path_of(path)))
 
 
 def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Reading]:

@@ -20,6 +20,7 @@ from capplan.questions.sense import warn_of_odd_targets
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
@@ -229,7 +230,7 @@ def _facility_ratio(reading: Reading, prices: Prices) -> float:
 def _model(reading: Reading, name: str) -> str:
     beside = reading.folder / name
     explicit = name.startswith(("./", "../", "~", "/")) or name.endswith(".json")
-    return reading.resolved(name) if explicit or beside.exists() else name
+    return reading.resolved(name) if explicit or is_there(beside) else name
 
 
 def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:

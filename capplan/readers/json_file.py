@@ -5,7 +5,7 @@ import os
 from typing import Any, NoReturn
 
 from capplan.errors import InputError
-from capplan.readers.text_file import MAX_BYTES, read_text
+from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 _KINDS = {
     list: "a list",
@@ -15,6 +15,26 @@ _KINDS = {
     bool: "true or false",
     type(None): "null",
 }
+
+
+MOST_VALUES = 32_000_000
+"""In one result file; the requests of a long benchmark with all of their times have some millions."""
+
+
+def _deeper_than(value: object, levels: int) -> bool:
+    """Tell whether lists and objects lie in each other over more than so many levels."""
+    level = [value]
+    for _ in range(levels + 1):
+        if not level:
+            return False
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    return bool(level)
 
 
 def _unique(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -64,6 +84,8 @@ def read_json(
         raise InputError(f"{name}: is nested too deeply; {kind} is expected") from None
     except ValueError:
         raise InputError(f"{name}: holds a number with too many digits; {kind} is expected") from None
+    if _deeper_than(value, MAX_DEPTH):
+        raise InputError(f"{name}: is nested too deeply; {kind} is expected")
     if not isinstance(value, dict):
         raise InputError(
             f"{name}: is {_KINDS.get(type(value), 'something else')}; {kind}, that is an object, is expected"
@@ -79,6 +101,8 @@ def json_values(text: str, name: str) -> list[Any]:
     >>> json_values('{"rate": 1} {"rate": Infinity}', "x.json")
     [{'rate': 1}, {'rate': inf}]
     """
+    if sum(map(text.count, ",[{")) > MOST_VALUES:
+        raise InputError(f"{name}: holds more than {MOST_VALUES:,} values; is it the right file?")
     decoder = json.JSONDecoder()
     values: list[Any] = []
     position = 0
@@ -90,12 +114,14 @@ def json_values(text: str, name: str) -> list[Any]:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, position) + 1
-            cut = isinstance(error, (json.JSONDecodeError, RecursionError))
-            why = (
-                "does not hold a complete JSON value; was the file cut short?"
-                if cut
-                else "holds a number with too many digits"
-            )
+            if isinstance(error, RecursionError):
+                why = "is nested too deeply"
+            elif isinstance(error, json.JSONDecodeError):
+                why = "does not hold a complete JSON value; was the file cut short?"
+            else:
+                why = "holds a number with too many digits"
             raise InputError(f"{name}: line {line} {why}") from None
         values.append(value)
+    if _deeper_than(values, MAX_DEPTH):
+        raise InputError(f"{name}: is nested too deeply")
     return list(values[0]) if len(values) == 1 and isinstance(values[0], list) else values

@@ -32,10 +32,13 @@ class PlanFile:
 
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
-    """Return a digest of a file; None for no file or a missing one."""
-    if path is None or not Path(path).is_file():
+    """Return what tells the text of a file from any other; None for no file, and for one that is not there."""
+    try:
+        if path is None or not Path(path).is_file():
+            return None
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except (OSError, ValueError):
         return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
 def result_digest(result: Mapping[str, Any]) -> str:
@@ -72,10 +75,10 @@ def read_plan_file(path: Path) -> PlanFile:
     result = envelope.get("result")
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
-        raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
-    missing = next((key for key in _ORIGIN if key not in origin), None)
-    if missing is not None or not isinstance(origin.get("scenario"), str):
-        raise InputError(f"{path}: plan_file.{missing or 'scenario'} is missing, so it was edited\n  {AGAIN}")
+        raise InputError(f"{path}: is no plan file\n  {AGAIN}")
+    missing = next((key for key in _ORIGIN if key not in origin), None) or _wrong(origin)
+    if missing is not None:
+        raise InputError(f"{path}: plan_file.{missing} is missing, so it was edited\n  {AGAIN}")
     if result_digest(result) != origin["result_sha256"]:
         raise InputError(
             f"{path}: was edited after it was written, so its numbers may be inconsistent\n  {AGAIN}"
@@ -83,7 +86,7 @@ def read_plan_file(path: Path) -> PlanFile:
     if not result.get("chosen"):
         raise InputError(f"{path}: holds no plan: no fleet met the targets of {origin['scenario']}")
     scenario = Path(origin["scenario"])
-    if not scenario.is_file() and (path.parent / scenario.name).is_file():
+    if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
     return PlanFile(
         path,
@@ -93,6 +96,17 @@ def read_plan_file(path: Path) -> PlanFile:
         result,
         tuple(_remarks(path, envelope, origin, scenario)),
     )
+
+
+def _wrong(origin: Mapping[str, Any]) -> str | None:
+    """Return the first key that holds something else than it is written with."""
+    for key in ("scenario", "scenario_sha256", "prices", "prices_sha256", "result_sha256"):
+        value = origin[key]
+        if not isinstance(value, str) and (value is not None or key == "scenario"):
+            return key
+    settings = origin["settings"]
+    sound = isinstance(settings, list) and all(isinstance(setting, str) for setting in settings)
+    return None if sound else "settings"
 
 
 def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
@@ -20,6 +21,10 @@ class Record(BaseModel):
 
 
 T = TypeVar("T")
+MOST_COUNTED = 1e12
+"""Tokens, requests or users that a key may name."""
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to which a float is exact; nothing that is counted here is more."""
 
 
 def _reader(
@@ -93,8 +98,8 @@ _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
 _rate_or_none = _quantity_type(q.REQUESTS_PER_S, low=0)
 _hours = _quantity_type(q.HOURS_PER_DAY, above=0, high=24)
-_tokens = _quantity_type(q.TOKENS, above=0)
-_count = _quantity_type(q.COUNT, above=0)
+_tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
+_count = _quantity_type(q.COUNT, above=0, high=MOST_COUNTED)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
@@ -271,13 +276,41 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
     The record, its quantities in base units; or errors that name file, line and key.
     """
     try:
-        return TypeAdapter(schema).validate_python(document.value)
+        record: T = TypeAdapter(schema).validate_python(document.value)
     except ValidationError as error:
         details = _without_echoes(schema, document, error.errors(include_url=False))
         return Mistakes(
             tuple(_mistake(schema, document, detail) for detail in details),
             tuple(_real_path(document.value, tuple(detail["loc"])) for detail in details),
         )
+    except (OverflowError, RecursionError) as error:
+        raise InputError(f"{document.name}: holds a number that is out of range ({error})") from None
+    beyond = [_real_path(document.value, path) for path in _beyond_range(record, ())]
+    if not beyond:
+        return record
+    errors = [InputError(f"{document.place(path)}: the number is out of range") for path in beyond]
+    for path, mistake in zip(beyond, errors, strict=True):
+        mistake.line = document.line(path)
+    return Mistakes(tuple(errors), tuple(beyond))
+
+
+def _beyond_range(value: object, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the key paths of whole numbers that a float does not hold exactly, and of numbers that are not finite."""
+    if isinstance(value, int):
+        if abs(value) > LARGEST_WHOLE:
+            yield path
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield path
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _beyond_range(item, (*path, index))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _beyond_range(item, (*path, str(key)))
+    elif is_dataclass(value) or isinstance(value, BaseModel):
+        for name in value.__dataclass_fields__ if is_dataclass(value) else type(value).model_fields:
+            yield from _beyond_range(getattr(value, name, None), (*path, name))
 
 
 def validated(schema: type[T], document: Document) -> T:

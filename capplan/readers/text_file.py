@@ -5,15 +5,21 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 
-from capplan.errors import InputError
+from capplan.errors import LONGEST_SHOWN, InputError
 
 MAX_BYTES = 8_000_000
 """The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
 MAX_RESULT_BYTES = 512 * 1024**2
 """The same of results that a tool wrote, unpacked."""
+MAX_DEPTH = 40
+"""Levels of mappings and lists inside each other."""
+MOST_RATIO = 200
+"""Bytes that a byte of a packed file may stand for; tables of requests have about ten."""
+FREE_BYTES = 64 * 1024**2
+"""Unpacked bytes from which that counts."""
 LONGEST_LINE = 32_000_000
 """A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
 
@@ -44,6 +50,31 @@ def _what_it_is(head: bytes) -> str:
     return next((what for magic, what in _MAGIC if head.startswith(magic)), "")
 
 
+class _Packed(gzip.GzipFile):
+    """A packed file that is refused where it is nothing but large."""
+
+    def __init__(self, name: str, raw: BufferedReader) -> None:
+        """Unpack what an open file holds."""
+        super().__init__(fileobj=raw)
+        self.said, self.raw = name, raw
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, unpacked."""
+        return self._checked(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        """Return the next bytes, unpacked, as many as come at once."""
+        return self._checked(super().read1(size))
+
+    def _checked(self, content: bytes) -> bytes:
+        unpacked = self.tell()
+        if unpacked > FREE_BYTES and unpacked > MOST_RATIO * self.raw.tell():
+            raise InputError(
+                f"{self.said}: unpacks to more than {MOST_RATIO} times its size; is it the right file?"
+            )
+        return content
+
+
 @contextmanager
 def _opened(
     path: str | os.PathLike[str], kind: str, way_out: str, *, unpacked: bool
@@ -54,7 +85,7 @@ def _opened(
     try:
         with Path(path).open("rb") as raw:
             packed = unpacked and raw.peek(2)[:2] == _GZIP
-            yield gzip.GzipFile(fileobj=raw) if packed else raw
+            yield _Packed(name, raw) if packed else raw
     except FileNotFoundError:
         raise InputError(f"{name}: no such file{tail}") from None
     except IsADirectoryError:
@@ -81,6 +112,53 @@ def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
     if "\x00" in text:
         raise InputError(f"{name}: holds binary data; {kind} is expected")
     return text
+
+
+def path_of(written: str) -> Path:
+    """Return the path that people wrote, ~ as a home folder.
+
+    Raises
+    ------
+    InputError
+        It can be no path, or the home folder is nobody's.
+    """
+    if "\x00" in written:
+        raise InputError(f"{_short(written)}: is not a file name")
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise InputError(f"{_short(written)}: there is no such home folder; write the whole path") from None
+
+
+def whole_path(path: Path) -> Path:
+    """Return a path from the root on, links followed; InputError for one that leads nowhere."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise InputError(f"{_short(str(path))}: cannot be read (its links are a loop)") from None
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether something is at a path; what cannot be looked at is not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def printable(name: str) -> str:
+    r"""Return the name of a file or folder as text, also one that is no UTF-8.
+
+    Examples
+    --------
+    >>> printable("caf\\udce9")
+    'caf\ufffd'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _short(written: str) -> str:
+    return repr(written if len(written) <= LONGEST_SHOWN else written[:LONGEST_SHOWN] + "...")
 
 
 def read_text(
@@ -129,7 +207,7 @@ def read_text(
 
 
 def numbered_lines(path: str | os.PathLike[str], *, kind: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line of a file of any length, packed or not, without its end.
+    """Yield the number and the text of each line of a file of any length, packed or not, without its end; empty ones are left out.
 
     Parameters
     ----------
@@ -142,16 +220,8 @@ def numbered_lines(path: str | os.PathLike[str], *, kind: str) -> Iterator[tuple
     InputError
         As `read_text`, or a line is longer than LONGEST_LINE.
     """
-    name = os.fspath(path)
-    with _opened(path, kind, "", unpacked=True) as stream:
-        number = 0
-        while line := stream.readline(LONGEST_LINE):
-            number += 1
-            if len(line) >= LONGEST_LINE:
-                raise InputError(
-                    f"{name}: line {number} is longer than {LONGEST_LINE // 1_000_000} MB; {kind} is expected"
-                )
-            yield number, _decoded(line, name, kind, number).rstrip("\r\n")
+    for first_line, block in numbered_blocks(path, kind=kind):
+        yield from numbered_lines_of_block(block, first_line, path, kind=kind)
 
 
 def numbered_blocks(
@@ -176,7 +246,11 @@ def numbered_blocks(
     """
     with _opened(path, kind, "", unpacked=True) as stream:
         number, rest = 1, b""
-        while more := stream.read(size):
+        failure: Exception | None = None
+        while failure is None:
+            more, failure = _some_bytes(stream, size)
+            if not more:
+                break
             whole, end, rest = (rest + more).rpartition(b"\n")
             if max(len(whole), len(rest)) >= LONGEST_LINE:
                 raise InputError(
@@ -185,8 +259,23 @@ def numbered_blocks(
             if end:
                 yield number, whole + end
                 number += whole.count(b"\n") + 1
+        if failure is not None:
+            raise failure
         if rest:
             yield number, rest
+
+
+def _some_bytes(stream: BufferedIOBase, size: int) -> tuple[bytes, Exception | None]:
+    """Return the next bytes, fewer only at the end, and what hinders reading on: what comes before it is good."""
+    pieces: list[bytes] = []
+    left = size
+    try:
+        while left and (piece := stream.read1(left)):
+            pieces.append(piece)
+            left -= len(piece)
+    except (OSError, EOFError, zlib.error) as error:
+        return b"".join(pieces), error
+    return b"".join(pieces), None
 
 
 def numbered_lines_of_block(
@@ -194,4 +283,5 @@ def numbered_lines_of_block(
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines of a block, checked as numbered_lines does."""
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
-        yield number, _decoded(line, os.fspath(path), kind, number).rstrip("\r\n")
+        if line:
+            yield number, _decoded(line, os.fspath(path), kind, number).rstrip("\r\n")

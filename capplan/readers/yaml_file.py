@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 import yaml
 
 from capplan.errors import InputError
-from capplan.readers.text_file import MAX_BYTES, read_text
+from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
 """Values in one file, those behind an alias counted each time."""
 MOST_RESULT_NODES = 2_000_000
 """The same in a file that a tool wrote."""
-MAX_DEPTH = 40
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 

@@ -8,7 +8,10 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.errors import InputError
+from capplan.readers import text_file
+from capplan.readers.traces import trace
 from capplan.readers.traces.read import workload_of
+from capplan.readers.traces.trace import read_trace
 from capplan.workload import statistics
 
 
@@ -130,3 +133,103 @@ def test_a_server_that_was_started_anew_between_two_scrapes_is_refused(tmp_path)
     (tmp_path / "b.txt").write_text(text.replace("90", "40"))
     with pytest.raises(InputError, match="restarted between them"):
         workload_of([tmp_path / "a.txt", tmp_path / "b.txt"])
+
+
+HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids": %s}'
+SOUND = [HASHED % (300 * i, 1000, 5, [1, i]) for i in range(6)]
+NO_REQUESTS = {
+    "a word for a length": HASHED % (9, '"abc"', 5, [1, 2]),
+    "no length": '{"timestamp": 9, "output_length": 5, "hash_ids": [1, 2]}',
+    "one number for the hashes": HASHED % (9, 600, 5, 1.5),
+    "a text for the hashes": HASHED % (9, 600, 5, '"12"'),
+    "a part of a hash": HASHED % (9, 600, 5, [1.5]),
+    "a hash of 70 bits": HASHED % (9, 600, 5, [2**70]),
+    "an endless length": HASHED % (9, "Infinity", 5, [1, 2]),
+    "a length of 400 digits": HASHED % (9, "9" * 400, 5, [1, 2]),
+    "a number of 5,000 digits": HASHED % ("9" * 5000, 600, 5, [1, 2]),
+    "a time that is not a number": HASHED % ("NaN", 600, 5, [1, 2]),
+    "a date that is none": HASHED % ('"2023-99-99"', 600, 5, [1, 2]),
+    "lists in lists": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("mistake", NO_REQUESTS)
+@pytest.mark.parametrize("place", [1, 6])
+def test_a_line_of_hashes_that_is_no_request_is_counted(mistake, place, tmp_path):
+    found = found_in(tmp_path, "\n".join([*SOUND[:place], NO_REQUESTS[mistake], *SOUND[place:]]))
+    assert found.requests == 6
+    assert sum("1 row left out" in line for line in found.omissions) == 1
+    assert found.prefix.block_tokens == 512
+
+
+def test_latencies_that_cannot_be_are_unknown(tmp_path):
+    rows = [f'{{"arrival_s": {i}, "input_tokens": 9, "output_tokens": 9, "ttft": {ttft}}}' for i, ttft in enumerate(("NaN", -1, "Infinity", 2))]  # fmt: skip
+    assert found_in(tmp_path, "\n".join(rows)).measured.ttft_s == 2.0
+
+
+def served(tmp_path, clients, lengths="input_tokens,3,1\noutput_tokens,3,1\n"):
+    (tmp_path / "a_clients.csv").write_text("client,start_s,rate_rps,cv\n" + clients)
+    (tmp_path / "a_length_hist.csv").write_text("field,value,prob\n" + lengths)
+    return workload_of([tmp_path / "a_clients.csv"])
+
+
+@pytest.mark.parametrize("row", ["0,0", "0,0,1,-1", "0,1e15,1,1", "0,0,1e30,1", "0,0,nan,1", "0,0,x,1"])
+def test_rates_of_clients_that_cannot_be_are_left_out(row, tmp_path):
+    found = served(tmp_path, f"0,0,1,1\n{row}\n")
+    assert (found.rate.mean, len(found.omissions)) == (1.0, 1)
+
+
+CLIENTS = {
+    "windows of another age": ("0,0,1,1\n0,1e11,1,1\n", "", "more than ten years apart"),
+    "nobody": ("0,0,0,1\n", "", "no client sends anything"),
+    "a length without its weight": ("0,0,1,1\n", "input_tokens,3", "line 2: value and prob must be numbers"),
+    "an endless length": (
+        "0,0,1,1\n",
+        "input_tokens,inf,1",
+        "line 2: value or prob is negative or too large",
+    ),
+    "a negative weight": ("0,0,1,1\n", "input_tokens,3,-1", "line 2: value or prob is negative"),
+    "no weight at all": ("0,0,1,1\n", "input_tokens,3,0\noutput_tokens,3,1", "no length of input_tokens"),
+}
+
+
+@pytest.mark.parametrize("mistake", CLIENTS)
+def test_clients_without_a_sense_are_refused(mistake, tmp_path):
+    clients, lengths, says = CLIENTS[mistake]
+    with pytest.raises(InputError, match=says):
+        served(tmp_path, clients, lengths or "input_tokens,3,1\noutput_tokens,3,1\n")
+
+
+@pytest.mark.parametrize(
+    "text", [HEAD.replace(",", ",\r", 1) + "0,5,5\n", HEAD.replace("\n", "\r") + "0,5,5\r1,5,5\r"]
+)
+def test_line_ends_of_an_old_machine_are_named(text, tmp_path):
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    with pytest.raises(InputError, match=r"holds a carriage return|has no column"):
+        workload_of([tmp_path / "t.csv"])
+
+
+def test_a_trace_over_thousands_of_years_is_summed_up_and_not_replayed(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + "0,5,5\n1,5,5\n1e11,5,5\n")
+    assert workload_of([path]).requests == 3
+    with pytest.raises(InputError, match="3,169 years apart, and ten are the most"):
+        read_trace(path)
+
+
+def test_a_table_of_too_many_lines_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    path.write_text(HEAD + "0,5,5\n" * 100)
+    monkeypatch.setattr(trace, "MOST_LINES", 50)
+    monkeypatch.setattr(trace.TraceFile, "parts", lambda _: pytest.fail("rows were read"))
+    with pytest.raises(InputError, match="more than 2,000,000 requests"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("filling", [b"\n", b" ", b"0,5,5\n"])
+def test_a_packed_file_that_is_nothing_but_large_is_refused(filling, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "FREE_BYTES", 2**20)
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(HEAD.encode() + filling * (2**23 // len(filling))))
+    with pytest.raises(InputError, match="unpacks to more than 200 times its size"):
+        workload_of([path])

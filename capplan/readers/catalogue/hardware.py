@@ -12,6 +12,7 @@ from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device, Source
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Bytes, BytesPerS, FlopPerS, Record, Watts, one_or_more, validated
+from capplan.readers.text_file import path_of
 from capplan.readers.yaml_file import Document, read_yaml
 
 ASSUMED = "assumed"
@@ -282,7 +283,7 @@ def _looks_like_a_path(name: str) -> bool:
 def device_file(name: str) -> Path:
     """Return the YAML of a catalogue name, an alias, or a path itself."""
     if _looks_like_a_path(name):
-        return Path(name).expanduser()
+        return path_of(name)
     known = _catalogue_name(name) if normalised(name) else None
     if known is None:
         short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))

@@ -23,6 +23,7 @@ from capplan.readers.catalogue.models import (
 )
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
+from capplan.readers.text_file import is_there, path_of, printable, whole_path
 
 _KIND = "a model's config.json"
 _QUANTISATION = "hf_quant_config.json"
@@ -85,7 +86,7 @@ def model_source(name: str, revision: str | None = None) -> Source:
     """
     from capplan.readers.yaml_file import read_yaml
 
-    if Path(name).expanduser().exists():
+    if is_there(path_of(name)):
         return Source("model", f"config of {Path(name).name}", note="a file beside the scenario")
     model = None if revision else shipped_id(name)
     if model is None:
@@ -99,7 +100,7 @@ def model_source(name: str, revision: str | None = None) -> Source:
 
 
 def _read(name: str, revision: str | None, *, offline: bool) -> Network:
-    path = Path(name).expanduser()
+    path = path_of(name)
     if _is_path(name, path):
         if revision is not None:
             raise InputError(
@@ -144,9 +145,11 @@ def _from_path(path: Path) -> Network:
         raise InputError(
             f"{path}: this folder has no config.json\n  give the folder of a Hugging Face model, or the path of its config.json"
         )
-    title = file.parent.resolve().name if file.name == "config.json" else file.stem
+    title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
     beside = file.with_name(_QUANTISATION)
-    return _network(read_json(file, kind=_KIND), title, str(file), beside if beside.exists() else None)
+    return _network(
+        read_json(file, kind=_KIND), title, printable(str(file)), beside if is_there(beside) else None
+    )
 
 
 def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:

@@ -22,6 +22,10 @@ def summary_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     tool = "AIPerf" if document.text("schema_version", "aiperf_version") else "GenAI-Perf"
     document.at("request_throughput").needed("avg", tool=tool)
     counted = document.at("output_sequence_length").needed("avg", tool=tool)
+    if counted <= 0:
+        raise InputError(
+            f"{document.where('output_sequence_length')}.avg is 0, so this run measured no answer"
+        )
     served = document.at("usage_completion_tokens").number("avg")
     tokens_in = document.at("usage_prompt_tokens").number("avg") or document.at(
         "input_sequence_length"

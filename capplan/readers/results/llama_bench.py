@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from capplan.errors import InputError
 from capplan.readers.results.record import BenchmarkResult, Spread
 from capplan.readers.results.values import ResultValues
 
@@ -14,6 +15,8 @@ def row_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     document = ResultValues(path, values)
     prompt = document.needed("n_prompt", tool=TOOL)
     generated = document.needed("n_gen", tool=TOOL)
+    if not prompt and not generated:
+        raise InputError(f"{document.where('n_prompt')} and n_gen are 0, so this row measured nothing")
     seconds = document.needed("avg_ns", tool=TOOL) * 1e-9
     depth = document.number("n_depth") or 0.0
     tokens_per_s = document.number("avg_ts")

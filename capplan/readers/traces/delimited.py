@@ -108,6 +108,10 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         a column is missing, or most rows are not requests
     """
     first_number, header = next(pair for pair in lines_of(path) if pair[1].strip())
+    if "\r" in header:
+        raise InputError(
+            f"{path}: line {first_number} holds a carriage return; save the file with line ends of Unix or Windows"
+        )
     layout = layout_of(path, header)
     if layout.arrival is None:
         omissions.note("the file has no time stamps: lengths only")
@@ -177,6 +181,8 @@ class _RowReader:
 
 
 def _row(number: int, cells: Sequence[str], layout: Layout, unit: float) -> Row:
+    if any("\r" in cell for cell in cells):
+        raise ValueError("a carriage return inside the line")
     if len(cells) < len(layout.columns):
         raise ValueError(f"{len(cells)} cells where the header has {len(layout.columns)}")
     decimal_comma = layout.delimiter == ";"

@@ -9,11 +9,14 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.readers.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
 from capplan.readers.traces.rows import NO_TOKENS, Row, lines_of, noted_unit, seconds_of
+from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import Omissions
 
 BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
 """Block sizes that are recognised, in tokens: Mooncake hashes 512, Bailian and vLLM 16."""
 SAMPLE = 200
+LARGEST_STAMP = 1e24
+"""A larger first time stamp says nothing about its unit."""
 
 
 def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -24,15 +27,20 @@ def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
     >>> block_tokens_of([{"input_length": 1000, "hash_ids": [1, 2]}, {"input_length": 513, "hash_ids": [1, 3]}])
     512
     """
-    hashed = [row for row in rows if row.get("hash_ids")]
+    hashed = [
+        (int(row["input_length"]), len(row["hash_ids"]))
+        for row in rows
+        if isinstance(row.get("hash_ids"), list) and row["hash_ids"] and _is_length(row.get("input_length"))
+    ]
 
     def fitting(size: int) -> int:
-        return sum(
-            int(row["input_length"]) // size <= len(row["hash_ids"]) <= -(-int(row["input_length"]) // size)
-            for row in hashed
-        )
+        return sum(tokens // size <= blocks <= -(-tokens // size) for tokens, blocks in hashed)
 
     return max(BLOCK_SIZES, key=fitting) if hashed else 0
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 < value <= LONGEST_TOKENS
 
 
 def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -48,7 +56,7 @@ def sample_of(path: Path) -> list[dict[str, Any]]:
     for _, line in lines_of(path):
         try:
             value = json.loads(line) if line.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             records.append({str(key).lower(): item for key, item in value.items()})
@@ -71,7 +79,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
     hashed = "hash_ids" in sample[0]
     first = sample[0].get(keys["arrival_s"])
-    stamp = float(first) if isinstance(first, (int, float)) else None
+    stamp = float(first) if isinstance(first, (int, float)) and abs(first) <= LARGEST_STAMP else None
     unit = hashed_unit_s(sample) if hashed else noted_unit(stamp, omissions)
     if keys["arrival_s"].endswith("_ms"):
         unit = 1e-3
@@ -84,14 +92,13 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
         seen += 1
         try:
             row = {str(key).lower(): item for key, item in json.loads(line).items()}
-            blocks = row.get("hash_ids") or NO_TOKENS if hashed else NO_TOKENS
             ttft, e2e = _measured(row)
             yield Row(
                 number,
-                seconds_of(row[keys["arrival_s"]], unit),
+                _stamp(row[keys["arrival_s"]], unit),
                 float(row[keys["input_tokens"]]),
                 float(row[keys["output_tokens"]]),
-                [int(block) for block in blocks],
+                _blocks(row.get("hash_ids")) if hashed else NO_TOKENS,
                 ttft,
                 e2e,
             )
@@ -100,6 +107,28 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             omissions.drop("is not a request", number, broken=True)
             if bad > MOST_BAD_SHARE * seen + 10:
                 raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+
+
+def _stamp(written: object, unit_s: float) -> float:
+    """Return a time stamp [s]; ValueError for one that is not a number."""
+    seconds = seconds_of(written, unit_s)
+    if math.isnan(seconds):
+        raise ValueError("the time stamp is not a number")
+    return seconds
+
+
+def _blocks(written: object) -> Sequence[int]:
+    """Return the hashes of a prompt: whole numbers of 64 bits; an error for anything else."""
+    if written is None:
+        return NO_TOKENS
+    if not isinstance(written, list):
+        raise TypeError("hash_ids is not a list")
+    blocks = [int(block) for block in written]
+    if any(block != was and str(block) != was for block, was in zip(blocks, written, strict=True)):
+        raise ValueError("a hash is not a whole number")
+    if blocks and not -(2**63) <= min(blocks) <= max(blocks) < 2**63:
+        raise ValueError("a hash has more than 64 bits")
+    return blocks
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:

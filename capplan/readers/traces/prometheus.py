@@ -12,14 +12,21 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.traces.rows import lines_of
-from capplan.workload.statistics import LengthSummary, RateSummary, length_summary
+from capplan.workload.statistics import LONGEST_TOKENS, LengthSummary, RateSummary, length_summary
 from capplan.workload.summary import MeasuredLatency, WorkloadSummary
 from capplan.workload.trace import Omissions
 
 SAMPLE = re.compile(
-    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|[\d.]+(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$"
+    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",
+    re.ASCII,
 )
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
+MOST_LINES = 1_000_000
+"""Of one scrape; that of a server with hundreds of labels has some ten thousand."""
+LARGEST = 1e18
+"""A larger value is none that a server counted."""
+AGREEMENT = 0.01
+"""Share by which the sum of a histogram may lie outside what its buckets allow; a scrape is not taken in one instant."""
 POINTS = 10
 """Points that stand for the lengths inside one bucket."""
 
@@ -46,6 +53,11 @@ DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
 LENGTH_GAUGES = ("sglang:spec_accept_length",)
+COUNTERS = frozenset(
+    {f"{name}_{part}" for name in (*PROMPTS, *ANSWERS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
+    | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED}
+)  # fmt: skip
+"""What is read here and can only grow from 0."""
 
 
 @dataclass(slots=True)
@@ -67,15 +79,25 @@ class Scrape:
         """Return sum over count of the first histogram that counted anything."""
         for name in names:
             count = self.values.get(f"{name}_count", 0.0)
-            if count > 0:
+            if count >= 1 and f"{name}_sum" in self.values:
                 return self.values[f"{name}_sum"] / count
         return None
 
 
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
-    """Return the sums of one exposition; lines that are not samples are counted."""
+    """Return the sums of one exposition; lines that are no samples are counted.
+
+    Raises
+    ------
+    InputError
+        a counter is negative, or the text is longer than any scrape
+    """
     scrape = Scrape()
     for number, line in lines_of(path):
+        if number > MOST_LINES:
+            raise InputError(
+                f"{path}: has more than {MOST_LINES:,} lines; one scrape of a server is expected"
+            )
         if not line.strip() or line.startswith("#"):
             continue
         match = SAMPLE.match(line.strip())
@@ -85,19 +107,34 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
         name, labels, text = match.groups()
         value = float(text.replace("Inf", "inf"))
         keyed = dict(LABEL.findall(labels or ""))
+        bound = _bound(keyed.get("le", ""))
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
-        elif name.endswith("_bucket") and "le" in keyed:
-            scrape.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
+        elif abs(value) > LARGEST:
+            omissions.drop("a value is out of range", number)
+        elif value < 0 and name in COUNTERS:
+            raise InputError(f"{path}: line {number}: {name} is {text}; a counter is never negative")
+        elif name.endswith("_bucket") and bound is not None:
+            scrape.buckets[name.removesuffix("_bucket")][bound] += value
+        elif name.endswith("_bucket") and name in COUNTERS:
+            omissions.drop("is a bucket without an upper bound", number)
         else:
             scrape.values[name] += value
             scrape.gauges[name].append(value)
         if name == "vllm:cache_config_info" and value == 1.0:
             blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
-            scrape.cache_tokens += (
-                float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
-            )
+            tokens = float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
+            scrape.cache_tokens += tokens if tokens <= LARGEST else 0.0
     return scrape
+
+
+def _bound(text: str) -> float | None:
+    """Return the upper bound of a bucket; None where there is none."""
+    try:
+        bound = float(text.replace("Inf", "inf"))
+    except ValueError:
+        return None
+    return bound if bound == math.inf or 0.0 <= bound <= LARGEST else None
 
 
 def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
@@ -144,10 +181,8 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
         finished += rejected
     rate = finished / interval_s if interval_s else None
-    accepted, rounds = _acceptance(seen)
-    hits = _hits(seen)
-    if hits is None:
-        notes.append("no counters of the prefix cache")
+    accepted, rounds = _acceptance(seen, notes)
+    hits = _hits(seen, notes)
     return WorkloadSummary(
         name=paths[-1].name.split(".")[0],
         format="Prometheus metrics",
@@ -160,7 +195,9 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         acceptance_fraction=accepted,
         accepted_tokens_per_round=rounds,
         kv_cache_tokens=seen.cache_tokens
-        or next(iter(seen.gauges.get("sglang:max_total_num_tokens", [])), None),
+        or next(
+            (tokens for tokens in seen.gauges.get("sglang:max_total_num_tokens", []) if tokens > 0), None
+        ),
         omissions=tuple(omissions.lines()),
         notes=(*notes, "lengths are interpolated within the buckets of the histograms"),
     )
@@ -176,16 +213,43 @@ def _requests(seen: Scrape) -> float:
 def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
     for name in names:
         count = seen.values.get(f"{name}_count", 0.0)
-        if count <= 0:
+        if count < 1:
             continue
-        mean = seen.values[f"{name}_sum"] / count
-        rows = seen.buckets.get(name)
-        if rows and max(rows.values()) > 0:
+        mean = seen.mean([name])
+        if mean is None:
+            raise InputError(f"{path}: has {name}_count and no {name}_sum, so the lengths are not known")
+        if not 1.0 <= mean <= LONGEST_TOKENS:
+            raise InputError(
+                f"{path}: {name}: {count:g} requests with {mean:g} tokens each; 1 to {LONGEST_TOKENS:,} are expected"
+            )
+        rows = seen.buckets.get(name, {})
+        if any(math.isfinite(bound) for bound in rows) and max(rows.values()) >= 1:
+            least, most = _possible_means(rows)
+            if not least * (1 - AGREEMENT) <= mean <= most * (1 + AGREEMENT):
+                raise InputError(
+                    f"{path}: {name}: its sum and count say {mean:g} tokens a request, its buckets {least:g} to {most:g}"
+                )
             return length_summary(*bucket_points(rows, mean))
         return length_summary(np.array([mean]), np.array([count]))
     raise InputError(
         f"{path}: has no request lengths; one of these histograms is expected: {', '.join(names)}"
     )
+
+
+def _inside(rows: Mapping[float, float]) -> tuple[Array, Array]:
+    """Return the bounds of the buckets of a histogram from 0 on, the last one made up, and how many are in each."""
+    bounds = sorted(bound for bound in rows if math.isfinite(bound))
+    total = rows.get(math.inf, rows[bounds[-1]])
+    reached = np.array([0.0, *(rows[bound] for bound in bounds), total])
+    return np.array([0.0, *bounds, 2.0 * bounds[-1]]), np.maximum(np.diff(reached), 0.0)
+
+
+def _possible_means(rows: Mapping[float, float]) -> tuple[float, float]:
+    """Return the least and the largest mean that the buckets of a histogram allow."""
+    edges, inside = _inside(rows)
+    total = float(inside.sum())
+    most = math.inf if inside[-1] > 0 else float(edges[1:] @ inside) / total
+    return float(edges[:-1] @ inside) / total, most
 
 
 def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Array]:
@@ -197,11 +261,7 @@ def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Arra
     >>> round(float(values.mean()), 9), float(weights.sum())
     (15.0, 4.0)
     """
-    bounds = sorted(bound for bound in rows if math.isfinite(bound))
-    total = rows.get(math.inf, rows[bounds[-1]])
-    edges = np.array([0.0, *bounds, 2.0 * bounds[-1]])
-    reached = np.array([0.0, *(rows[bound] for bound in bounds), total])
-    inside = np.maximum(np.diff(reached), 0.0)
+    edges, inside = _inside(rows)
     part = (np.arange(POINTS) + 0.5) / POINTS
     values = (edges[:-1, None] + np.diff(edges)[:, None] * part[None, :]).ravel()
     weights = np.repeat(inside / POINTS, POINTS)
@@ -211,22 +271,35 @@ def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Arra
     return np.maximum(values * (mean / found), 1.0), weights
 
 
-def _hits(seen: Scrape) -> float | None:
+def _share(part: float, whole: float, words: str, notes: list[str]) -> float | None:
+    """Return a part of a whole; None, and a note, where it is more than the whole."""
+    if part > whole:
+        notes.append(f"{words}: left out")
+        return None
+    return part / whole
+
+
+def _hits(seen: Scrape, notes: list[str]) -> float | None:
     for hits, queries in PREFIX_HITS:
-        if seen.values.get(queries, 0.0) > 0 and hits in seen.values:
-            return seen.values[hits] / seen.values[queries]
+        asked = seen.values.get(queries, 0.0)
+        if asked > 0 and hits in seen.values:
+            return _share(seen.values[hits], asked, f"{hits} is more than {queries}", notes)
     gauge = next((seen.gauges[name] for name in HIT_GAUGES if name in seen.gauges), None)
-    return float(np.mean(gauge)) if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0 else None
+    if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0:
+        return float(np.mean(gauge))
+    notes.append("no counters of the prefix cache")
+    return None
 
 
-def _acceptance(seen: Scrape) -> tuple[float | None, float | None]:
+def _acceptance(seen: Scrape, notes: list[str]) -> tuple[float | None, float | None]:
     """Return the share of drafted tokens that was accepted, and tokens per round with the bonus token."""
     drafted, accepted = seen.values.get(DRAFTED, 0.0), seen.values.get(ACCEPTED, 0.0)
     if drafted > 0:
+        share = _share(accepted, drafted, f"{ACCEPTED} is more than {DRAFTED}", notes)
         drafts = seen.values.get(DRAFTS, 0.0)
-        return accepted / drafted, 1.0 + accepted / drafts if drafts > 0 else None
-    share = next((seen.gauges[name] for name in ACCEPTANCE_GAUGES if name in seen.gauges), None)
-    length = next((seen.gauges[name] for name in LENGTH_GAUGES if name in seen.gauges), None)
-    mean_share = float(np.mean(share)) if share else 0.0
-    mean_length = float(np.mean(length)) if length else 0.0
-    return (mean_share or None), (mean_length or None)
+        return share, 1.0 + accepted / drafts if share is not None and drafts > 0 else None
+    shares = next((seen.gauges[name] for name in ACCEPTANCE_GAUGES if name in seen.gauges), None)
+    lengths = next((seen.gauges[name] for name in LENGTH_GAUGES if name in seen.gauges), None)
+    mean_share = float(np.mean(shares)) if shares else 0.0
+    mean_length = float(np.mean(lengths)) if lengths else 0.0
+    return (mean_share if 0.0 < mean_share <= 1.0 else None), (mean_length if mean_length >= 1.0 else None)

@@ -67,7 +67,7 @@ def format_of(path: Path) -> str:
 def _json_format(first: str) -> str:
     try:
         value = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "log"
     if not isinstance(value, dict):
         return "log"

@@ -10,13 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.readers.traces.columns import Columns
 from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
 LATEST_S = 1e12
-"""A later time stamp is an error in the file."""
+"""A later time stamp is a mistake of the file."""
+YEAR_S = 365.25 * 86_400.0
+LONGEST_S = 10 * YEAR_S
+"""Of traffic that is worked with minute by minute; time stamps that lie further apart are not in one unit."""
 NO_TOKENS: tuple[int, ...] = ()
 HEAD_CHARACTERS = 65_536
 KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
@@ -235,6 +239,12 @@ def part_of(rows: Sequence[Row]) -> TracePart:
         output_tokens=np.rint([row.output_tokens for row in rows]).astype(np.int64),
         block_counts=np.array([len(row.block_ids) for row in rows], dtype=np.int64),
         block_ids=np.array([block for row in rows for block in row.block_ids], dtype=np.int64),
-        ttft_s=np.array([row.ttft_s for row in rows]),
-        e2e_s=np.array([row.e2e_s for row in rows]),
+        ttft_s=_latencies([row.ttft_s for row in rows]),
+        e2e_s=_latencies([row.e2e_s for row in rows]),
     )
+
+
+def _latencies(seconds: Sequence[float]) -> Array:
+    """Return measured times; nan, which is unknown, for those that cannot be."""
+    times = np.array(seconds)
+    return np.where((times >= 0) & (times <= LATEST_S), times, np.nan)

@@ -1,6 +1,5 @@
 """ServeGen: rates of clients in windows, and the distribution of lengths beside them."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,9 +8,12 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.readers.traces.rows import lines_of
+from capplan.readers.text_file import is_there
+from capplan.readers.traces.delimited import columns_of
+from capplan.readers.traces.rows import LATEST_S, LONGEST_S, lines_of
 from capplan.workload.statistics import (
     HOUR_S,
+    LONGEST_TOKENS,
     MOST_HOURS,
     LengthSummary,
     RateSummary,
@@ -23,6 +25,10 @@ from capplan.workload.trace import Omissions
 WINDOW_S = 600.0
 CLIENT_COLUMNS = ("client", "start_s", "rate_rps", "cv")
 LENGTH_COLUMNS = ("field", "value", "prob")
+LARGEST = 1e9
+"""Of a rate, a coefficient of variation or a weight."""
+LEAST = 1e-12
+"""A smaller probability is none."""
 INPUT_FIELDS = ("input_tokens", "text_tokens")
 
 
@@ -30,7 +36,7 @@ def lengths_beside(clients: Path) -> Path:
     """Return the file of lengths that belongs to a file of clients, by its name."""
     name = clients.name.replace("_clients", "_length_hist")
     beside = clients.with_name(name)
-    if name == clients.name or not beside.exists():
+    if name == clients.name or not is_there(beside):
         raise InputError(
             f"{clients}: rates of clients without their lengths; {beside.name} is expected beside it\n"
             "  name the files NAME_clients.csv and NAME_length_hist.csv (columns field, value, prob)"
@@ -46,11 +52,11 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
     for line, cells in _records(clients, CLIENT_COLUMNS):
         try:
             start, rate, cv = (float(cells[name]) for name in ("start_s", "rate_rps", "cv"))
-        except (ValueError, TypeError):
+        except (ValueError, KeyError):
             omissions.drop("is not the rate of a client", line)
             continue
-        if rate < 0 or start < 0 or not np.isfinite([start, rate, cv]).all():
-            omissions.drop("a rate or a time is negative or not finite", line)
+        if not (0 <= rate <= LARGEST and 0 <= start <= LATEST_S and 0 <= cv <= LARGEST):
+            omissions.drop("a rate, a time or a cv is negative or too large", line)
             continue
         by_window[start] += rate
         weighted_cv += rate * cv
@@ -58,9 +64,9 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
     if total == 0.0:
         raise InputError(f"{clients}: no client sends any requests")
     lengths = _lengths(lengths_beside(clients), omissions)
+    if max(by_window) - min(by_window) > LONGEST_S:
+        raise InputError(f"{clients}: its windows lie more than ten years apart; is start_s in seconds?")
     rate_summary = _rates(by_window, weighted_cv / total)
-    if rate_summary.mean is None:
-        raise InputError(f"{clients}: no client sends any requests")
     return WorkloadSummary(
         name=clients.name.split(".")[0].removesuffix("_clients"),
         format="ServeGen clients",
@@ -102,9 +108,12 @@ def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
     fields: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     for line, cells in _records(path, LENGTH_COLUMNS):
         try:
-            fields[cells["field"]][float(cells["value"])] += float(cells["prob"])
-        except (ValueError, TypeError):
+            name, value, share = cells["field"], float(cells["value"]), float(cells["prob"])
+        except (ValueError, KeyError):
             raise InputError(f"{path}: line {line}: value and prob must be numbers") from None
+        if not (0 <= value <= LONGEST_TOKENS and 0 <= share <= LARGEST):
+            raise InputError(f"{path}: line {line}: value or prob is negative or too large")
+        fields[name][value] += share
     if any("image" in name for name in fields):
         omissions.note("images are not counted: their tokens and their encoder come on top of the text")
     prompt = next((name for name in INPUT_FIELDS if name in fields), None)
@@ -112,19 +121,21 @@ def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
         raise InputError(
             f"{path}: has no lengths of input_tokens and output_tokens; found: {', '.join(fields) or 'none'}"
         )
-    columns = {"input": fields[prompt], "output": fields["output_tokens"]}
-    return {name: length_summary(*_sorted(found)) for name, found in columns.items()}
+    columns = {"input": prompt, "output": "output_tokens"}
+    return {key: length_summary(*_sorted(fields[name], name, path)) for key, name in columns.items()}
 
 
-def _sorted(histogram: Mapping[float, float]) -> tuple[Array, Array]:
-    values = np.array(sorted(value for value, share in histogram.items() if share > 0 and value >= 1))
+def _sorted(histogram: Mapping[float, float], name: str, path: Path) -> tuple[Array, Array]:
+    values = np.array(sorted(value for value, share in histogram.items() if share >= LEAST and value >= 1))
+    if not values.size:
+        raise InputError(f"{path}: no length of {name} of 1 or more has a probability")
     return values, np.array([histogram[value] for value in values])
 
 
 def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     lines = lines_of(path)
     _, header = next(lines, (1, ""))
-    names = [cell.strip().lower() for cell in next(csv.reader([header]), [])]
+    names = columns_of(header)
     missing = [name for name in columns if name not in names]
     if missing:
         raise InputError(f"{path}: has no column {missing[0]!r}\n  found: {', '.join(names)}")

@@ -9,6 +9,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.traces.read import TraceFile, prefix_reuse, trace_file
+from capplan.readers.traces.rows import LONGEST_S, YEAR_S, blocks_of
 from capplan.serving.prefix_cache import hit_curve
 from capplan.serving.requests import Requests
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
@@ -17,7 +18,9 @@ from capplan.workload.trace import Counts, TracePart
 from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
 
 MAX_REQUESTS = 2_000_000
-"""Maximum for a trace held in memory; a longer one is summarised by `capplan workload` first."""
+"""Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
+MOST_LINES = 2 * MAX_REQUESTS
+"""A table of more lines is refused before its rows are read."""
 WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
 
@@ -112,16 +115,15 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
             _refuse_omissions(file, name)
         return replace(trace, name=name)
     file = trace_file(Path(path))
+    if sum(block.count(b"\n") for _, block in blocks_of(Path(path))) > MOST_LINES:
+        raise _too_many(name)
     parts: list[TracePart] = []
     held = 0
     for part in file.parts():
         parts.append(part)
         held += len(part)
         if held > MAX_REQUESTS:
-            raise InputError(
-                f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
-                f"  cut it, or summarise it first: capplan workload {Path(path).name} -o workload.yaml"
-            )
+            raise _too_many(name)
     if strict:
         _refuse_omissions(file, name)
     if held < 2:
@@ -130,6 +132,13 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
     _last_read.clear()
     _last_read[key] = file, trace
     return trace
+
+
+def _too_many(name: str) -> InputError:
+    return InputError(
+        f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
+        f"  cut it, or sum it up first: capplan workload {Path(name).name} -o workload.yaml"
+    )
 
 
 _last_read: dict[tuple[Path, int, int], tuple[TraceFile, Trace]] = {}
@@ -157,6 +166,11 @@ def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:
     arrival = column("arrival_s")
     if not np.isfinite(arrival).all():
         raise InputError(f"{name}: has no time stamps, so it cannot be replayed\n  add a column arrival_s")
+    if arrival.max() - arrival.min() > LONGEST_S:
+        raise InputError(
+            f"{name}: its time stamps lie {(arrival.max() - arrival.min()) / YEAR_S:,.0f} years apart, and ten are the most that is replayed"
+            "\n  are all of them in one unit?"
+        )
     order = np.argsort(arrival, kind="stable")
     counts = column("block_counts")
     ids = column("block_ids")

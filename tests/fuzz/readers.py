@@ -1,0 +1,351 @@
+"""Files of every kind with small faults, read: they are used or refused in one line, and what is read is finite.
+
+    python -m tests.fuzz.readers --seconds 600 --seed 1 [--kind config]
+
+A finding is printed with the file that shows it and the line that repeats it.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import math
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from capplan.errors import InputError
+from capplan.questions.scenario import read_scenario
+from capplan.questions.workload_file import read_workload
+from capplan.readers.calibration.file import read_calibration_file
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.prices import read_prices
+from capplan.readers.measured.table import measured_table
+from capplan.readers.plan_file import read_plan_file, result_digest
+from capplan.readers.results.read import read_results
+from capplan.readers.traces.read import workload_of
+from capplan.readers.traces.trace import read_trace
+from capplan.readers.yaml_file import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "tests" / "data" / "results"
+LONGEST_S = 10.0
+"""That one small file may take."""
+LONGEST_LINE = 700
+MOST_BYTES = 6 * 1024**3
+EXAMPLES = 200
+"""Of one seed."""
+
+HOSTILE = (
+    None, True, -1, 0, 1, 2**63, 10**400, 1e308, 5e-324, -0.0, math.inf, math.nan, "", "abc", "1" * 400, "1e999", "nan", "-5 s",
+    "\x1b[31m<b>", "~nosuchuser/x", "a\0b", "\udcff", "2023-99-99", "٣", "x" * 5000, [], {}, [[]], [None], {"a": None}, [1, "b"],
+)  # fmt: skip
+TOKENS = (
+    b"", b"-1", b"0", b"1e15", b"1e308", b"1e999", b"nan", b"inf", b"abc", b"9" * 400, b'"', b"'", b",", b";", b"\t", b"\r", b"\x00",
+    b"\xff", b"{", b"[[[[[[", b"}", b":", b"&a", b"*a", b"<<: *a", b"!!int", b"---", b"2023-99-99", b"\n\n", b"\xd9\xa3", b"#", b"+Inf",
+)  # fmt: skip
+
+CONFIG = {
+    "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+    "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16], "ignored_layers": ["lm_head"]},
+}  # fmt: skip
+SCENARIO = {
+    "name": "s", "model": "llama-3.2-1b", "weight_dtype": "bf16", "max_model_len": 4096, "gpu_memory_utilization": 0.9,
+    "traffic": [{
+        "name": "c", "request_rate": "2 req/s", "input_tokens": {"mean": 400, "p95": 900}, "output_tokens": 60,
+        "shared_prefix": {"tokens": 100, "hit_fraction": 0.5}, "daily_curve": "office",
+    }],
+    "slo": {"ttft_p95": "2 s", "tpot_p95": "50 ms"},
+    "fleet": {"hardware": ["l4"], "headroom": "20 %", "tensor_parallel": [1], "spare_replicas": 1},
+    "prices": {"commitment": "on-demand", "electricity": "0.2 $/kWh"},
+}  # fmt: skip
+OFFER = {"device": "l4", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page", "devices": 8}  # fmt: skip
+PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
+PLAN_ORIGIN = {"scenario": "s.yaml", "settings": ["name=t"], "scenario_sha256": "00", "prices": None, "prices_sha256": None}  # fmt: skip
+PLAN = {"chosen": {"hardware": "l4", "replicas": 2}, "plan_file": PLAN_ORIGIN}
+TABLE = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i}.5,{90 + i},{9 + i % 3}\n" for i in range(30))
+HASHED = "".join(
+    json.dumps({"timestamp": 300 * i, "input_length": 900, "output_length": 9, "hash_ids": [1, i]}) + "\n"
+    for i in range(15)
+)
+CLIENTS = "client,start_s,rate_rps,cv\n0,0,1,1\n1,600,2,1.5\n"
+LENGTHS = "field,value,prob\ninput_tokens,30,0.5\ninput_tokens,90,0.5\noutput_tokens,9,1\n"
+LLAMA = {
+    "n_prompt": 512,
+    "n_gen": 0,
+    "avg_ns": 1e9,
+    "avg_ts": 512.0,
+    "model_type": "llama 8B",
+    "gpu_info": "x",
+}
+MEASURED = (
+    "id,engine,engine_version,model_hf_id,gpu,num_gpus,tp,isl,osl,concurrency,tpot_ms_mean,kind,notes\n"
+    "a,vllm,0.11.0,meta-llama/Llama-3.1-8B,h100-sxm,1,1,500,60,4,9,online_conc,n_requests=20\n"
+)
+
+
+def _result(name: str) -> bytes:
+    return (RESULTS / name).read_bytes()
+
+
+def _traffic(path: Path) -> object:
+    return workload_of([path])
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: sound ones, and what reads it."""
+
+    name: str
+    read: Callable[[Path], object]
+    sound: Callable[[], Sequence[Any]]
+    """Values that are written as JSON (which YAML contains), or the bytes of a file."""
+
+
+def _json(name: str) -> Any:
+    return json.loads(_result(name))
+
+
+def _yaml(path: Path) -> Any:
+    return parse_yaml(path.read_text(), path.name).value
+
+
+KINDS = (
+    Kind("scenario.yaml", read_scenario, lambda: [SCENARIO]),
+    Kind("hardware.yaml", lambda path: device(str(path)), lambda: [_yaml(ROOT / "hardware_specs" / "l4.yaml")]),
+    Kind("prices.yaml", read_prices, lambda: [PRICES]),
+    Kind("text.yaml", read_scenario, lambda: [(ROOT / "scenarios" / "support-chat.yaml").read_bytes()]),
+    Kind("workload.yaml", lambda path: read_workload(str(path)), lambda: [_workload()]),
+    Kind("c.calibration.yaml", read_calibration_file, lambda: [_calibration()]),
+    Kind("config.json", lambda path: read_model(str(path)), lambda: [CONFIG, *_configs()]),
+    Kind("plan.json", read_plan_file, lambda: [PLAN]),
+    Kind("results.json", read_results, lambda: [LLAMA, *(_json(path.name) for path in sorted(RESULTS.glob("*.json")))]),
+    Kind("results.yaml", read_results, lambda: [_yaml(path) for path in sorted(RESULTS.glob("*.yaml"))]),
+    Kind("results.csv", read_results, lambda: [_result("aiperf_profile_export_aiperf.csv")]),
+    Kind("log.jsonl", _traffic, lambda: [_result("aiperf_profile_export_first3.jsonl"), HASHED.encode()]),
+    Kind("log.json", _traffic, lambda: [_json("vllm_bench_serve_detailed.json"), _json("guidellm_report_v2_fixture.json")]),
+    Kind("table.csv", _traffic, lambda: [TABLE.encode(), gzip.compress(TABLE.encode(), mtime=0)]),
+    Kind("replayed.csv", read_trace, lambda: [TABLE.encode()]),
+    Kind("scrape.txt", _traffic, lambda: [_result("vllm_0.33.0_metrics_exposition.txt")]),
+    Kind("a_clients.csv", _traffic, lambda: [CLIENTS.encode()]),
+    Kind("b_length_hist.csv", lambda path: _traffic(path.with_name("b_clients.csv")), lambda: [LENGTHS.encode()]),
+    Kind("measured.csv", measured_table, lambda: [MEASURED.encode()]),
+)  # fmt: skip
+NAMED = {kind.name: kind for kind in KINDS}
+
+
+def _workload() -> Any:
+    from capplan.cli.main import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "t.csv").write_text(TABLE)
+        out = Path(folder) / "w.yaml"
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            assert main(["workload", str(Path(folder) / "t.csv"), "-o", str(out)]) == 0
+        return _yaml(out)
+
+
+def _calibration() -> Any:
+    found = sorted((ROOT / "calibrate").rglob("*.calibration.yaml"), key=lambda path: path.stat().st_size)
+    return _yaml(found[0]) if found else {"schema_version": 1, "machine": {}}
+
+
+def _configs() -> list[Any]:
+    """Return one shipped config of each kin."""
+    by_kin: dict[str, Any] = {}
+    for path in sorted((ROOT / "model_configs").rglob("config.json")):
+        config = json.loads(path.read_text())
+        by_kin.setdefault(str(config.get("model_type")), config)
+    return list(by_kin.values())
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in lists and mappings; of a long list the first ones."""
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
+    )
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    """Return a copy with another value at a path; KeyError itself takes it away."""
+    if not path:
+        return new if new is not KeyError else {}
+    copied = deepcopy(value)
+    place = copied
+    for key in path[:-1]:
+        place = place[key]
+    if new is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return copied
+
+
+@st.composite
+def files(draw: st.DrawFn, kind: Kind) -> bytes:
+    """Return the bytes of a file with one to three faults."""
+    sound = draw(st.sampled_from(SOUND[kind.name]))
+    for _ in range(draw(st.integers(1, 3))):
+        if isinstance(sound, bytes):
+            sound = _spoilt(draw, sound)
+        elif isinstance(sound, (dict, list)):
+            path = draw(st.sampled_from(places(sound)))
+            sound = changed(sound, path, draw(st.sampled_from((KeyError, *HOSTILE))))
+    if isinstance(sound, bytes):
+        return sound
+    if kind.name == "plan.json" and isinstance(sound, dict):
+        return json.dumps(_sealed(sound)).encode()
+    return json.dumps(sound).encode()
+
+
+def _spoilt(draw: st.DrawFn, content: bytes) -> bytes:
+    place = draw(st.integers(0, len(content)))
+    length = draw(st.sampled_from((0, 1, 1, 3, 20)))
+    if draw(st.booleans()):  # a whole word rather than some bytes
+        ends = [content.find(mark, place) for mark in b" ,\n:}"]
+        length = min((end - place for end in ends if end >= 0), default=length)
+    return content[:place] + draw(st.sampled_from(TOKENS)) + content[place + length :]
+
+
+def _sealed(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan file that was not edited, whatever it holds."""
+    try:
+        origin = {**result["plan_file"], "result_sha256": result_digest(result)}
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        origin = {}
+    return {"capplan": "1", "command": "fleet", "result": {**result, "plan_file": origin}}
+
+
+class _Sound(dict[str, Sequence[Any]]):
+    """Sound files by kind, made when they are asked for."""
+
+    def __missing__(self, name: str) -> Sequence[Any]:
+        self[name] = NAMED[name].sound()
+        return self[name]
+
+
+SOUND = _Sound()
+UNLIMITED = {"high_tokens"}
+"""Fields in which an endless number says that there is no limit."""
+UNKNOWN = {"Row", "TracePart", "SamplePath"}
+"""Records in which nan stands for what is not known."""
+
+
+def not_finite(value: object, path: str = "", depth: int = 0) -> str:
+    """Return where a record holds a number that is not finite; empty where it holds none."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{path} is {value}"
+    if isinstance(value, np.ndarray):
+        return "" if value.dtype.kind != "f" or np.isfinite(value).all() else f"{path} is not finite"
+    if depth > 8 or type(value).__name__ in UNKNOWN:
+        return ""
+    if is_dataclass(value):
+        inner = [
+            (field.name, getattr(value, field.name)) for field in fields(value) if field.name not in UNLIMITED
+        ]
+    elif isinstance(value, Mapping):
+        inner = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        inner = [(str(index), item) for index, item in enumerate(value[:200])]
+    else:
+        return ""
+    return next(filter(None, (not_finite(item, f"{path}.{name}", depth + 1) for name, item in inner)), "")
+
+
+def check(kind: Kind, content: bytes, folder: Path) -> None:
+    """Read one file; AssertionError, or whatever the reader lets through, is a finding."""
+    path = folder / kind.name
+    path.write_bytes(content)
+    (folder / "a_length_hist.csv").write_text(LENGTHS)
+    (folder / "b_clients.csv").write_text(CLIENTS)
+    began = time.process_time()
+    try:
+        found = kind.read(path)
+    except InputError as error:
+        first = str(error).split("\n", 1)[0].replace(str(folder), "")
+        assert first
+        assert len(first) < LONGEST_LINE, f"a line of {len(first)} letters: {first[:200]}"
+    else:
+        where = not_finite(found)
+        assert not where, where
+    took = time.process_time() - began
+    assert took < LONGEST_S, f"took {took:.1f} s"
+
+
+def fuzz(kind: Kind, folder: Path, number: int, examples: int = EXAMPLES) -> None:
+    """Read so many files of a kind; the same number gives the same files."""
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+    )
+    @given(files(kind))
+    def one(content: bytes) -> None:
+        check(kind, content, folder)
+
+    one()
+
+
+def main() -> int:
+    """Read files until the time is over; 1 where there was a finding."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=sorted(NAMED))
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    kinds = [NAMED[asked.kind]] if asked.kind else list(KINDS)
+    until = time.monotonic() + asked.seconds
+    number, read, findings = asked.seed, 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        while kinds and time.monotonic() < until:
+            for kind in list(kinds):
+                if time.monotonic() >= until:
+                    break
+                try:
+                    fuzz(kind, Path(name), number)
+                except Exception as error:  # noqa: BLE001
+                    findings += 1
+                    kinds.remove(kind)
+                    last = error.__traceback__
+                    while last is not None and last.tb_next is not None:
+                        last = last.tb_next
+                    place = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
+                    content = (Path(name) / kind.name).read_bytes()
+                    print(
+                        f"FOUND {kind.name}: {type(error).__name__}: {str(error)[:200]} at {place}\n  {content[:2000]!r}"
+                    )
+                    print(
+                        f"  again: python -m tests.fuzz.readers --kind {kind.name} --seed {number} --seconds 1"
+                    )
+                read += EXAMPLES
+            number += 1
+    print(f"{read:,} files read, seeds {asked.seed} to {number - 1}, {findings} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
