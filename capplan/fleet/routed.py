@@ -137,7 +137,7 @@ def routed_fleet(
             admission=admission or Admission(),
         )
     stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
-    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _apart(operation)
+    is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _is_disaggregated(operation)
     outcome = fleet_outcome([run.outcome], stream.class_names, slo, until_s=inf if is_dead else until_s)
     count = most_replicas(operation, replicas)
     summary = simulation_summary(engines, outcome, [run.outcome], count)

@@ -97,7 +97,7 @@ def test_requests_follow_from_clients_or_from_the_time_that_they_came(each, rate
     }
     assert benchmark_of(loop).requests == max(1, round(rate * seconds))
     assert benchmark_of({**loop, "requests": "7"}).requests == 7
-    with pytest.raises(InputError, match=r"requests: \d+ are over the 1000000 that are replayed"):
+    with pytest.raises(InputError, match=r"requests: \d+ exceed the 1000000 that can be replayed"):
         benchmark_of({**closed, "concurrency": "2000000"})
 
 
