@@ -143,7 +143,7 @@ def test_a_test_of_nothing_is_no_result(folder):
     with pytest.raises(InputError, match="n_prompt and n_gen are 0, so this row measured nothing"):
         read_results(folder / "l.json")
     (folder / "l.json").write_text('{"request_throughput": {"avg": 1}, "output_sequence_length": {"avg": 0}}')
-    with pytest.raises(InputError, match="output_sequence_length.avg is 0, so this run measured no answer"):
+    with pytest.raises(InputError, match=r"output_sequence_length.avg is 0, so this run measured no answer"):
         read_results(folder / "l.json")
 
 
