@@ -151,8 +151,8 @@ def printable(name: str) -> str:
 
     Examples
     --------
-    >>> printable("caf\\udce9")
-    'caf\ufffd'
+    >>> printable("caf\udce9")
+    'caf�'
     """
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 

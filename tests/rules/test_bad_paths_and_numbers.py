@@ -14,6 +14,7 @@ from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.json_file import json_values, read_json
 from capplan.readers.plan_file import file_digest
 from capplan.readers.results.read import read_results
+from capplan.readers.traces.read import workload_of
 from capplan.readers.yaml_file import parse_yaml, yaml_values
 
 SCENARIO = {
@@ -141,3 +142,21 @@ def test_a_test_of_nothing_is_no_result(folder):
     (folder / "l.json").write_text('{"n_prompt": 0, "n_gen": 0, "avg_ns": 1e9, "model_type": "llama"}')
     with pytest.raises(InputError, match="n_prompt and n_gen are 0, so this row measured nothing"):
         read_results(folder / "l.json")
+    (folder / "l.json").write_text('{"request_throughput": {"avg": 1}, "output_sequence_length": {"avg": 0}}')
+    with pytest.raises(InputError, match=r"output_sequence_length.avg is 0, so this run measured no answer"):
+        read_results(folder / "l.json")
+
+
+LOGS = {
+    "benchmarks that are no list": ({"benchmarks": True}, "benchmarks is not a list of mappings"),
+    "requests that are no mapping": ({"benchmarks": [{"requests": [1]}]}, "benchmarks.0.requests is not a mapping"),
+    "a request that is a number": ({"benchmarks": [{"requests": {"successful": [3]}}]}, "successful is not a list of mapp"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", LOGS)
+def test_a_log_of_another_shape_names_the_key(mistake, folder):
+    content, says = LOGS[mistake]
+    (folder / "log.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=says):
+        workload_of([folder / "log.json"])

@@ -96,6 +96,16 @@ class ResultValues:
             raise InputError(f"{self.where(name)} is not a list")
         return [ResultValues(self.path, {name: item}, self.place).number(name) or 0.0 for item in value]
 
+    def objects(self, name: str) -> "list[ResultValues]":
+        """Return a list of mappings; empty where it is absent."""
+        items = self.values.get(name)
+        if items is None:
+            return []
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+            raise InputError(f"{self.where(name)} is not a list of mappings")
+        place = f"{self.place}.{name}" if self.place else name
+        return [ResultValues(self.path, item, f"{place}.{index}") for index, item in enumerate(items)]
+
     def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Spread:
         """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
         numbers = {field: self.number(*keys) for field, keys in names.items()}

@@ -40,14 +40,13 @@ def _or_nan(value: float | None) -> float:
 def _guidellm(report: Mapping[str, Any], path: Path, omissions: Omissions) -> Iterator[Row]:
     """Yield the successful requests of every benchmark of a report; TTFT is in ms there, latency in s."""
     index = 0
-    for benchmark in report.get("benchmarks") or []:
-        requests = benchmark.get("requests") or {} if isinstance(benchmark, Mapping) else {}
+    for benchmark in ResultValues(str(path), report).objects("benchmarks"):
+        requests = benchmark.at("requests")
         for kind in ("errored", "incomplete"):
-            for _ in requests.get(kind) or []:
+            for _ in requests.objects(kind):
                 omissions.drop(f"{kind} request", index + 1)
-        for request in requests.get("successful") or []:
+        for row in requests.objects("successful"):
             index += 1
-            row = ResultValues(str(path), request, f"benchmarks.requests.successful.{index - 1}")
             ttft = row.number("time_to_first_token_ms")
             yield Row(
                 index,
@@ -68,6 +67,9 @@ def _guidellm(report: Mapping[str, Any], path: Path, omissions: Omissions) -> It
 def _inference_perf(values: list[Any], path: Path, omissions: Omissions) -> Iterator[Row]:
     """Yield the requests of per_request_lifecycle_metrics.json."""
     for index, value in enumerate(values, 1):
+        if not isinstance(value, Mapping):
+            omissions.drop("is not a request", index, broken=True)
+            continue
         row = ResultValues(str(path), value, str(index - 1))
         if row.values.get("error"):
             omissions.drop("request with an error", index)
