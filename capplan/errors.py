@@ -15,7 +15,7 @@ LONGEST_ALLOWED = 100
 
 LONGEST_WORD = 300
 """Letters of a word, such as a path, that an error repeats whole."""
-LONGEST_LINE = 2000
+LONGEST_LINE = 4000
 
 
 class Refusal(StrEnum):

@@ -75,7 +75,7 @@ def read_plan_file(path: Path) -> PlanFile:
     result = envelope.get("result")
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
-        raise InputError(f"{path}: is no plan file\n  {AGAIN}")
+        raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
     missing = next((key for key in _ORIGIN if key not in origin), None) or _wrong(origin)
     if missing is not None:
         raise InputError(f"{path}: plan_file.{missing} is missing, so it was edited\n  {AGAIN}")

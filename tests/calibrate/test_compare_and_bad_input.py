@@ -60,7 +60,7 @@ def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
     ("words", "said"),
     [
         (("--device", "cpu"), "name it with -o"),
-        (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "does not exist"),
+        (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "name a file in a folder that exists"),
         (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
         (("stray.json", "-o", "x.yaml"), "are read only with --from"),
         (("--from", "no-such.json"), "no such file"),

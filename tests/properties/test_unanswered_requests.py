@@ -106,5 +106,5 @@ def test_a_run_that_is_stopped_says_whom_it_leaves_out(tmp_path, capsys):
     words = ["simulate", str(path), "--hardware", "l4", "-tp", "1", "--replicas", "1", "--offline"]
     assert main([*words, "--until", "60 s"]) == 0
     said = capsys.readouterr()
-    assert "holds all targets" in said.out
+    assert "meets all targets" in said.out
     assert "under way at the end and not late yet" in said.err or "100.0%" in said.out

@@ -134,7 +134,9 @@ def stand_ins(monkeypatch):
 
     def says(write):
         def told(*args, **named):
-            raise InputError("told: " + write(*args, **named))
+            error = InputError()
+            error.args = ("told: " + write(*args, **named),)  # whole, however long
+            raise error
 
         return told
 

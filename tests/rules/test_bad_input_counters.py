@@ -35,7 +35,7 @@ IMPOSSIBLE = {
     "no tokens": ({"sum": 0}, (), "9 requests with 0 tokens each"),
     "endless prompts": ({"sum": "1e17"}, (), r"9 requests with 1.11111e\+16 tokens each"),
     "no sum": ({"sum": "NaN"}, (), f"has {PROMPT}_count and no {PROMPT}_sum"),
-    "half a request": ({"count": 0.5}, (), "counts no requests with lengths"),
+    "half a request": ({"count": 0.5}, (), "has no request lengths"),
     "all in the bucket of zero": ({}, (f'{PROMPT}_bucket{{le="0"}} 9', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its sum and count say 10 tokens a request, its buckets 0 to 0"),
     "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets 50 to inf"),
 }  # fmt: skip

@@ -181,7 +181,7 @@ def test_rates_of_clients_that_cannot_be_are_left_out(row, tmp_path):
 
 CLIENTS = {
     "windows of another age": ("0,0,1,1\n0,1e11,1,1\n", "", "more than ten years apart"),
-    "nobody": ("0,0,0,1\n", "", "no client sends anything"),
+    "nobody": ("0,0,0,1\n", "", "no client sends any requests"),
     "a length without its weight": ("0,0,1,1\n", "input_tokens,3", "line 2: value and prob must be numbers"),
     "an endless length": (
         "0,0,1,1\n",

@@ -209,7 +209,7 @@ def test_a_gated_model_says_so_and_what_to_do(asks, name):
 
 
 def test_a_missing_model_says_so(asks):
-    one_line_error(asks("tiny/missing"), "tiny/missing", "none of that name")
+    one_line_error(asks("tiny/missing"), "tiny/missing", "no model of that name")
 
 
 def test_a_repository_without_config_says_so(asks):

@@ -183,16 +183,16 @@ def purchase_text(plan: FleetPlan) -> str:
 
 
 def sure(probability: float) -> str:
-    """Format a probability for people; never as certain.
+    """Format a probability for people, rounded down; never as certain.
 
     Examples
     --------
     >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('62%', 'over 99%', 'under 1%')
+    ('61%', 'over 99%', 'under 1%')
     """
     if probability > 0.99:
         return "over 99%"
-    return "under 1%" if probability < 0.01 else f"{100.0 * probability:.0f}%"
+    return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
 
 
 def insensible_text(row: Insensible) -> str:
