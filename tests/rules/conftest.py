@@ -132,6 +132,8 @@ def small_files(tmp_path_factory, host_file):
 def stand_ins(monkeypatch):
     """Put a line that says what it was told in the place of hub, processes, cluster and device."""
 
+    monkeypatch.setattr("capplan.report.safe_text.LONGEST_LINE", 10**6)  # what was told is read whole
+
     def says(write):
         def told(*args, **named):
             error = InputError()
