@@ -10,7 +10,7 @@ from capplan.workload.slo import METRICS, Target
 LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e9
 """One request in eleven days, and more than all people could send: beyond them times drown in rounding."""
 LONGEST_WAIT_S = {"ttft": 600.0, "tpot": 10.0, "itl": 60.0, "e2e": 86400.0}
-"""Limits above these promise nothing to a person who waits (an assumption)."""
+"""Limits above these promise nothing to a person who waits; they only warn."""
 
 
 def refuse_odd_rate(reading: Reading, rate: float | None, at: KeyPath) -> None:
