@@ -10,16 +10,22 @@ from capplan.workload.slo import METRICS, Target
 LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e9
 """One request in eleven days, and more than all people could send: beyond them times drown in rounding."""
 LONGEST_WAIT_S = {"ttft": 600.0, "tpot": 10.0, "itl": 60.0, "e2e": 86400.0}
-"""Limits above these promise nothing to a person who waits."""
+"""Limits above these promise nothing to a person who waits; they only warn."""
 
 
-def refuse_odd_rate(reading: Reading, rate: float | None, at: KeyPath) -> None:
-    """Raise the error for a rate that no service has and no simulation tells apart from none or from a flood."""
-    if rate is not None and not LEAST_RATE_PER_S <= rate <= MOST_RATE_PER_S:
+def plausible_rate(reading: Reading, rate: float | None, at: KeyPath) -> float | None:
+    """Return a rate, raised to the least that a simulation tells from none; an error for one that no service has."""
+    if rate is None or LEAST_RATE_PER_S <= rate <= MOST_RATE_PER_S:
+        return rate
+    if rate > MOST_RATE_PER_S:
         raise reading.refuse(
-            at,
-            f"{rate:.3g} req/s is out of range; {LEAST_RATE_PER_S:g} to {MOST_RATE_PER_S:g} req/s are allowed",
+            at, f"{rate:.3g} req/s is out of range; at most {MOST_RATE_PER_S:g} req/s are allowed"
         )
+    reading.warnings.append(
+        f"{reading.document.place(at)}: {rate:.3g} req/s is planned for as {LEAST_RATE_PER_S:g} req/s, one request in "
+        "eleven days: times between rarer ones drown in rounding"
+    )
+    return LEAST_RATE_PER_S
 
 
 def warn_of_odd_targets(reading: Reading, targets: Sequence[Target]) -> None:

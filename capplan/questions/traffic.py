@@ -6,7 +6,7 @@ from functools import partial
 from capplan.questions.length_record import lengths
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
-from capplan.questions.sense import refuse_odd_rate
+from capplan.questions.sense import plausible_rate
 from capplan.questions.workload_file import (
     MEANS,
     is_workload,
@@ -224,7 +224,9 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         *rate_keys,
         (*at, "mean_rate"),
     )
-    reading.attempt(partial(refuse_odd_rate, reading, source.rate, (*at, _rate_key(item))), None, *rate_keys)
+    rate = reading.attempt(
+        partial(plausible_rate, reading, source.rate, (*at, _rate_key(item))), source.rate, *rate_keys
+    )
     cv = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
     if cv is None:
         cv = 1.0
@@ -235,7 +237,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         name=item.name,
         input_tokens=prompts,
         output_tokens=outputs,
-        request_rate_per_s=None if source.rate is None else source.rate * burst,
+        request_rate_per_s=None if rate is None else rate * burst,
         users=item.users,
         think_time_s=item.think_time,
         trace=source.path,

@@ -11,7 +11,7 @@ _HIDDEN = re.compile(
 )
 _BLOCK = re.compile(r"^(?:#{1,6}(?=\s|$)|>|[-+](?=\s|$)|-{3,}$|={3,}$|`{3,}|~{3,}|\d{1,9}(?=[.)](?:\s|$)))")
 """What makes a heading, a quotation, a list, a rule or code of a line of Markdown."""
-LONGEST_LINE = 600
+LONGEST_LINE = 2000
 MOST_LINES = 60
 """Of a message; what is more is a file that somebody named by mistake."""
 

@@ -197,7 +197,6 @@ def test_a_working_folder_that_is_gone_is_said(root, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"traffic": [TRAFFIC | {"request_rate": "1e-14 req/s"}]}, "traffic[0].request_rate"),
         ({"traffic": [TRAFFIC | {"request_rate": "1e24 req/s"}]}, "traffic[0].request_rate"),
         ({"max_model_len": 10**19}, "max_model_len"),
         ({"max_num_batched_tokens": 10**19}, "max_num_batched_tokens"),
@@ -210,6 +209,15 @@ def test_a_number_out_of_this_world_is_refused(tmp_path, capsys, changes, says):
     path.write_text(json.dumps(SCENARIO | changes))
     assert main(["fleet", str(path), "--offline"]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_rate_next_to_nothing_has_latencies_above_nothing(tmp_path, capsys):
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(SCENARIO | {"traffic": [TRAFFIC | {"request_rate": "1e-14 req/s"}]}))
+    assert main(["fleet", str(path), "--offline", "--format", "json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["result"]["chosen"]["ttft_s"]["mean"] > 0.001
+    assert "is planned for as 1e-06 req/s" in said.err
 
 
 @pytest.mark.parametrize(
