@@ -40,6 +40,8 @@ TARGET_SLACK = 1.3
 RATE_SLACK = 1.1
 """Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
 
+UNLIMITED_S = 60.0
+"""Of a latency without a target, what users bear at most when a bound is taken."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
@@ -168,9 +170,23 @@ def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: D
     )
 
 
-def carried_shares(state: SteadyState, demand: Demand) -> Array:
-    """Return the share of the whole traffic that one replica of each plan carries at each load; may exceed 1."""
-    return np.asarray(state.requests_per_s / demand.request_rate_per_s(state.e2e_s.mean))
+def longest_response_s(slo: Slo, demand: Demand) -> float:
+    """Return the longest mean response of users whose targets are met [s]; 0 where nobody waits for an answer."""
+    if not demand.users:
+        return 0.0
+    limits = {target.metric: target.limit_s for target in slo.targets}
+    tokens = float(demand.lengths.output_tokens)
+    return limits.get("ttft", UNLIMITED_S) + tokens * limits.get("tpot", limits.get("itl", UNLIMITED_S))
+
+
+def carried_shares(state: SteadyState, demand: Demand, response_s: float = 0.0) -> Array:
+    """Return the share of the whole traffic that one replica of each plan carries at each load; above 1 if it could do more.
+
+    Users who wait longer ask less often: with a response of at least `response_s` a replica carries more of them.
+    """
+    return np.asarray(
+        state.requests_per_s / demand.request_rate_per_s(np.maximum(state.e2e_s.mean, response_s))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +273,7 @@ class _Part:
         slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
         needed = {target: least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
-        shares = carried_shares(state, q.demand)
+        shares = carried_shares(state, q.demand, longest_response_s(q.slo, q.demand))
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
@@ -321,10 +337,10 @@ def least_values(state: SteadyState, target: Target) -> Array:
 
     The tail of the time per token is overstated where answers are short; its mean is not.
     """
-    values = target_values(state, target) / TARGET_SLACK
+    values = target_values(state, target)
     if target.metric in {"tpot", "itl"}:
         values = np.minimum(values, state.tpot_s.mean)
-    return values
+    return values / TARGET_SLACK
 
 
 def _nearest(

@@ -42,6 +42,8 @@ SHORT_SLACK = 1.25
 """Factor by which the limit from short runs may be below that from full runs ..."""
 SHORT_TARGET_SLACK = 1.15
 """... with targets relaxed by this factor; a test over random scenarios checks both factors."""
+USER_SLACK = 4.0
+"""Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
 """The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
 REGULARITY = (16, 8, 4, 2, 1)
@@ -167,7 +169,8 @@ class Trial:
         self.total_rate = sum(self.demand.rates_per_s(self.response_s))
         """Requests per second of the whole traffic, with users at that response time."""
         shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
-        self.rate_ceiling = RATE_SLACK * self.total_rate * float(shares.max())
+        slack = RATE_SLACK * (USER_SLACK if self.demand.users else 1.0)
+        self.rate_ceiling = slack * self.total_rate * float(shares.max())
         """Upper bound on the rate of a replica, whatever the latency."""
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths

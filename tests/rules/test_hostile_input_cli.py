@@ -140,9 +140,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
     for place in ("capplan.fleet.executor.point_result", "capplan.questions.fleet.fleet_for"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("was computed"))
-    began = time.perf_counter()
     assert main([*words]) == 2
-    assert time.perf_counter() - began < 5
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("--")
