@@ -101,12 +101,15 @@ def choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
 
     Returns
     -------
-    the choices; the recommended one is the cheapest, unless another costs under 5 % more and is at least 5 points surer
+    the choices; the recommended one is the cheapest, unless another costs under 5 % more and is at least 5 points surer to
+    meet its targets
     """
     plans = [plan for _, plan in pairs]
     cheapest = plans[0]
     fewest = min(plans, key=lambda plan: plan.gpus)
     surest = _surest(pairs, terms)
+    if not pairs[0][0].trial.limits:
+        return Choices(cheapest, surest, fewest, cheapest, "it is the cheapest; no target could be missed")
     recommended, why = cheapest, "it is the cheapest, and none that costs under 5 % more is clearly surer"
     near = [plan for plan in (*plans, surest) if _cost(plan) < SMALL_EXTRA * _cost(cheapest)]
     best = max(near, key=lambda plan: plan.slo_met_probability, default=cheapest)

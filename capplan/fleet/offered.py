@@ -5,6 +5,7 @@ are a common sample path: the same requests at every load, for every plan and nu
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,12 +24,6 @@ class Offered:
 
     requests: Requests | None
     crowd: Crowd | None
-
-    def __len__(self) -> int:
-        """Return the number of requests."""
-        return (0 if self.requests is None else len(self.requests)) + (
-            0 if self.crowd is None or self.crowd.think_s is None else self.crowd.think_s.size
-        )
 
 
 def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = "round_robin") -> Number:
@@ -108,7 +103,6 @@ class SamplePath:
         self.of_users = round(count * user_rate / (self.open_rate + user_rate))
         self.arrivals = count - self.of_users
         self._cv = busiest_arrival_cv(demand)
-        self._rows: dict[bool, Requests] = {}
         self._times: dict[float, Array] = {}
 
     def offered(self, share: float, *, replicas: float = 1.0, slowness: float = 1.0) -> Offered:
@@ -132,18 +126,21 @@ class SamplePath:
         if self.arrivals:
             cv = float(replica_arrival_cv(self._cv, replicas, self.routing))
             arrival_s = self._arrivals(cv) / (self.open_rate * share * slowness)
-            requests = replace(self._drawn(users=False), arrival_s=arrival_s)
+            requests = replace(self._arriving, arrival_s=arrival_s)
         if self.of_users:
-            rows = self._drawn(users=True)
             users = max(round(share * self.demand.users), 1)
-            crowd = Crowd(rows, users, self._think_times(rows) / slowness)
+            crowd = Crowd(self._asked, users, self._think_times / slowness)
         return Offered(requests, crowd)
 
-    def _drawn(self, *, users: bool) -> Requests:
-        if users not in self._rows:
-            count = self.of_users if users else self.arrivals
-            self._rows[users] = drawn_requests(self.demand, count, self.seed, self.longest, users=users)
-        return self._rows[users]
+    @cached_property
+    def _arriving(self) -> Requests:
+        """The open-loop requests, not timed yet."""
+        return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, users=False)
+
+    @cached_property
+    def _asked(self) -> Requests:
+        """The requests of users."""
+        return drawn_requests(self.demand, self.of_users, self.seed, self.longest, users=True)
 
     def _arrivals(self, cv: float) -> Array:
         """Return arrival times at a rate of one, with gamma-distributed gaps."""
@@ -155,10 +152,11 @@ class SamplePath:
             self._times[cv] = np.cumsum(gaps)
         return self._times[cv]
 
-    def _think_times(self, rows: Requests) -> Array:
-        """Return the think time before each request, exponentially distributed."""
+    @cached_property
+    def _think_times(self) -> Array:
+        """The think time before each request of users, exponentially distributed [s]."""
         means = np.array([item.think_time_s or 0.0 for item in self.demand.classes])
         random = np.random.default_rng([self.seed, 2])
-        assert rows.class_index is not None
-        think_s: Array = random.exponential(1.0, len(rows)) * means[rows.class_index]
+        assert self._asked.class_index is not None
+        think_s: Array = random.exponential(1.0, self.of_users) * means[self._asked.class_index]
         return think_s

@@ -29,8 +29,6 @@ from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Target
 
-REQUESTS = 15_000
-"""Requests per run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
 WARM_SHARE = 0.15
 """Fraction of a run that is left out as warm-up."""
 STEPS_PER_DOUBLING = 32
@@ -54,7 +52,7 @@ STEADY_SHARE = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Latencies of one replica at one load, without the warm-up."""
+    """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
 
     ttft_s: Spread
     tpot_s: Spread
@@ -63,7 +61,6 @@ class Latencies:
     requests_per_s: float
     steady: bool
     """Whether the queue stays bounded."""
-    busy_fraction: float
 
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
@@ -101,7 +98,6 @@ def latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = No
         spread(outcome.e2e_s[seen]),
         counted if rate_per_s is None else rate_per_s,
         _steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
-        outcome.busy_fraction,
     )
 
 
@@ -321,21 +317,19 @@ class Trial:
         share = regularity_class(replicas)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
+        def slowness(step: int) -> float:
+            return scale_rate(step - base) if self.demand.users else scale_rate(step) / rate_per_s
+
         def excess(step: int) -> float:
-            slowness = scale_rate(step) / rate_per_s if not self.demand.users else scale_rate(step - base)
-            return self.worst(self.at(rate_per_s, share, slowness), slowness, limits)
+            return self.worst(self.at(rate_per_s, share, slowness(step)), slowness(step), limits)
 
         low, high = base - 2 * STEPS_PER_DOUBLING, max(self.scale[1], base + 2)
         if self.demand.users:
             high = base + 3 * STEPS_PER_DOUBLING
-        first = scale_rate(low) / rate_per_s
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if excess(middle) <= 1.0 else (low, middle)
-        slowness = scale_rate(low) / rate_per_s if not self.demand.users else scale_rate(low - base)
         below, over = excess(low), excess(high)
-        if below > 1.0:
-            return first
-        if not 0.0 < below < over < inf:
-            return slowness
-        return float(slowness * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING))
+        if not 0.0 < below <= 1.0 or not below < over < inf:
+            return slowness(low)
+        return float(slowness(low) * 2.0 ** (log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING))

@@ -132,6 +132,9 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         gpu_memory_utilization=scenario.gpu_memory_utilization,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
+    if limits.routing in ("least_loaded", "prefix_aware"):
+        words = f"replicas sized as if requests were dealt out in turn; only simulate routes them {limits.routing}"
+        stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
