@@ -14,7 +14,7 @@ START_AND_RANGE: dict[str, tuple[float, float, float]] = {
     "compute_fraction": (0.75, 0.03, 1.0), "memory_fraction": (0.8, 0.02, 1.0), "sharpness": (3.5, 1.0, 12.0),
     "floor_s": (5e-6, 5e-7, 3e-4), "tile_edge": (10.0, 0.01, 1000.0), "start_inputs": (100.0, 1.0, 2000.0),
     "wave_fraction": (0.5, 0.01, 1.0), "starved_exponent": (0.2, 0.001, 1.0), "sustained_loss": (0.1, 0.001, 0.6),
-    "quantise_passes": (6.0, 2.0, 100.0), "routed_passes": (3.0, 0.1, 60.0), "token_passes": (2.0, 0.05, 40.0),
+    "quantise_passes": (6.0, 2.0, 100.0), "routed_passes": (3.0, 0.1, 60.0), "token_passes": (2.0, 0.05, 40.0), "expert_s": (2e-8, 1e-10, 5e-7),
     "prefill_fraction": (0.8, 0.03, 1.0), "prefill_memory_fraction": (0.5, 0.02, 1.0),
     "prefill_ramp_tokens": (80.0, 0.1, 3000.0), "prefill_tail_fraction": (0.5, 0.01, 2.0),
     "softmax_width": (50.0, 0.1, 750.0), "prefill_sharpness": (2.5, 1.0, 12.0), "prefill_floor_s": (8e-6, 1e-7, 1e-4),

@@ -46,7 +46,7 @@ WIDTHS: Mapping[str, float] = {
 USUAL_WIDTH = 1.5
 SHARED: Mapping[tuple[str, str], frozenset[str]] = {
     ("matmul", "matmul"): frozenset({"sharpness", "wave_fraction"}),
-    ("experts", "experts"): frozenset({"routed_passes", "starved_exponent", "wave_fraction"}),
+    ("experts", "experts"): frozenset({"expert_s", "routed_passes", "starved_exponent", "wave_fraction"}),
     ("attention", "decode"): frozenset({"decode_compute_fraction"}),
     ("latent_attention", "prefill"): frozenset({"prefill_fraction"}),
     ("latent_attention", "decode"): frozenset(

@@ -50,6 +50,8 @@ class ExpertRates:
     this rank: kernels choose their tile before they know the routing. 0: every product takes the fastest tile."""
     largest_tile_rows: Number = 128.0
     """Rows of the largest tile that the library has."""
+    expert_s: Number = 0.0
+    """Sorting and aligning of the tokens, for each expert."""
 
 
 def experts_hit(
@@ -257,6 +259,8 @@ class ExpertLoads:
     """Experts of this rank that receive a token."""
     row_tiles: tuple[Number, ...]
     """Tiles filled by the rows of all experts, for each of `EXPERT_TILES`."""
+    experts: Number
+    """E, among which the tokens are sorted."""
     expected_load: Number
     """L, tokens per expert of this rank if all tokens were routed to this rank: T k / E_r."""
 
@@ -299,7 +303,7 @@ def grouped_experts_time_s(
     Examples
     --------
     >>> rates = ExpertRates(1e12, 1e3, 1.0, 1.0, 1.0, 8.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    >>> loads = ExpertLoads(tokens=1.0, routed=2.0, hit=2.0, row_tiles=(2.0,) * 5, expected_load=0.25)
+    >>> loads = ExpertLoads(tokens=1.0, routed=2.0, hit=2.0, row_tiles=(2.0,) * 5, experts=8.0, expected_load=0.25)
     >>> round(float(grouped_experts_time_s(loads, 3.0, 5.0, 1.0, 1.0, 2.0, rates)), 3)
     0.674
 
@@ -326,7 +330,7 @@ def grouped_experts_time_s(
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
         total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
     passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
-    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s
+    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
 
 
 def experts_time_s(
@@ -393,7 +397,9 @@ def experts_time_s(
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
-    loads = ExpertLoads(tokens, routed, hit, row_tiles, tokens * experts_per_token / experts_on_rank)
+    loads = ExpertLoads(
+        tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank
+    )
     return grouped_experts_time_s(
         loads, inputs, intermediate_size_on_rank, gated, weight_bytes_per_element,
         activation_bytes_per_element, rates,
