@@ -155,9 +155,40 @@ def _cache_formats(kv_format: str, engine: str) -> tuple[str, ...]:
     return ("fp8", "fp8_query", "bf16") if engine == "vllm" else ("fp8_query", "fp8", "bf16")
 
 
-def _quantised_before(fit: Fit) -> Fit:
-    """Return a fit of matmuls without the kernel that quantises their inputs."""
-    return replace(fit, numbers={**fit.numbers, "quantise_passes": 0.0})
+SCALES_TIMED = frozenset({"trtllm"})
+"""Engines whose fp8 matmuls were timed together with the kernel that finds the scale of their inputs. Their floor is that of a
+matmul in 16 bits plus those of `scale` and `quantise`, to 1 us; checkpoints state the scale."""
+
+
+def _as_served(fit: Fit, efficiency: Efficiency, engine: str, *, fused: bool) -> Fit:
+    """Return the fit of fp8 matmuls without the kernels that were timed with them and do not run in serving.
+
+    Parameters
+    ----------
+    fit : of the matmuls
+    efficiency : of the device
+    engine : vllm, sglang, trtllm
+    fused : the kernel before the matmul writes quantised inputs
+
+    Returns
+    -------
+    the fit without the kernel that finds the scale (2 bytes read for each input), and, where fused, without the one that
+    quantises
+    """
+    gone = [name for name, absent in (("scale", engine in SCALES_TIMED), ("quantise", fused)) if absent]
+    floor_s, passes = fit.numbers["floor_s"], fit.numbers["quantise_passes"]
+    for name in gone:
+        kernel = efficiency.fits.get(f"elementwise/{name}@{engine}")
+        if kernel is not None:
+            floor_s -= kernel.numbers["floor_s"]
+            passes -= 2.0 / kernel.numbers["memory_fraction"]
+    passes = 0.0 if fused else max(passes, 0.0)
+    floor_s = max(floor_s, LEAST_FLOOR_S) if gone else floor_s
+    return replace(fit, numbers={**fit.numbers, "floor_s": floor_s, "quantise_passes": passes})
+
+
+LEAST_FLOOR_S = 1e-6
+"""Of any kernel that runs: start and drain, in a CUDA graph."""
 
 
 def device_rates(
@@ -212,8 +243,8 @@ def device_rates(
             )
         elif fit.label != "measured":
             assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))
-        if (kernel, fmt) == ("matmul", "fp8") and fuses_quantise:
-            fit = _quantised_before(fit)
+        if (kernel, fmt) == ("matmul", "fp8"):
+            fit = _as_served(fit, efficiency, engine, fused=fuses_quantise)
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
     return DeviceRates(
         **rates,
