@@ -15,6 +15,7 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.memory.cache_dtype import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
+from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
 from capplan.readers.calibration.host import row_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -193,17 +194,22 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     gpu = device(benchmark.device)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     longest = network.max_context_tokens or tokens
-    version = recipe_settings(benchmark).engine_version or benchmark.engine_version
-    engine = profile(benchmark.engine, version)
+    recipe = recipe_settings(benchmark)
+    engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)
     network = network_as_served(network, engine)
     sharding = benchmark.sharding
+    if recipe.data_parallel and float(sharding.data) == 1.0:
+        sharding = Sharding(1.0, sharding.pipeline, sharding.tensor, sharding.tensor)
+        benchmark = replace(benchmark, sharding=sharding)
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
         profile=run.profile,
-        sharding=replace(sharding, expert=sharding.tensor) if run.expert_parallel else sharding,
+        sharding=replace(sharding, expert=sharding.tensor * sharding.data)
+        if run.expert_parallel
+        else sharding,
         kv_format=run.kv_format,
         max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
         max_num_seqs=run.max_num_seqs,

@@ -127,3 +127,12 @@ def test_a_script_reaches_the_replica_of_a_model_without_open_rows():
     )  # fmt: skip
     assert (spec.kv_format, spec.max_num_seqs, spec.max_num_batched_tokens) == ("fp8", 64, 2048)
     assert spec.gpu_memory_utilization == 0.9
+
+
+def test_a_script_that_runs_attention_in_groups_by_itself_says_so():
+    """dsr1_fp8_b200_trt_slurm.sh at ec90f3f: enable_attention_dp from 65 clients on; rows of that day count no groups."""
+    r1 = {"engine": "trtllm", "date": "2025-11-02", "concurrency": "256"}
+    spec = benchmark_spec(row(R1, r1))
+    assert (spec.sharding.tensor, spec.sharding.data, spec.sharding.expert) == (1.0, 8.0, 8.0)
+    few = benchmark_spec(row(R1, r1, concurrency="8"))
+    assert (few.sharding.tensor, few.sharding.data, few.sharding.expert) == (8.0, 1.0, 8.0)

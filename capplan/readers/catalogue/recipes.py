@@ -46,6 +46,8 @@ class RecipeSettings(Record):
     poll_steps: int | None = None
     embedded: bool | None = None
     """The client runs the engine in its own process."""
+    data_parallel: bool | None = None
+    """Attention runs in as many groups as there are tensor ranks, although the row counts none."""
     expert_parallel: bool | None = None
     """Experts are spread over the tensor ranks."""
     expert_kernel: str | None = None
