@@ -8,6 +8,9 @@ from capplan.accuracy.benchmark import benchmark_of
 from capplan.engine.lookup import ENGINES, profile
 from capplan.engine.spelling import SPELLINGS, named_engine
 from capplan.errors import InputError
+from capplan.questions.flags import ServingFlags
+from capplan.questions.measured_replica import replica_of_result
+from capplan.readers.results.record import BenchmarkResult
 
 NIM = {
     "kind": "online_conc", "engine": "nim(trtllm)", "engine_version": "NIM 1.8.0", "date": "2025-10", "gpu": "h100-sxm",
@@ -53,3 +56,14 @@ def test_the_version_of_a_package_is_not_that_of_its_engine():
     assert (
         benchmark_of({**NIM, "engine": "TensorRT-LLM", "engine_version": "1.1.0"}).engine_version == "1.1.0"
     )
+
+
+def test_a_result_of_another_engine_is_not_taken_for_vllm():
+    run = {"tool": "t", "path": "p", "model": "meta-llama/Llama-3.1-8B-Instruct", "hardware": "h100-sxm"}
+    found = {
+        name: replica_of_result(BenchmarkResult(engine=name, **run), ServingFlags()).profile.engine
+        for name in (None, "TensorRT-LLM", "sglang-oai")
+    }
+    assert found == {None: "vllm", "TensorRT-LLM": "trtllm", "sglang-oai": "sglang"}
+    with pytest.raises(InputError, match="unknown engine 'tgi'"):
+        replica_of_result(BenchmarkResult(engine="tgi", **run), ServingFlags())
