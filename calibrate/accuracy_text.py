@@ -35,7 +35,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
   the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
 - How a run was started is part of the run. What a row does not state is taken from the public scripts and pages of its source, as data with the
-  script's name: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
+  script's name, and the settings of the run's day: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
   how many requests `trtllm-bench` sends and which limits it chooses (`capplan/accuracy/trtllm_bench.py`), the lengths of a data set
   (`capplan/accuracy/benchmark.py`). No measured value comes from there.
 - A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers

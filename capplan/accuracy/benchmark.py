@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from capplan.engine.releases import version_of
+from capplan.engine.spelling import named_engine
 from capplan.errors import InputError, unknown
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
@@ -77,6 +78,8 @@ class Benchmark:
     """Those of `LIMITS` that the row states."""
     source: str = ""
     """Publisher of the row; some publish the launch settings of their servers elsewhere."""
+    date: str = ""
+    """Day or month of the run, or two months as `2025-12..2026-01`."""
     offered_rate_reported: bool = False
     """The request rate of the row counts requests sent, not finished."""
 
@@ -165,7 +168,11 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     concurrency = _number(row, "concurrency")
     static = _number(row, "batch_static")
     limits = {key: int(value) for key in LIMITS if (value := _number(row, key))}
-    engine, model = (row.get("engine") or "").strip(), (row.get("model_hf_id") or "").strip()
+    named_here = named_engine(row.get("engine") or "")
+    engine, date = named_here.engine, (row.get("date") or "").strip()
+    # NIM and Dynamo count their versions on their own: the date says which engine is inside.
+    version = "" if named_here.packaged else (row.get("engine_version") or "").strip()
+    model = (row.get("model_hf_id") or "").strip()
     if not model:
         raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
@@ -174,7 +181,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=(row.get("engine_version") or "").strip() or version_of(engine, row.get("date") or ""),
+        engine_version=version or version_of(engine, date),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
@@ -189,6 +196,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         static_batch=int(static) if static else None,
         limits=limits,
         source=source_of(row),
+        date=date,
         offered_rate_reported=is_set(row.get("offered_rate_reported")),
     )
 

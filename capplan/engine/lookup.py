@@ -7,14 +7,14 @@ from capplan.assumption import Assumption
 from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
 from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
+from capplan.engine.spelling import named_engine
 from capplan.engine.trtllm import TRTLLM
 from capplan.engine.vllm import VLLM
-from capplan.errors import Reason, Refusal, unknown
+from capplan.errors import Reason, Refusal
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
 """Profiles of each engine, oldest first."""
 
-_ALIASES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm", "trt-llm": "trtllm", "sgl": "sglang"}
 _VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
@@ -47,7 +47,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
 
     Parameters
     ----------
-    engine : vllm, sglang or trtllm
+    engine : vllm, sglang or trtllm, in any spelling that `named_engine` knows
     version : None: the newest known
 
     Returns
@@ -61,10 +61,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     >>> profile("sglang").policy
     'prefill_first'
     """
-    name = engine.strip().lower()
-    name = _ALIASES.get(name, name)
-    if name not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
+    name = named_engine(engine).engine
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
     host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))

@@ -15,12 +15,13 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.memory.cache_dtype import AUTO, cache_dtype
 from capplan.memory.usable import engine_memory_bytes
 from capplan.model.network import Network
+from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
 from capplan.readers.calibration.host import row_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.recipes import NOMINAL_SHARE, recipe_settings
+from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
 from capplan.replica.spec import ReplicaSpec, network_as_served
 
 WEIGHT_DTYPES = {
@@ -32,6 +33,9 @@ WEIGHT_DTYPES = {
 
 SPARE_CONTEXT_TOKENS = 200
 """Maximum context over the nominal request length in InferenceX's runs."""
+
+GRAPH_TOKENS = 64
+"""Whole multiples of this many tokens are the step budget of InferenceX's TensorRT-LLM runs, above prompt and clients."""
 
 CONTEXT_MARGIN = 1.25
 """Maximum context over the mean request length where the run does not state it: about that of InferenceX."""
@@ -85,6 +89,37 @@ class RunSettings:
     expert_parallel: bool = False
 
 
+def recipe_limits(recipe: RecipeSettings, benchmark: Benchmark) -> tuple[int | None, int | None]:
+    """Return the limits of one engine that a script states, as numbers.
+
+    Parameters
+    ----------
+    recipe : its limits may be words
+    benchmark : clients and lengths that the words stand for
+
+    Returns
+    -------
+    largest batch [-] and token budget of a step [tokens] of one data-parallel group; None is the engine's default
+    """
+    clients, prompt = benchmark.concurrency or 0, round(benchmark.input_tokens / NOMINAL_SHARE)
+    longest = (benchmark.input_tokens + benchmark.output_tokens) / NOMINAL_SHARE
+    words = {
+        "clients": clients or None,
+        "context": int(longest) + SPARE_CONTEXT_TOKENS,
+        "two_prompts": 2 * prompt,
+        "prompt_and_clients": -(-(prompt + clients + GRAPH_TOKENS) // GRAPH_TOKENS) * GRAPH_TOKENS,
+    }
+    sequences, tokens = (
+        words[limit] if isinstance(limit, str) else limit
+        for limit in (recipe.max_num_seqs, recipe.max_num_batched_tokens)
+    )
+    if benchmark.engine != "sglang":
+        return sequences, tokens
+    # SGLang shares its limits out to the data-parallel groups of attention; other engines give each group all.
+    groups = int(benchmark.sharding.data)
+    return sequences and max(1, sequences // groups), tokens and max(1, tokens // groups)
+
+
 def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
     """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
     stated = benchmark.limits
@@ -106,14 +141,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         started = replace(started, expert_kernels={gpu.architecture.lower(): recipe.expert_kernel})
     if recipe.embedded:
         started = embedded(started)
-    sequences, tokens = recipe.max_num_seqs, recipe.max_num_batched_tokens
-    if sequences == "clients":
-        sequences = benchmark.concurrency
-    if tokens == "context":
-        longest = (benchmark.input_tokens + benchmark.output_tokens) / NOMINAL_SHARE
-        tokens = int(longest) + SPARE_CONTEXT_TOKENS
-    elif tokens == "two_prompts":
-        tokens = 2 * round(benchmark.input_tokens / NOMINAL_SHARE)
+    sequences, tokens = recipe_limits(recipe, benchmark)
     return RunSettings(
         profile=started,
         max_model_len=recipe.max_model_len,
@@ -166,17 +194,22 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     gpu = device(benchmark.device)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     longest = network.max_context_tokens or tokens
-    version = recipe_settings(benchmark).engine_version or benchmark.engine_version
-    engine = profile(benchmark.engine, version)
+    recipe = recipe_settings(benchmark)
+    engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)
     network = network_as_served(network, engine)
     sharding = benchmark.sharding
+    if recipe.data_parallel and float(sharding.data) == 1.0:
+        sharding = Sharding(1.0, sharding.pipeline, sharding.tensor, sharding.tensor)
+        benchmark = replace(benchmark, sharding=sharding)
     run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     return ReplicaSpec(
         network=network,
         device=gpu,
         efficiency=row_efficiency(gpu, calibration),
         profile=run.profile,
-        sharding=replace(sharding, expert=sharding.tensor) if run.expert_parallel else sharding,
+        sharding=replace(sharding, expert=sharding.tensor * sharding.data)
+        if run.expert_parallel
+        else sharding,
         kv_format=run.kv_format,
         max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
         max_num_seqs=run.max_num_seqs,

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from capplan.engine.spelling import named_engine
 from capplan.errors import InputError
 from capplan.questions.flags import ServingFlags, StatedResult
 from capplan.questions.replica import asked_replica
@@ -13,7 +14,6 @@ from capplan.readers.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
 
 _LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-_ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "tensorrt-llm": "trtllm", "trt": "trtllm"}
 
 
 def results_with_replicas(
@@ -55,9 +55,7 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
         raise InputError(
             f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
         )
-    engine = next(
-        (known for name, known in _ENGINES.items() if name in (result.engine or "").lower()), "vllm"
-    )
+    engine = named_engine(result.engine or "vllm").engine
     layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
     said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
     return asked_replica(result.model or "", result.hardware or "", said).spec

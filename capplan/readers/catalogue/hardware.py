@@ -276,6 +276,17 @@ def _catalogue_name(name: str) -> str | None:
     return next((known for alias, known in device_aliases().items() if normalised(alias) == wanted), None)
 
 
+def known_device_name(name: str) -> str:
+    """Return the catalogue's name of a device; a name that is not in it stays as it is.
+
+    Examples
+    --------
+    >>> known_device_name("H200"), known_device_name("mine")
+    ('h200-sxm', 'mine')
+    """
+    return _catalogue_name(name) or name
+
+
 def _looks_like_a_path(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~"))
 

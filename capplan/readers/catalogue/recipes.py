@@ -1,5 +1,6 @@
 """Facts that published benchmarks state outside their result files: launch settings, and columns of their rows."""
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from capplan.accuracy.benchmark import Benchmark, source_of
+from capplan.readers.catalogue.hardware import known_device_name
 from capplan.readers.record import Record
 from capplan.readers.yaml_file import read_yaml
 
@@ -15,6 +17,12 @@ RECIPES_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "recipes.yaml"
 
 NOMINAL_SHARE = 0.9
 """Mean length over the nominal one where lengths are uniform between 0.8 and 1 of it."""
+
+_FORMAT_ENDING = re.compile(
+    r"(-(instruct|preview|v\d+|bf16|fp8|fp8-dynamic|mxfp8|fp4|nvfp4|mxfp4|int4|awq|gptq|w-mxfp4-a-fp8))+$",
+    re.IGNORECASE,
+)
+"""What ids add to the name of a model to name a number format."""
 
 
 class RecipeSettings(Record):
@@ -24,7 +32,7 @@ class RecipeSettings(Record):
     engine_version: str | None = None
     max_model_len: int | None = None
     max_num_seqs: int | Literal["clients"] | None = None
-    max_num_batched_tokens: int | Literal["context", "two_prompts"] | None = None
+    max_num_batched_tokens: int | Literal["context", "two_prompts", "prompt_and_clients"] | None = None
     memory_fraction: float | None = None
     graph_tokens: int | None = None
     """Largest step with prompts that runs under CUDA graphs."""
@@ -38,6 +46,8 @@ class RecipeSettings(Record):
     poll_steps: int | None = None
     embedded: bool | None = None
     """The client runs the engine in its own process."""
+    data_parallel: bool | None = None
+    """Attention runs in as many groups as there are tensor ranks, although the row counts none."""
     expert_parallel: bool | None = None
     """Experts are spread over the tensor ranks."""
     expert_kernel: str | None = None
@@ -69,6 +79,69 @@ class Recipe(Record):
     scripts: list[str]
     where: RecipeRows
     settings: RecipeSettings
+
+
+class ScriptRows(Record):
+    """Which rows a launch script served."""
+
+    engine: str
+    model: str
+    """Key of `models`."""
+    weights: Literal["bf16", "fp8", "int4", "fp4"]
+    device: str
+
+
+class ScriptCase(Record):
+    """Settings of the runs of a script that meet every condition given."""
+
+    lengths: list[str] | None = None
+    """Nominal prompt/answer tokens."""
+    gpus: list[int] | None = None
+    """Ranks of one server: tensor ranks, or data-parallel groups of attention."""
+    clients_from: int = 0
+    clients_below: int | None = None
+    experts_spread: bool | None = None
+    """The row has expert parallelism."""
+    data_parallel: bool | None = None
+    """Attention runs in data-parallel groups."""
+    settings: RecipeSettings
+
+
+class ScriptChange(Record):
+    """All settings of a script from a day on."""
+
+    since: str
+    """Day on which the commit was merged."""
+    script: str
+    commit: str
+    settings: RecipeSettings
+    cases: list[ScriptCase] = Field(default_factory=list)
+    """Later ones over earlier ones; `null` unsets."""
+
+
+class LaunchScript(Record):
+    """What the launch script of one kind of row said, day by day."""
+
+    rows: ScriptRows
+    changes: list[ScriptChange]
+    """Ascending."""
+
+
+class ScriptModel(Record):
+    """A model as scripts call it."""
+
+    names: list[str]
+    """Last parts of its ids, without what names a number format."""
+    weights: str
+    """Format of the checkpoint whose id names none."""
+
+
+class ScriptFamily(Record):
+    """Launch scripts of one source."""
+
+    source: str
+    models: dict[str, ScriptModel]
+    launches: list[LaunchScript]
 
 
 class RunColumns(Record):
@@ -108,6 +181,7 @@ class RecipeFile(Record):
     sources: dict[str, RecipeSource]
     runs: list[RunRecipe]
     recipes: list[Recipe]
+    scripts: list[ScriptFamily] = Field(default_factory=list)
 
 
 @lru_cache(maxsize=1)
@@ -147,7 +221,6 @@ def _is_one_of(text: str, values: list[float | str]) -> bool:
 
 
 def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
-    nominal = [str(round(mean / NOMINAL_SHARE)) for mean in (benchmark.input_tokens, benchmark.output_tokens)]
     below = rows.ranks_below
     return (
         rows.engine == benchmark.engine
@@ -156,11 +229,93 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (not rows.weights or benchmark.weight_format in rows.weights)
         and (not rows.versions or benchmark.engine_version in rows.versions)
         and (not rows.kinds or benchmark.kind in rows.kinds)
-        and (rows.lengths is None or rows.lengths == "/".join(nominal))
+        and (rows.lengths is None or rows.lengths == _nominal_lengths(benchmark))
         and (benchmark.concurrency or 0) >= rows.clients_from
         and float(benchmark.sharding.data) >= rows.groups_from
         and (below is None or float(benchmark.sharding.tensor) < below)
     )
+
+
+def _nominal_lengths(benchmark: Benchmark) -> str:
+    means = (benchmark.input_tokens, benchmark.output_tokens)
+    return "/".join(str(round(mean / NOMINAL_SHARE)) for mean in means)
+
+
+def _weights_of(benchmark: Benchmark, model: ScriptModel) -> str:
+    """Return the format of the weights that a row names: in its column, else in the id, else the model's usual one."""
+    column = benchmark.weight_format.lower()
+    for text in (column, benchmark.model.lower() if column in {"", "auto"} else ""):
+        for format_name in ("fp4", "int4", "fp8", "bf16"):
+            if format_name in text or format_name.replace("bf", "bfloat") in text:
+                return format_name
+    return model.weights if column in {"", "auto"} else column
+
+
+def is_model(name: str, model: ScriptModel) -> bool:
+    """Return whether an id is one of a model's checkpoints, in whatever number format.
+
+    Parameters
+    ----------
+    name : `owner/name` or a name
+    model : its names
+
+    Returns
+    -------
+    -
+
+    Examples
+    --------
+    >>> model = ScriptModel(names=["DeepSeek-R1-0528"], weights="fp8")
+    >>> [is_model(f"x/DeepSeek-R1-0528{end}", model) for end in ("", "-NVFP4-v2", "-Qwen3-8B")]
+    [True, True, False]
+    """
+    last = _FORMAT_ENDING.sub("", name.rpartition("/")[2])
+    return last.lower() in {known.lower() for known in model.names}
+
+
+def _last_day(date: str) -> str:
+    """Return the last day that a date can mean: of `2025-12..2026-01` that of January; of no date one after all others."""
+    return f"{date.rpartition('..')[2]}-99"[:10] if date else "9999"
+
+
+def _meets(case: ScriptCase, benchmark: Benchmark) -> bool:
+    sharding, clients = benchmark.sharding, benchmark.concurrency or 0
+    return (
+        (case.lengths is None or _nominal_lengths(benchmark) in case.lengths)
+        and (case.gpus is None or float(sharding.tensor) * float(sharding.data) in case.gpus)
+        and case.clients_from <= clients
+        and (case.clients_below is None or clients < case.clients_below)
+        and case.experts_spread in {None, float(sharding.expert) > 1.0}
+        and case.data_parallel in {None, float(sharding.data) > 1.0}
+    )
+
+
+def script_change(benchmark: Benchmark) -> ScriptChange | None:
+    """Return what the launch script of a benchmark said on its day: the newest change by then, else the oldest.
+
+    Parameters
+    ----------
+    benchmark : what was measured; without a date the script's last word counts
+
+    Returns
+    -------
+    the change; None where the source has no such script
+    """
+    device, day = known_device_name(benchmark.device), _last_day(benchmark.date)
+    for family in recipe_file().scripts:
+        if family.source != benchmark.source:
+            continue
+        weights = {
+            name: _weights_of(benchmark, model)
+            for name, model in family.models.items()
+            if is_model(benchmark.model, model)
+        }
+        for launch in family.launches:
+            rows = launch.rows
+            served = (rows.engine, rows.device, rows.weights)
+            if served == (benchmark.engine, device, weights.get(rows.model)):
+                return [launch.changes[0], *(change for change in launch.changes if change.since <= day)][-1]
+    return None
 
 
 def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
@@ -172,10 +327,16 @@ def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
 
     Returns
     -------
-    the settings of all recipes that match, later ones over earlier ones; empty for any other source
+    the settings of its launch script and of all recipes that match, later ones over earlier ones; empty for any other source
     """
     settings: dict[str, object] = {}
+    change = script_change(benchmark)
+    if change:
+        settings |= change.settings.model_dump(exclude_unset=True)
+        for case in change.cases:
+            if _meets(case, benchmark):
+                settings |= case.settings.model_dump(exclude_unset=True)
     for recipe in recipe_file().recipes:
         if recipe.source == benchmark.source and _matches(recipe.where, benchmark):
-            settings.update(recipe.settings.model_dump(exclude_none=True))
+            settings |= recipe.settings.model_dump(exclude_none=True)
     return RecipeSettings.model_validate(settings)

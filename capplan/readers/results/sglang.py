@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.readers.results.record import BenchmarkResult, Spread
-from capplan.readers.results.values import ResultValues
+from capplan.readers.results.values import ResultValues, engine_of_backend
 from capplan.readers.results.vllm import latency_names, measures, request_log
 
 SERVING = "sglang bench_serving"
@@ -19,7 +19,7 @@ def serving_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     result = BenchmarkResult(
         **measures(document, SERVING),
         model=document.text("model_id", "model"),
-        engine=document.text("backend"),
+        engine=engine_of_backend(document.text("backend")),
         concurrency=document.number("concurrency") if limited is None else limited,
         e2e_s=document.spread(1e-3, latency_names("e2e_latency_ms")),
         total_tokens_per_s=document.number("total_throughput"),

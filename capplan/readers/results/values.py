@@ -114,6 +114,17 @@ class ResultValues:
         )
 
 
+def engine_of_backend(backend: str | None) -> str | None:
+    """Return the engine that the backend of a benchmark client names; None for a mere protocol, which any engine speaks.
+
+    Examples
+    --------
+    >>> engine_of_backend("tensorrt-llm"), engine_of_backend("openai-chat")
+    ('tensorrt-llm', None)
+    """
+    return None if backend is None or backend.startswith("openai") else backend
+
+
 def unit_seconds(document: ResultValues, unit: str) -> float:
     """Return the seconds of a unit of time as result files write it; `ms/token` counts as ms.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.readers.results.record import BenchmarkResult, RequestRecord, Spread
-from capplan.readers.results.values import ResultValues
+from capplan.readers.results.values import ResultValues, engine_of_backend
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"
@@ -34,7 +34,7 @@ def serve_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     result = BenchmarkResult(
         **measures(document, SERVE),
         model=document.text("model_id"),
-        engine=document.text("backend") if document.text("backend") in ("vllm", "sglang") else None,
+        engine=engine_of_backend(document.text("backend")),
         hardware=document.text("gpu", "hardware", "accelerator"),
         tensor_parallel=document.count("tp", "TP", "tensor_parallel", "tensor_parallel_size"),
         pipeline_parallel=document.count("pp", "PP", "pipeline_parallel", "pipeline_parallel_size"),
