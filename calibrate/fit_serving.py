@@ -4,10 +4,10 @@
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
-device or a row. All rows steer. Scores are reported in sample and left out: each group (source, model, device) is
-predicted with the numbers that the other groups ask for. Intervals rest on the left-out predictions. The search starts
-from the same numbers for all engines; with --again from the standing numbers, in fewer and smaller steps, after kernels
-have changed. A full search takes half an hour on two cores.
+device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
+a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
+predictions of models left out. The search starts from the same numbers for all engines; with --again from the standing
+numbers, in fewer and smaller steps, after kernels have changed. A full search takes half an hour on two cores.
 """
 
 import sys
@@ -17,17 +17,22 @@ from dataclasses import astuple, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+
 from calibrate.host_fit import (
     NUMBERS,
+    Hosts,
+    Noise,
     Slopes,
+    host_of,
     loss_of,
     noise_of,
-    prior_host,
+    owner_of,
     slopes_of,
     solved,
-    typical_host,
+    start_hosts,
 )
-from calibrate.host_rows import ERAS, SHARED, Item, PredictedRow, era_of, items_of, predicted_row
+from calibrate.host_rows import ERAS, RULERS, SHARED, Era, Item, PredictedRow, era_of, items_of, predicted_row
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
@@ -50,27 +55,25 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 PROCESSES = 2
-ROUNDS = 6
+ROUNDS = 4
 ROUNDS_AGAIN = 3
 TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
-Era = tuple[str, str]
-"""Engine, and the version from which the numbers hold."""
+MOVED = 0.1
+"""Spreads that a number moves by when rows are left out, from which slopes are taken anew."""
+REFIT_TRUST = 1.0
+"""How far the second step may go then."""
 
 
-@dataclass(slots=True)
-class EraFit:
-    """Numbers of one era while they are fitted."""
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Numbers of all engines, and the slopes of all rows there."""
 
-    items: list[Item]
-    host: HostOverhead
-    best: HostOverhead
+    hosts: Hosts
     rows: list[Slopes]
-    """Slopes at the best numbers."""
-    trust: float = TRUST
-    """How far the next round may go, in spreads of the prior."""
+    noise: Noise
 
 
 _ITEMS: list[Item] = []
@@ -86,94 +89,135 @@ def _row_of_place(place: int, host: HostOverhead) -> tuple[str, tuple[Prediction
     return row.load, row.predictions
 
 
-def fit_round(fits: Mapping[Era, EraFit], places: Mapping[int, int], pool: ProcessPoolExecutor) -> None:
-    """Take the slopes of every era where it stands, keep what got better, and take one step on."""
-    asked = {
-        key: [pool.submit(_slopes_of_place, places[id(item)], fit.host) for item in fit.items]
-        for key, fit in fits.items()
-        if fit.trust > 0.05
-    }
-    found = {key: [job.result() for job in jobs] for key, jobs in asked.items()}
-    noise = noise_of(row for key, fit in fits.items() for row in found.get(key, fit.rows))
-    for key, rows in found.items():
-        fit = fits[key]
-        if not fit.rows or loss_of(rows, noise) < loss_of(fit.rows, noise):
-            fit.best, fit.rows = fit.host, rows
+def slopes_at(places: Sequence[int], hosts: Hosts, pool: ProcessPoolExecutor) -> list[Slopes]:
+    """Return the slopes of some rows at some numbers."""
+    own = [host_of(hosts, era_of(_ITEMS[place])) for place in places]
+    return list(pool.map(_slopes_of_place, places, own, chunksize=16))
+
+
+def predicted(
+    places: Sequence[int], hosts: Sequence[HostOverhead], pool: ProcessPoolExecutor
+) -> list[PredictedRow]:
+    """Return rows predicted with the host times given for each."""
+    found = pool.map(_row_of_place, places, hosts, chunksize=16)
+    return [PredictedRow(_ITEMS[place], *row) for place, row in zip(places, found, strict=True)]
+
+
+def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor) -> Fit:
+    """Return the best numbers of a few rounds, with the slopes of all rows there."""
+    best: Fit | None = None
+    places = range(len(_ITEMS))
+    for _ in range(rounds):
+        rows = slopes_at(places, hosts, pool)
+        noise = noise_of(rows)
+        if best is None or loss_of(rows, best.noise) < loss_of(best.rows, best.noise):
+            best = Fit(hosts, rows, noise)
         else:
-            fit.trust *= 0.4
-        loss = loss_of(fit.rows, noise)
-        others = [other.best for era, other in fits.items() if era != key]
-        fit.host = solved(fit.rows, fit.best, noise, typical_host(others), fit.trust)
-        print(
-            f"{key[0]} {key[1]}: loss {loss:.4f}, {', '.join(f'{x:.3g}' for x in astuple(fit.best))}",
-            file=sys.stderr,
-            flush=True,
+            trust *= 0.4
+        hosts = solved(best.rows, best.hosts, best.noise, trust)
+        sys.stderr.write(f"loss {loss_of(best.rows, best.noise):.4f}\n")
+    assert best is not None
+    return best
+
+
+def hosts_without(fit: Fit, ruler: str, part: str) -> Hosts:
+    """Return the numbers that all other rows ask for, by their slopes; noise and priors leave the part out as well."""
+    kept = [row for row in fit.rows if row.parts[ruler] != part]
+    return solved(kept, fit.hosts, noise_of(kept))
+
+
+def refitted_without(fit: Fit, ruler: str, part: str, pool: ProcessPoolExecutor) -> Hosts:
+    """Return the same, fitted once more where that led: slopes are taken anew in the eras whose numbers moved."""
+    hosts = hosts_without(fit, ruler, part)
+    spreads = {number.name: number.spread for number in NUMBERS}
+    moved = {key for key in hosts if abs(hosts[key] - fit.hosts[key]) > MOVED * spreads[key[1]]}
+    kept = [place for place, row in enumerate(fit.rows) if row.parts[ruler] != part]
+    if not moved:
+        return hosts
+    changed = [
+        place
+        for place in kept
+        if any((owner_of(fit.rows[place].era, name), name) in moved for name in spreads)
+    ]
+    anew = dict(zip(changed, slopes_at(changed, hosts, pool), strict=True))
+    rows = [anew.get(place) or _moved(fit.rows[place], fit.hosts, hosts) for place in kept]
+    return solved(rows, hosts, noise_of(rows), REFIT_TRUST)
+
+
+def _moved(row: Slopes, before: Hosts, after: Hosts) -> Slopes:
+    """Return a row at other numbers, by its slopes."""
+    change = [
+        after[owner_of(row.era, n.name), n.name] - before[owner_of(row.era, n.name), n.name] for n in NUMBERS
+    ]
+    return replace(row, errors=row.errors + row.slopes @ np.array(change))
+
+
+def left_out(fit: Fit, ruler: str, pool: ProcessPoolExecutor) -> list[PredictedRow]:
+    """Return every row, predicted with numbers that never saw its group, model, device or source.
+
+    Groups are many and small, so theirs are one step from the numbers of all; the others are fitted anew.
+    """
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(_ITEMS):
+        places.setdefault(item.parts[ruler], []).append(place)
+    out: dict[int, PredictedRow] = {}
+    for part, own in places.items():
+        hosts = (
+            hosts_without(fit, ruler, part) if ruler == "group" else refitted_without(fit, ruler, part, pool)
         )
+        rows = predicted(own, [host_of(hosts, era_of(_ITEMS[place])) for place in own], pool)
+        out.update(zip(own, rows, strict=True))
+    return [out[place] for place in range(len(_ITEMS))]
 
 
-def fit_all(
-    items: Sequence[Item], rounds: int, trust: float, *, anew: bool
-) -> tuple[dict[Era, EraFit], list[PredictedRow], list[PredictedRow]]:
-    """Return the fit of every era, and all rows predicted: with its numbers, and with those of the other groups."""
-    by_era: dict[Era, list[Item]] = {}
-    for item in items:
-        by_era.setdefault(era_of(item), []).append(item)
+def checked_eras(items: Sequence[Item]) -> None:
+    """Refuse rows that leave an era without any."""
+    known = {era_of(item) for item in items}
     missing = [
         f"{engine} {since}"
         for engine, eras in ERAS.items()
         for since in eras
-        if SHARED.get((engine, since), (engine, since)) not in by_era
+        if SHARED.get((engine, since), (engine, since)) not in known
     ]
     if missing:
         raise InputError(f"no measured row tells the host of {', '.join(missing)}")
-    fits = {}
-    for key, members in by_era.items():
-        start = prior_host() if anew else HOST_TIMES[key[0]].get(key[1], prior_host())
-        fits[key] = EraFit(members, start, start, [], trust=trust)
-    _ITEMS[:] = items
-    places = {id(item): place for place, item in enumerate(items)}
-    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
-        for _ in range(rounds):
-            fit_round(fits, places, pool)
-        eras = [era_of(item) for item in items]
-        without = {group: hosts_without(fits, group) for group in {item.group for item in items}}
-        count = range(len(items))
-        own = pool.map(_row_of_place, count, [fits[era].best for era in eras], chunksize=16)
-        others = [without[item.group][era] for era, item in zip(eras, items, strict=True)]
-        left_out = pool.map(_row_of_place, count, others, chunksize=16)
-        rows = [
-            [PredictedRow(item, *found) for item, found in zip(items, results, strict=True)]
-            for results in (own, left_out)
-        ]
-    return fits, rows[0], rows[1]
 
 
-def hosts_without(fits: Mapping[Era, EraFit], group: str) -> dict[Era, HostOverhead]:
-    """Return the numbers fitted to all other groups, by era; noise and priors leave the group out as well."""
-    kept = {key: [row for row in fit.rows if row.group != group] for key, fit in fits.items()}
-    noise = noise_of(row for rows in kept.values() for row in rows)
-    alone = {key: solved(kept[key], fit.best, noise, prior_host()) for key, fit in fits.items()}
-    told = {key: host for key, host in alone.items() if kept[key]}
-    return {
-        key: solved(
-            kept[key], fit.best, noise, typical_host([host for era, host in told.items() if era != key])
-        )
-        for key, fit in fits.items()
-    }
-
-
-def left_out_slowness(items: Iterable[Item], fits: Mapping[Era, EraFit]) -> list[SlowValue]:
+def left_out_slowness(fit: Fit) -> list[SlowValue]:
     """Return the slowness of every open-loop run, predicted with the numbers of the other groups."""
-    open_loops = [item for item in items if item.benchmark.kind == "online_rate"]
-    without = {group: hosts_without(fits, group) for group in {item.group for item in open_loops}}
-    return [value for item in open_loops for value in slow_values(item, without[item.group][era_of(item)])]
+    open_loops = [item for item in _ITEMS if item.benchmark.kind == "online_rate"]
+    without = {group: hosts_without(fit, "group", group) for group in {item.group for item in open_loops}}
+    return [
+        value
+        for item in open_loops
+        for value in slow_values(item, host_of(without[item.group], era_of(item)))
+    ]
 
 
-def host_to_ship(fit: EraFit, engine: str, since: str) -> HostOverhead:
-    """Return the numbers of an era with its engine defaults; none for streams where no run determines it."""
-    embedded = any(item.replica.spec.profile.streams_in_engine for item in fit.items)
-    graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
-    return replace(fit.best, graph_tokens=graphs, stream_s=fit.best.stream_s if embedded else 0.0)
+def hosts_to_ship(fit: Fit) -> dict[str, dict[str, HostOverhead]]:
+    """Return the numbers of every era with its engine defaults; none for streams where no run determines it."""
+    embedded = {era_of(item) for item in _ITEMS if item.replica.spec.profile.streams_in_engine}
+    times: dict[str, dict[str, HostOverhead]] = {}
+    for engine, eras in ERAS.items():
+        for since in eras:
+            era = SHARED.get((engine, since), (engine, since))
+            host = host_of(fit.hosts, era)
+            graphs = GRAPH_TOKENS.get(engine, {}).get(since, 0.0)
+            own = replace(host, graph_tokens=graphs, stream_s=host.stream_s if era in embedded else 0.0)
+            times.setdefault(engine, {})[since] = own
+    return times
+
+
+def count_fitted(times: Mapping[str, Mapping[str, HostOverhead]]) -> int:
+    """Return how many numbers were fitted: one that several eras share counts once, one that is not told not at all."""
+    owned = {
+        (owner_of((engine, since), number.name), number.name)
+        for engine, eras in times.items()
+        for since, host in eras.items()
+        for number in NUMBERS
+        if (engine, since) not in SHARED and not (number.name == "stream_s" and host.stream_s == 0.0)
+    }
+    return len(owned)
 
 
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
@@ -187,18 +231,16 @@ def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
     ]
     lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
     lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
-    fitted = 0
     for engine, eras in times.items():
         lines.append(f'    "{engine}": {{')
         for since, host in eras.items():
             numbers = ", ".join(f"{value:.4g}" for value in astuple(host))
-            fitted += 0 if (engine, since) in SHARED else len(NUMBERS) - (host.stream_s == 0.0)
             lines.append(f'        "{since}": HostOverhead({numbers}),')
         lines.append("    },")
     lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
     lines += [
-        f"FITTED = {fitted}",
-        '"""Count of the numbers above that were fitted: not eager_layer_s and graph_tokens, nor a row that repeats another."""',
+        f"FITTED = {count_fitted(times)}",
+        '"""Count of the fitted numbers above, shared ones once: without eager_layer_s and graph_tokens."""',
         "",
     ]
     return "\n".join(lines)
@@ -271,27 +313,29 @@ def main(arguments: Sequence[str]) -> int:
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
     items = items_of(measured_table(folder / "serving_measured.csv.gz", "serving")[1])
+    checked_eras(items)
+    _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments
     rounds = ROUNDS_AGAIN if again else ROUNDS if refit else 1
-    trust = TRUST if refit and not again else TRUST_AGAIN
-    fits, own, left_out = fit_all(items, rounds, trust, anew=refit and not again)
+    eras = [era_of(item) for item in items]
+    start = start_hosts(eras) if refit and not again else standing_hosts(eras)
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
+        fit = fitted(start, rounds, TRUST if refit and not again else TRUST_AGAIN, pool)
+        places = range(len(items))
+        own = predicted(places, [host_of(fit.hosts, era) for era in eras], pool)
+        unseen = {ruler: left_out(fit, ruler, pool) for ruler in RULERS}
     if refit:
-        times = {
-            engine: {
-                since: host_to_ship(fits[SHARED.get((engine, since), (engine, since))], engine, since)
-                for since in eras
-            }
-            for engine, eras in ERAS.items()
-        }
-        (package / "engine" / "host_times.py").write_text(host_times_text(times), encoding="utf-8")
+        text = host_times_text(hosts_to_ship(fit))
+        (package / "engine" / "host_times.py").write_text(text, encoding="utf-8")
     report("in sample", own)
-    report("left out", left_out)
-    residuals = regime_residuals(left_out)
+    for ruler, rows in unseen.items():
+        report(f"{ruler} left out", rows)
+    residuals = regime_residuals(unseen["model"])
     level, coverage = covering_level(residuals)
-    LEFT_OUT_FILE.write_text(left_out_text(own, left_out, coverage), encoding="utf-8")
-    intervals = residual_intervals(residuals + p95_residuals(left_out), level)
+    LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
+    intervals = residual_intervals(residuals + p95_residuals(unseen["model"]), level)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
-    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(items, fits)), encoding="utf-8")
+    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")
     slow = slow_runs()
     table = slowness_table(slow, fitted_host_s(questions(slow)))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
@@ -301,6 +345,15 @@ def main(arguments: Sequence[str]) -> int:
         f"other groups, {100 * share_inside(inside, intervals):.1f} % of all values in sample"
     )
     return 0
+
+
+def standing_hosts(eras: Iterable[Era]) -> Hosts:
+    """Return the numbers that the package ships."""
+    return {
+        (owner_of(era, number.name), number.name): getattr(HOST_TIMES[era[0]][era[1]], number.name)
+        for era in eras
+        for number in NUMBERS
+    }
 
 
 if __name__ == "__main__":

@@ -1,21 +1,23 @@
-"""Fit the host times of one era of an engine: robust least squares on logarithmic errors, linearised and repeated.
+"""Fit the host times of all engines together: robust least squares on logarithmic errors, linearised and repeated.
 
     min  sum_i w_i rho((e_i + J_i d) / n_i) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, n_i what values of that kind are usually off by, p a prior (the median of all other eras), s its spread, rho the
-Cauchy loss: a row that is wrong for another reason must not steer the host. Because the sum is linear in the rows, the
-fit without one group of rows costs no further replay.
+step, n_i what values of that kind are usually off by, p a prior (the median of all eras), s its spread, rho the Cauchy loss:
+a row that is wrong for another reason must not steer the host. Some numbers are those of several eras (`owner_of`), and
+each model of an era weighs the same, so that no model decides for the others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
+from typing import TypeAlias
 
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from calibrate.host_rows import Item, predicted_columns, steering_columns
+from calibrate.host_rows import Era, Item, era_of, predicted_columns, steering_columns
 from capplan.accuracy.replay import requests_of
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.serving import LOADS, measured_columns, quantity_of
@@ -39,10 +41,16 @@ NUMBERS = (
     Number("sequence_s", 3e-6, 2e-5, 4e-4, 2e-6),
     Number("stream_s", 0.0, 1e-4, 1e-3, 1e-5),
     Number("request_s", 2e-2, 3e-2, 4e-1, 5e-3),
-    Number("decode_excess_ratio", 0.6, 0.3, 1.5, 0.1),
-    Number("prefill_excess_ratio", 1.0, 0.4, 2.2, 0.1),
+    Number("decode_excess_ratio", 0.7, 0.3, 1.5, 0.1),
+    Number("prefill_excess_ratio", 1.2, 0.4, 2.2, 0.1),
 )
 """None is below 0."""
+
+EVERY: Era = ("every engine", "")
+VLLM_V1: Era = ("vllm", "0.8.0")
+LIKE_V1 = frozenset({VLLM_V1, ("vllm", "0.11.1"), ("vllm", "0.19.0")})
+"""Eras of vLLM's second engine: one front end, and one way to run prompts."""
+SHARED_BY_V1 = frozenset({"request_s", "prefill_excess_ratio"})
 
 ONLINE_ONLY = frozenset({"request_s", "stream_s"})
 """Numbers that do not apply to a run without a server."""
@@ -62,47 +70,61 @@ REWEIGHTINGS = 25
 PRIOR_ROWS = 4.0
 """Weight of rows, off by as much as their kind usually is where a number is off by its spread, that its prior counts as."""
 
+MODEL_ROWS = 40.0
+"""Rows that each model of an era weighs as much as ..."""
+FEW_ROWS = 10.0
+"""... or less, in proportion, below this weight of its own."""
+
 MOST_REQUESTS = 1000
 """Requests of one run that slopes are taken with; errors are those of the whole run."""
 
 LOST = 1.5
 """Logarithmic error of a value that a replay does not reach."""
 
+Hosts: TypeAlias = Mapping[tuple[Era, str], float]
+"""Owner and name of a number -> its value."""
+
+
+def owner_of(era: Era, name: str) -> Era:
+    """Return the era that a number of another era is taken from.
+
+    What a CUDA graph hides of its kernels is a matter of the device: one number for all engines.
+
+    Examples
+    --------
+    >>> owner_of(("vllm", "0.19.0"), "request_s"), owner_of(("vllm", "0.19.0"), "step_s")
+    (('vllm', '0.8.0'), ('vllm', '0.19.0'))
+    """
+    if name == "decode_excess_ratio":
+        return EVERY
+    return VLLM_V1 if era in LIKE_V1 and name in SHARED_BY_V1 else era
+
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
     """Errors of one row at given numbers, and their slopes."""
 
-    group: str
+    era: Era
+    parts: Mapping[str, str]
+    """What the row is part of, by ruler."""
     kinds: tuple[str, ...]
     """Load and quantity of each value that steers the fit."""
-    weights: Array
-    """Of these values, shape (values,)."""
+    weight: float
     errors: Array
     """log(predicted / measured), shape (values,)."""
     slopes: Array
     """Their change with each number, shape (values, numbers)."""
 
 
-def numbers_of(host: HostOverhead) -> Array:
-    """Return the fitted numbers in the order of NUMBERS."""
-    return np.array([getattr(host, number.name) for number in NUMBERS])
+def start_hosts(eras: Iterable[Era]) -> Hosts:
+    """Return the numbers that a search starts from."""
+    return {(owner_of(era, number.name), number.name): number.start for era in eras for number in NUMBERS}
 
 
-def host_of_numbers(values: Array) -> HostOverhead:
-    """Return host times from fitted numbers."""
-    fitted = {number.name: float(value) for number, value in zip(NUMBERS, values, strict=True)}
+def host_of(hosts: Hosts, era: Era) -> HostOverhead:
+    """Return the host times of one era."""
+    fitted = {number.name: hosts[owner_of(era, number.name), number.name] for number in NUMBERS}
     return HostOverhead(eager_layer_s=EAGER_LAYER_S, **fitted)
-
-
-def prior_host() -> HostOverhead:
-    """Return the host times of an engine where no engine is measured."""
-    return host_of_numbers(np.array([number.start for number in NUMBERS]))
-
-
-def typical_host(hosts: Sequence[HostOverhead]) -> HostOverhead:
-    """Return the median of each number: the prior for an engine."""
-    return host_of_numbers(np.median([numbers_of(host) for host in hosts], axis=0)) if hosts else prior_host()
 
 
 def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) -> Array:
@@ -138,7 +160,7 @@ def slopes_of(item: Item, host: HostOverhead) -> Slopes:
         slopes[:, place] = (errors_of(item, moved, MOST_REQUESTS) - still) / number.step
     load = LOADS[item.benchmark.kind]
     kinds = tuple(f"{load}/{quantity_of(name)}" for name in steering_columns(item))
-    return Slopes(item.group, kinds, np.full(errors.size, item.weight), errors, slopes)
+    return Slopes(era_of(item), item.parts, kinds, item.weight, errors, slopes)
 
 
 Noise = Mapping[str, float]
@@ -155,8 +177,8 @@ def noise_of(rows: Iterable[Slopes]) -> Noise:
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        for kind, error, weight in zip(row.kinds, row.errors, row.weights, strict=True):
-            found.setdefault(kind, []).append((abs(float(error)), float(weight)))
+        for kind, error in zip(row.kinds, row.errors, strict=True):
+            found.setdefault(kind, []).append((abs(float(error)), row.weight))
     noise = {}
     for kind, entries in found.items():
         errors, weights = np.array(entries).T
@@ -164,28 +186,93 @@ def noise_of(rows: Iterable[Slopes]) -> Noise:
     return noise
 
 
-def _noises(rows: Sequence[Slopes], noise: Noise) -> Array:
-    return np.array([noise[kind] for row in rows for kind in row.kinds])
+def model_weights(rows: Sequence[Slopes]) -> list[float]:
+    """Return the weight of each row, so that the models of an era weigh the same; a model of few rows weighs less.
+
+        w = w_row M / W min(1, W / F)
+
+    with W the weight of all rows of the model in the era, M `MODEL_ROWS` and F `FEW_ROWS`.
+    """
+    whole: Counter[tuple[Era, str]] = Counter()
+    for row in rows:
+        whole[row.era, row.parts["model"]] += row.weight  # type: ignore[assignment]
+    share = {key: MODEL_ROWS / weight * min(1.0, weight / FEW_ROWS) for key, weight in whole.items()}
+    return [row.weight * share[row.era, row.parts["model"]] for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Equations:
+    """The errors of rows and their slopes along every number of every owner."""
+
+    keys: tuple[tuple[Era, str], ...]
+    errors: Array
+    """Shape (values,)."""
+    slopes: Array
+    """Shape (values, keys)."""
+    weights: Array
+    noise: Array
+
+
+def equations(rows: Sequence[Slopes], noise: Noise) -> Equations:
+    """Return the equations of some rows."""
+    keys = tuple(
+        sorted({(owner_of(row.era, number.name), number.name) for row in rows for number in NUMBERS})
+    )
+    place = {key: index for index, key in enumerate(keys)}
+    count = sum(row.errors.size for row in rows)
+    slopes, at = np.zeros((count, len(keys))), 0
+    for row in rows:
+        columns = [place[owner_of(row.era, number.name), number.name] for number in NUMBERS]
+        slopes[at : at + row.errors.size, columns] = row.slopes
+        at += row.errors.size
+    return Equations(
+        keys,
+        np.concatenate([row.errors for row in rows]),
+        slopes,
+        np.repeat(model_weights(rows), [row.errors.size for row in rows]),
+        np.array([noise[kind] for row in rows for kind in row.kinds]),
+    )
 
 
 def loss_of(rows: Sequence[Slopes], noise: Noise) -> float:
     """Return the weighted mean of the robust loss where the slopes were taken."""
-    weights = np.concatenate([row.weights for row in rows])
-    errors = np.concatenate([row.errors for row in rows]) / _noises(rows, noise)
-    return float((weights * np.log1p(errors**2)).sum() / weights.sum())
+    own = equations(rows, noise)
+    return float((own.weights * np.log1p((own.errors / own.noise) ** 2)).sum() / own.weights.sum())
 
 
-def solved(
-    rows: Sequence[Slopes], host: HostOverhead, noise: Noise, prior: HostOverhead, trust: float = inf
-) -> HostOverhead:
+def _stepped(
+    own: Equations, hosts: Hosts, prior: Callable[[str], float], trust: float
+) -> dict[tuple[Era, str], float]:
+    numbers = {number.name: number for number in NUMBERS}
+    start = np.array([hosts[key] for key in own.keys])
+    spread = np.array([numbers[name].spread for _, name in own.keys])
+    largest = np.array([numbers[name].largest for _, name in own.keys])
+    known_before = np.array([prior(name) for _, name in own.keys])
+    slopes = own.slopes * spread
+    low = np.maximum(-trust, -start / spread)
+    bounds = (low, np.maximum(np.minimum(trust, (largest - start) / spread), low + 1e-9))
+    pull = np.sqrt(PRIOR_ROWS) * np.eye(start.size)
+    towards = np.sqrt(PRIOR_ROWS) * (known_before - start) / spread
+    step = np.zeros(start.size)
+    for _ in range(REWEIGHTINGS):
+        off = (own.errors + slopes @ step) / own.noise
+        root = np.sqrt(own.weights / (1.0 + off**2)) / own.noise
+        matrix = np.concatenate([root[:, None] * slopes, pull])
+        step = lsq_linear(matrix, np.concatenate([-root * own.errors, towards]), bounds).x
+    return {key: float(value) for key, value in zip(own.keys, start + step * spread, strict=True)}
+
+
+def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = inf) -> Hosts:
     """Return the best numbers for the rows, at most `trust` spreads away from where the slopes were taken.
+
+    The prior of a number is its median over all owners, as the rows tell it with the start of the search for a prior. A
+    number that no row tells is that median.
 
     Parameters
     ----------
-    rows : slopes at `host`; none gives the prior
-    host : where the slopes were taken
+    rows : slopes at `hosts`
+    hosts : where the slopes were taken; every number that is wanted
     noise : of each kind of value
-    prior : what is known without the rows
     trust : [-]
         in spreads of the prior
 
@@ -193,25 +280,10 @@ def solved(
     -------
     the numbers
     """
-    if not rows:
-        return prior
-    start = numbers_of(host)
-    spread = np.array([number.spread for number in NUMBERS])
-    known_before = numbers_of(prior)
-    usual = _noises(rows, noise)
-    weights = np.concatenate([row.weights for row in rows])
-    errors = np.concatenate([row.errors for row in rows])
-    slopes = np.concatenate([row.slopes for row in rows]) * spread
-    low = np.maximum(-trust, -start / spread)
-    high = np.minimum(trust, (np.array([number.largest for number in NUMBERS]) - start) / spread)
-    bounds = (low, np.maximum(high, low + 1e-9))
-    pull = np.sqrt(PRIOR_ROWS) * np.eye(start.size)
-    towards = np.sqrt(PRIOR_ROWS) * (known_before - start) / spread
-    step = np.zeros(start.size)
-    for _ in range(REWEIGHTINGS):
-        off = (errors + slopes @ step) / usual
-        root = np.sqrt(weights / (1.0 + off**2)) / usual
-        matrix = np.concatenate([root[:, None] * slopes, pull])
-        target = np.concatenate([-root * errors, towards])
-        step = lsq_linear(matrix, target, bounds).x
-    return host_of_numbers(start + step * spread)
+    starts = {number.name: number.start for number in NUMBERS}
+    own = equations(rows, noise)
+    first = _stepped(own, hosts, starts.__getitem__, trust)
+    middle = {name: float(np.median([v for (_, n), v in first.items() if n == name])) for name in starts}
+    middle["decode_excess_ratio"] = starts["decode_excess_ratio"]
+    told = _stepped(own, hosts, middle.__getitem__, trust)
+    return {key: told.get(key, middle[key[1]]) for key in hosts}

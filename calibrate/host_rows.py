@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of
 from capplan.accuracy.replay import replayed_columns, requests_of
@@ -25,6 +26,12 @@ ERAS: dict[str, tuple[str, ...]] = {
 SHARED = {("trtllm", "1.1.0"): ("trtllm", "0.20.0")}
 """Eras with the numbers of an earlier one: the stack is that from before the build for gpt-oss."""
 
+Era: TypeAlias = tuple[str, str]
+"""Engine, and the version from which the numbers hold."""
+
+RULERS = ("group", "model", "device", "source")
+"""What is left out as a whole, to see how well it is predicted unseen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -36,6 +43,12 @@ class Item:
     weight: float
     group: str
     """Source, model and device."""
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """Return what the row is part of, by ruler."""
+        names = {"model": "group_model", "device": "gpu", "source": "source_family"}
+        return {"group": self.group} | {ruler: self.row.get(name) or "" for ruler, name in names.items()}
 
 
 def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
@@ -53,12 +66,12 @@ def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
     return items
 
 
-def era_of(item: Item) -> tuple[str, str]:
+def era_of(item: Item) -> Era:
     """Return the engine and the version from which its numbers hold; of several eras that share them, the first."""
     profile = item.replica.spec.profile
     key = version_key(profile.asked_version or profile.version) or (999, 0, 0)
     older = [since for since in ERAS[profile.engine] if (version_key(since) or (0, 0, 0)) <= key]
-    era = profile.engine, older[-1] if older else ERAS[profile.engine][0]
+    era = (profile.engine, older[-1] if older else ERAS[profile.engine][0])
     return SHARED.get(era, era)
 
 
@@ -95,13 +108,15 @@ def predicted_columns(item: Item, host: HostOverhead, most_requests: int | None 
         return {}
 
 
+STEERING = (("ttft_ms_p50", "ttft_ms_mean"), ("tpot_ms_mean", "tpot_ms_p50"))
+"""Columns that steer the fit, the first that a row has: a mean TTFT holds cold starts, which are not the host's."""
+
+
 def steering_columns(item: Item) -> list[str]:
-    """Return the columns that steer the fit: mean latencies of a server, throughput of a batch."""
+    """Return the columns that steer the fit: latencies of a server, throughput of a batch."""
     measured = measured_columns(item.row)
-    latency = [c for c in ("ttft_ms_mean", "tpot_ms_mean") if c in measured]
-    middle = [c for c in ("ttft_ms_p50", "tpot_ms_p50") if c in measured]
-    whole = [c for c in ("output_tok_s",) if c in measured]
-    return latency or middle or whole
+    latency = [next(c for c in names if c in measured) for names in STEERING if measured.keys() & set(names)]
+    return latency or [c for c in ("output_tok_s",) if c in measured]
 
 
 @dataclass(frozen=True, slots=True)

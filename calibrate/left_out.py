@@ -1,10 +1,9 @@
 """Scores of serving predictions, in sample and with the group of a row left out of the fit.
 
-`left_out_text(own, left_out)` is the file calibrate/left_out.yaml, which docs/accuracy.md is written from.
-Both arguments are what `fit_serving.fit_all` returns.
+`left_out_text(own, unseen, coverage)` is the file calibrate/left_out.yaml, which docs/accuracy.md is written from.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from calibrate.host_rows import PredictedRow
@@ -14,8 +13,11 @@ from capplan.accuracy.serving import row_groups
 HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
     "# written by `python -m calibrate.fit_serving`.\n"
-    "# [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, left out\n"
+    "# scores: [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, group left out\n"
+    "# rulers: what was left out, then as above, once\n"
 )
+RULED = frozenset({"load", "class", "engine"})
+"""Groupings that the scores of every ruler are told by."""
 COLUMNS = frozenset(
     {"ttft_ms_mean", "ttft_ms_p50", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "output_tok_s"}
 )
@@ -42,14 +44,14 @@ def _figures(score: Score) -> str:
 
 
 def left_out_text(
-    own: Sequence[PredictedRow], left_out: Sequence[PredictedRow], interval_coverage: float
+    own: Sequence[PredictedRow], unseen: Mapping[str, Sequence[PredictedRow]], interval_coverage: float
 ) -> str:
-    """Return the file of scores by load, source, device, engine and model class.
+    """Return the file of scores by load, source, device, engine and model class, and by ruler, load and class.
 
     Parameters
     ----------
     own : rows and their predictions with numbers fitted on all rows
-    left_out : the same rows with numbers fitted without their group
+    unseen : by ruler, the same rows with numbers fitted without their group, model, device or source
     interval_coverage : [-]
         share of left-out values that lie in the interval which the other groups give
 
@@ -57,10 +59,20 @@ def left_out_text(
     -------
     YAML
     """
-    seen, unseen = _by_group(own), _by_group(left_out)
+    by_ruler = {ruler: _by_group(rows) for ruler, rows in unseen.items()}
+    seen, groups = _by_group(own), by_ruler["group"]
     lines = []
-    for key in sorted(set(seen) & set(unseen)):
-        name = ", ".join(f'"{part}"' for part in key)
-        first, second = scored(seen[key]), scored(unseen[key])
-        lines.append(f"  - [{name}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
+    for key in sorted(set(seen) & set(groups)):
+        first, second = scored(seen[key]), scored(groups[key])
+        lines.append(f"  - [{_quoted(key)}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
+    lines.append("rulers:\n")
+    for ruler, scores in by_ruler.items():
+        for key in sorted(scores):
+            if key[0] in RULED:
+                score = scored(scores[key])
+                lines.append(f"  - [{_quoted((ruler, *key))}, {score.n}, {_figures(score)}]\n")
     return f"{HEAD}interval_coverage: {interval_coverage:.4f}\nscores:\n" + "".join(lines)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -26,6 +26,13 @@ Predictions = Annotated[
     Path | None,
     typer.Option("--predictions", metavar="OUT.csv", help="Write one line per measured value here."),
 ]
+Decisions = Annotated[
+    bool,
+    typer.Option(
+        "--decisions",
+        help="Also score the choices: the plan that predictions pick under limits on TPOT, against the best that was measured.",
+    ),
+]
 
 
 @grouped
@@ -34,6 +41,7 @@ def command(
     files: Files = None,
     kind: Kind = None,
     predictions: Predictions = None,
+    decisions: Decisions = False,
     calibration: o.Calibration = None,
     to: o.Output,
 ) -> int:
@@ -52,7 +60,7 @@ def command(
             intervals=shipped_intervals(),
             progress=progress,
         )
-    answer = validate_answer(checked)
+    answer = validate_answer(checked, decisions=decisions)
     if predictions:
         with shown_anyway(answer, to):
             write_whole(predictions, predictions_csv(checked.predictions), "--predictions")

@@ -330,7 +330,9 @@ def grouped_experts_time_s(
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
         total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
     passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
-    return total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
+    return (
+        total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
+    )
 
 
 def experts_time_s(
@@ -397,9 +399,7 @@ def experts_time_s(
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
-    loads = ExpertLoads(
-        tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank
-    )
+    loads = ExpertLoads(tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank)
     return grouped_experts_time_s(
         loads, inputs, intermediate_size_on_rank, gated, weight_bytes_per_element,
         activation_bytes_per_element, rates,

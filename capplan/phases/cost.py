@@ -24,6 +24,8 @@ class OperatorCost:
     """Floor at the datasheet rate."""
     memory_s: Number = 0.0
     """Floor at the datasheet bandwidth."""
+    overlaps: bool = False
+    """Whether neighbours in a CUDA graph hide part of its time: see `unsaved_s`."""
 
     def times(self, count: Number) -> "OperatorCost":
         """Return the cost of the operator in `count` layers."""
@@ -35,6 +37,7 @@ class OperatorCost:
             self.sent_bytes * count,
             self.compute_s * count,
             self.memory_s * count,
+            self.overlaps,
         )
 
     def plus(self, other: "OperatorCost") -> "OperatorCost":
@@ -47,6 +50,7 @@ class OperatorCost:
             self.sent_bytes + other.sent_bytes,
             self.compute_s + other.compute_s,
             self.memory_s + other.memory_s,
+            self.overlaps,
         )
 
     def named(self, operator: str) -> "OperatorCost":
@@ -134,11 +138,13 @@ def floor_s(costs: Iterable[OperatorCost]) -> Number:
 def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
     """Return the time of operators in a CUDA graph if everything that can overlap does.
 
-    Time above an operator's floor is either arithmetic below peak, which remains, or waiting for memory and
-    launches, which neighbouring kernels can hide. Only arithmetic that the floor does not already cover is added.
-    With this split, no operator gets slower on a faster device:
+    Matrix products and elementwise kernels follow one another without a gap: the next starts, and loads its weights, while the
+    last blocks of the one before still run, and small kernels are fused. Of their time above the floor, arithmetic below
+    peak remains and waiting for memory and launches goes. Attention, recurrences, routed experts and collectives are bound
+    to what came before them, or wait inside themselves: they keep all of their time. With this split, no operator gets
+    slower on a faster device:
 
-        t = sum_i f_i + c_i (1 - f_i / t_i),   f_i = max(c_i, m_i)
+        t = sum_i f_i + c_i (1 - f_i / t_i) of those that overlap, t_i of the others,   f_i = max(c_i, m_i)
 
     Parameters
     ----------
@@ -147,16 +153,19 @@ def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
     Returns
     -------
     [s]
-        t, between `floor_s` and `total_s`; collectives count in full
+        t, between `floor_s` and `total_s`
 
     Examples
     --------
-    A memory-bound operator shrinks to its floor; one that computes for 1.5 of its 3 s keeps half of that on top.
+    A memory-bound operator shrinks to its floor; one that computes for 1.5 of its 3 s keeps half of that on top; one that does
+    not overlap keeps its time.
 
-    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0)]))
+    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0, overlaps=True)]))
     2.0
-    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=1.5, memory_s=1.0)]))
+    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=1.5, memory_s=1.0, overlaps=True)]))
     2.25
+    >>> float(unsaved_s([OperatorCost("a", 3.0, compute_s=0.0, memory_s=2.0)]))
+    3.0
 
     References
     ----------
@@ -164,7 +173,7 @@ def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
     """
     time: Number = 0.0
     for cost in costs:
-        if bool(np.any(np.asarray(cost.sent_bytes) > 0)):
+        if not cost.overlaps:
             time = time + cost.seconds
             continue
         compute_s = np.minimum(cost.compute_s, cost.seconds)

@@ -61,8 +61,8 @@ def _attended(
     moved: Number,
     rates: attention.AttentionRates | latent_attention.LatentAttentionRates,
 ) -> OperatorCost:
-    floors = {"compute_s": flop / rates.flop_per_s, "memory_s": moved / rates.bytes_per_s}
-    return OperatorCost("attention", seconds, flop, moved, **floors)
+    compute_s, memory_s = flop / rates.flop_per_s, moved / rates.bytes_per_s
+    return OperatorCost("attention", seconds, flop, moved, compute_s=compute_s, memory_s=memory_s)
 
 
 def _windows(mixer: Attention) -> tuple[float, float]:

@@ -41,6 +41,7 @@ def projection_cost(
         moved,
         compute_s=flop / matmul_rates.flop_per_s,
         memory_s=moved / matmul_rates.bytes_per_s,
+        overlaps=True,
     )
 
 
@@ -79,6 +80,7 @@ def _pass_cost(operator: str, moved_bytes: Number, rates: StepRates) -> Operator
         0.0,
         moved_bytes,
         memory_s=moved_bytes / rates.elementwise.bytes_per_s,
+        overlaps=True,
     )
 
 

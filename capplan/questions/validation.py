@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.accuracy.benchmark import Benchmark, is_set
+from capplan.accuracy.decisions import Run, runs_of
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
 from capplan.accuracy.serving import predict_row, refused_row
@@ -27,6 +28,8 @@ class Validation:
     predictions: tuple[Prediction, ...]
     scored: tuple[Prediction, ...]
     """Those of core rows, where the file marks them; else all."""
+    runs: tuple[Run, ...] = ()
+    """Closed loops of core rows, as plans to choose from."""
 
     @property
     def predicted(self) -> int:
@@ -95,14 +98,18 @@ def validation(
     done = 0
     every: list[Prediction] = []
     scored: list[Prediction] = []
+    runs: list[Run] = []
     for file_kind, rows in files:
+        first = len(every)
         for row, of_row in zip(rows, _predictions(file_kind, rows, calibration, intervals), strict=True):
             every += of_row
             scored += of_row if is_core(row) else []
             done += 1
             if progress:
                 progress(done, total)
-    return Validation(total, tuple(every), tuple(scored))
+        if file_kind == "serving":
+            runs += runs_of((row for row in rows if is_core(row)), every[first:])
+    return Validation(total, tuple(every), tuple(scored), tuple(runs))
 
 
 def _predictions(

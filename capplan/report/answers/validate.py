@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from capplan.accuracy.decisions import TPOT_LIMITS_MS, DecisionScore, decision_score
 from capplan.accuracy.score import Prediction
 from capplan.assumption import Assumption
 from capplan.questions.validation import Validation
@@ -65,7 +66,23 @@ def _worst(validation: Validation) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def validate_answer(validation: Validation) -> Answer:
+def decision_table(score: DecisionScore) -> Table:
+    """Return the score of choices as a table."""
+    limits = ", ".join(f"{limit:g}" for limit in TPOT_LIMITS_MS)
+    row = {
+        "questions": score.questions,
+        "unanswered": score.unanswered,
+        "pick broke its limit": score.broke_limit_fraction,
+        "by over 10 %": score.broke_by_10_fraction,
+        **{f"regret, {name}": value for name, value in score.regret.items()},
+    }
+    return Table(
+        [row],
+        title=f"Choices by prediction: most output tokens/s per GPU under a TPOT of {limits} ms (regret: share of the best measured plan's)",
+    )
+
+
+def validate_answer(validation: Validation, *, decisions: bool = False) -> Answer:
     """Return the scores of a back-test."""
     metrics = {name: asdict(score) for name, score in validation.metrics.items()}
     groups = [
@@ -101,6 +118,10 @@ def validate_answer(validation: Validation) -> Answer:
     ]
     if refused:
         tables.append(Table(refused, title="Refused"))
+    if decisions:
+        score = decision_score(validation.runs)
+        result["decisions"] = asdict(score)
+        tables.insert(1, decision_table(score))
     note = Assumption(
         "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
     )

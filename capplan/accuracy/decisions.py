@@ -1,0 +1,197 @@
+"""What choosing by prediction costs: the plan that predictions pick, against the best that was measured.
+
+A question is a model in a precision, with lengths, and a limit on the time per output token. Its plans are all measured runs
+of that model: devices, layouts, engines, clients. The pick has the most output tokens per second and GPU among the runs that are
+predicted to keep the limit; the best is the same among those that were measured to keep it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.accuracy.score import Prediction
+
+TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
+"""Limits that each question is asked with."""
+CLEARLY = 1.1
+"""A pick above its limit by more than this breaks it clearly."""
+_LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured closed loop, and what was predicted of it."""
+
+    row: str
+    asked: tuple[str, ...]
+    """Model, precision and lengths."""
+    plan: tuple[str, ...]
+    """Device, engine and layout."""
+    tpot_ms: float
+    predicted_tpot_ms: float
+    tokens_per_s: float
+    """Output tokens per second and GPU."""
+    predicted_tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One question with its limit, and what was picked."""
+
+    asked: tuple[str, ...]
+    tpot_limit_ms: float
+    picked: Run
+    best: Run
+
+    @property
+    def broken(self) -> bool:
+        """Return whether the pick was measured above the limit."""
+        return self.picked.tpot_ms > self.tpot_limit_ms
+
+    @property
+    def regret(self) -> float:
+        """Return the share of the best plan's tokens per second and GPU that the pick does without."""
+        return 1.0 - self.picked.tokens_per_s / self.best.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionScore:
+    """How good picks are."""
+
+    questions: int
+    """With a limit, where some run keeps it and some is predicted to."""
+    unanswered: int
+    """Some run keeps the limit and none is predicted to."""
+    broke_limit_fraction: float
+    broke_by_10_fraction: float
+    regret: Mapping[str, float]
+    """Median, mean and 90th percentile, of picks that keep their limit."""
+
+
+def tokens_per_s_per_gpu(
+    clients: float, output_tokens: float, ttft_s: float, tpot_s: float, gpus: float
+) -> float:
+    """Return the output tokens per second and GPU of a closed loop.
+
+        r = C O / (TTFT + (O - 1) TPOT) / n
+
+    Parameters
+    ----------
+    clients : [-]
+        C, each with one request at a time.
+    output_tokens : [tokens]
+        O.
+    ttft_s : [s]
+        mean.
+    tpot_s : [s]
+        mean, after the first token.
+    gpus : [-]
+        n.
+
+    Returns
+    -------
+    [tokens/s]
+        r.
+
+    Examples
+    --------
+    >>> tokens_per_s_per_gpu(4.0, 101.0, 1.0, 0.01, 2.0)
+    101.0
+
+    References
+    ----------
+    Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
+    """
+    return clients * output_tokens / (ttft_s + (output_tokens - 1.0) * tpot_s) / gpus
+
+
+def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]) -> list[Run]:
+    """Return the closed loops whose mean latencies were measured and predicted."""
+    known: dict[str, dict[str, Prediction]] = {}
+    for found in predictions:
+        if found.metric in _LATENCIES and found.predicted:
+            known.setdefault(found.row, {})[found.metric] = found
+    runs = []
+    for number, row in enumerate(rows):
+        name = row.get("id") or str(number)
+        own = known.get(name, {})
+        if row.get("kind") != "online_conc" or len(own) < len(_LATENCIES) or not row.get("concurrency"):
+            continue
+        ttft, tpot = (own[metric] for metric in _LATENCIES)
+        load = float(row["concurrency"]), float(row["osl"])
+        gpus = float(row.get("num_gpus") or 1.0)
+        asked = tuple(row.get(key) or "" for key in ("model_hf_id", "weights_dtype", "isl", "osl"))
+        plan = tuple(row.get(key) or "" for key in ("gpu", "engine", "num_gpus", "tp", "pp", "ep", "dp"))
+        measured = tokens_per_s_per_gpu(*load, 1e-3 * ttft.measured, 1e-3 * tpot.measured, gpus)
+        predicted_s = [1e-3 * float(item.predicted or 0.0) for item in (ttft, tpot)]
+        predicted = tokens_per_s_per_gpu(*load, predicted_s[0], predicted_s[1], gpus)
+        runs.append(Run(name, asked, plan, tpot.measured, float(tpot.predicted or 0.0), measured, predicted))
+    return runs
+
+
+def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
+    """Return the runs of every question that has several plans."""
+    by_question: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        by_question.setdefault(run.asked, []).append(run)
+    return {asked: own for asked, own in by_question.items() if len({run.plan for run in own}) > 1}
+
+
+def decisions_of(
+    runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS
+) -> tuple[list[Decision], int]:
+    """Return what predictions pick for every question and limit, and how many have no pick.
+
+    Parameters
+    ----------
+    runs : closed loops
+    limits_ms : [ms]
+        on the mean time per output token
+
+    Returns
+    -------
+    decisions, unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
+    """
+    decisions, unanswered = [], 0
+    for asked, own in _closed(runs).items():
+        for limit in limits_ms:
+            kept = [run for run in own if run.tpot_ms <= limit]
+            promised = [run for run in own if run.predicted_tpot_ms <= limit]
+            if not kept:
+                continue
+            if not promised:
+                unanswered += 1
+                continue
+            picked = max(promised, key=lambda run: run.predicted_tokens_per_s)
+            best = max(kept, key=lambda run: run.tokens_per_s)
+            decisions.append(Decision(asked, limit, picked, best))
+    return decisions, unanswered
+
+
+def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS) -> DecisionScore:
+    """Return how good the picks are.
+
+    Parameters
+    ----------
+    runs : closed loops
+    limits_ms : [ms]
+        on the mean time per output token
+
+    Returns
+    -------
+    the score; fractions are 0 where no question was answered
+    """
+    decisions, unanswered = decisions_of(runs, limits_ms)
+    count = max(len(decisions), 1)
+    kept = np.array([item.regret for item in decisions if not item.broken]) if decisions else np.zeros(0)
+    regret = {"median": 0.0, "mean": 0.0, "p90": 0.0}
+    if kept.size:
+        regret = {
+            "median": float(np.median(kept)),
+            "mean": float(kept.mean()),
+            "p90": float(np.quantile(kept, 0.9)),
+        }
+    clearly = sum(item.picked.tpot_ms > CLEARLY * item.tpot_limit_ms for item in decisions)
+    broken = sum(item.broken for item in decisions)
+    return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret)
