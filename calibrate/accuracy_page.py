@@ -20,13 +20,25 @@ from calibrate.accuracy_tables import (
     percent,
     preferred,
     refusal_table,
+    ruler_table,
     serving_judgements,
     worst_table,
 )
-from calibrate.accuracy_text import BEGIN, CERTAINTY, FITTED_NUMBERS, METHOD, SETTLE, WEAK
-from calibrate.left_out_scores import LeftOut, left_out_interval_coverage, left_out_scores
+from calibrate.accuracy_text import (
+    BEGIN,
+    CERTAINTY,
+    CHOICES,
+    FITTED_NUMBERS,
+    METHOD,
+    RULERS_TEXT,
+    SETTLE,
+    WEAK,
+)
+from calibrate.experiments import TRIED
+from calibrate.left_out_scores import LeftOut, left_out_interval_coverage, left_out_scores, ruled_scores
 from calibrate.reliability import certainty_section
 from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
+from capplan.accuracy.decisions import decision_score
 from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import Prediction, scored
@@ -151,6 +163,19 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
     )
 
 
+def choices_section(found: Validation) -> str:
+    """Return the score of choices by prediction."""
+    score = decision_score(found.runs)
+    rows = [
+        ["questions with a limit", f"{score.questions:,}"],
+        ["without a pick, although a run keeps the limit", f"{score.unanswered:,}"],
+        ["pick measured above the limit", percent(score.broke_limit_fraction)],
+        ["pick above it by over 10 %", percent(score.broke_by_10_fraction)],
+        *([f"regret, {name}", percent(value)] for name, value in score.regret.items()),
+    ]
+    return markdown(["choices", "score"], rows) + "\n"
+
+
 def fitted_section() -> str:
     """Return how many numbers were fitted, by part."""
     kernels = sum(
@@ -201,12 +226,13 @@ def accuracy_page(folder: Path) -> str:
     folder : with the four files of measured results
     """
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
+    ruled = ruled_scores()
     serving = _validation(folder / "serving_measured.csv.gz", "serving")
     own = serving.scored
     parts = [
         BEGIN,
         _named("Scoreboard: serving"),
-        judged_table(serving_judgements(own, SERVING, left_out), left_out=True),
+        judged_table(serving_judgements(own, SERVING, ruled), left_out=True),
         "\n\n" + coverage_text(serving),
         _named("Scoreboard: kernels"),
         kernel_section(folder),
@@ -217,6 +243,11 @@ def accuracy_page(folder: Path) -> str:
         _named("Count of fitted numbers"),
         fitted_section(),
     ]
+    parts.append(_named("What was never fitted"))
+    parts.append(RULERS_TEXT + "\n")
+    parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
+    parts += [_named("Choices").lstrip("\n"), CHOICES + "\n", choices_section(serving), "\n"]
+    parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))
     for grouping in GROUPINGS:
         parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
@@ -231,7 +262,7 @@ def accuracy_page(folder: Path) -> str:
         _named("What carries the misses"),
         "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
         "measured.\n\n",
-        carried_table(serving_judgements(own, SERVING, left_out), own, _told) + "\n",
+        carried_table(serving_judgements(own, SERVING, ruled), own, _told) + "\n",
         _named("Furthest off"),
         "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
         worst_table([p for p in own if not p.metric.endswith("p99")], _told) + "\n",

@@ -31,6 +31,7 @@ class Judged:
     target: AccuracyTarget
     score: Score
     left_out: float | None
+    """With whole models left out."""
 
     @property
     def value(self) -> float | None:
@@ -87,13 +88,14 @@ def kernel_judgements(predictions: Sequence[Prediction], targets: Sequence[Accur
 def serving_judgements(
     predictions: Sequence[Prediction],
     targets: Sequence[AccuracyTarget],
-    left_out: Mapping[tuple[str, str, str], LeftOut],
+    ruled: Mapping[tuple[str, str, str, str], LeftOut],
 ) -> list[Judged]:
-    """Return the scores of replayed runs beside those with the rows' group left out of the fit."""
+    """Return the scores of replayed runs beside those with the rows' model left out of the fit."""
     out = []
+    unseen = {key[1:]: found for key, found in ruled.items() if key[0] == "model"}
     for target in targets:
         own = [p for p in predictions if (p.groups or {}).get("load") in target.groups]
-        beside = _left_out_of("load", target.groups[0], target.columns, left_out)
+        beside = _left_out_of("load", target.groups[0], target.columns, unseen)
         value = None
         if beside:
             value = (
@@ -123,7 +125,7 @@ def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
     """Return the targets with their scores."""
     names = {"median_ape": "median error", "mean_ape": "mean error", "within_20": "within 20 %"}
     headings = ["what", "values", "refused", "statistic", "target", "in sample"]
-    headings += ["left out", "met"] if left_out else ["met"]
+    headings += ["model left out", "met"] if left_out else ["met"]
     rows = []
     for entry in judged:
         target, score = entry.target, entry.score
@@ -166,6 +168,42 @@ def group_table(
     for name in SHOWN:
         headings += [f"{name}: values", "median", "left out", "within 20 %"]
     return markdown(headings, rows)
+
+
+RULED_COLUMNS = {
+    "TPOT": ("tpot_ms_mean", "tpot_ms_p50"),
+    "TTFT, mean": ("ttft_ms_mean",),
+    "TTFT, p50": ("ttft_ms_p50",),
+    "output tokens/s": ("output_tok_s",),
+}
+"""Quantity of the table of rulers -> columns."""
+
+
+def ruler_table(ruled: Mapping[tuple[str, str, str, str], LeftOut], grouping: str) -> str:
+    """Return the errors by load, class or engine with a group, a whole model, device or source left out of the fit."""
+    rulers = list(dict.fromkeys(key[0] for key in ruled))
+    rows = []
+    for group in sorted({key[2] for key in ruled if key[1] == grouping}):
+        for title, columns in RULED_COLUMNS.items():
+            cells = []
+            count = 0
+            for ruler in rulers:
+                own = {key[1:]: found for key, found in ruled.items() if key[0] == ruler}
+                found = _left_out_of(grouping, group, columns, own)
+                enough = found is not None and found.values >= LEAST_RULED
+                count = found.values if found and enough else count
+                cells.append(
+                    f"{percent(found.left_out_median_error)} / {percent(found.left_out_within_20)}"
+                    if found and enough
+                    else ""
+                )
+            if count:
+                rows.append([group, title, f"{count:,}", *cells])
+    return markdown([grouping, "what", "values", *(f"{ruler} left out" for ruler in rulers)], rows)
+
+
+LEAST_RULED = 15
+"""Cells of the table of rulers with fewer values are not shown."""
 
 
 def _ratio(prediction: Prediction) -> float:

@@ -11,6 +11,16 @@ An error is |predicted / measured - 1|. Rows are weighted by one over the rows o
 Rows that are hard stay in; rows that are refused count against coverage.
 """
 
+RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are fitted anew without it, on all its devices and engines, and it is
+predicted with them; likewise without a whole device, and without a whole source. Without a group (source, model, device) the same model stays in on another
+device, which flatters. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
+"""
+
+CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
+layouts, engines, numbers of clients. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
+what it lacks, as measured, to the best that was measured to keep it. `capplan validate FILE --decisions` prints the same.
+"""
+
 CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
 does at r requests per second what the predicted one does at s times r, s times as slowly: it saturates earlier. A plan holds all its targets with
 the probability that s is at most the largest slowness at which they all still hold. That is one number for all latencies, so the probability
@@ -38,17 +48,16 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   script's name, and the settings of the run's day: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
   how many requests `trtllm-bench` sends and which limits it chooses (`capplan/accuracy/trtllm_bench.py`), the lengths of a data set
   (`capplan/accuracy/benchmark.py`). No measured value comes from there.
-- A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. Two numbers
-  per engine era say how much of the time over the floor is left; no step is ever below its memory traffic or its arithmetic at
-  datasheet rates (`tests/properties/test_step_floors.py`).
-- Host numbers are fitted by robust least squares on all rows, each kind of value (load and quantity) by its usual error, with the median of all other
-  eras as a prior (`calibrate/host_fit.py`). In sample: numbers fitted on all groups. Left out: each group (source, model, device) is predicted with the
-  numbers that the other groups of its era ask for, and the median of the other eras where there is no other group; priors and usual errors leave the
-  group out as well. That fit is linear around the numbers of all groups, as far as each number may go at all. One era has a single group: the build of
-  TensorRT-LLM for gpt-oss on H200, a tenth of the weight of closed loops. Left out, it is predicted with the usual host of all engines. Kernel numbers
-  come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the cards of a server was set on served rows of
-  the L40S.
-- Intervals lie between two percentiles of measured over predicted among the left-out predictions, by statistic (mean, median, 99th percentile), load,
+- A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. One number for all engines
+  says how much of the time of matmuls and elementwise kernels above their floor is left; attention, experts and collectives keep all of theirs. A
+  step with prompts has a number of its own. No step is ever below its memory traffic or its arithmetic at datasheet rates
+  (`tests/properties/test_step_floors.py`).
+- Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and quantity) by its usual error, with the median of all
+  eras as a prior, and each model of an era weighing the same (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Model, device or source
+  left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
+  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the
+  cards of a server was set on served rows of the L40S.
+- Intervals lie between two percentiles of measured over predicted among the predictions with whole models left out, by statistic (mean, median, 99th percentile), load,
   model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
   well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values lie inside the interval that all other
   groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.

@@ -55,7 +55,7 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 PROCESSES = 2
-ROUNDS = 4
+ROUNDS = 3
 ROUNDS_AGAIN = 3
 TRUST = 1.5
 TRUST_AGAIN = 0.4

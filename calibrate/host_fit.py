@@ -251,14 +251,13 @@ def _stepped(
     slopes = own.slopes * spread
     low = np.maximum(-trust, -start / spread)
     bounds = (low, np.maximum(np.minimum(trust, (largest - start) / spread), low + 1e-9))
-    pull = np.sqrt(PRIOR_ROWS) * np.eye(start.size)
-    towards = np.sqrt(PRIOR_ROWS) * (known_before - start) / spread
+    towards = PRIOR_ROWS * (known_before - start) / spread
     step = np.zeros(start.size)
     for _ in range(REWEIGHTINGS):
         off = (own.errors + slopes @ step) / own.noise
-        root = np.sqrt(own.weights / (1.0 + off**2)) / own.noise
-        matrix = np.concatenate([root[:, None] * slopes, pull])
-        step = lsq_linear(matrix, np.concatenate([-root * own.errors, towards]), bounds).x
+        weighted = (own.weights / ((1.0 + off**2) * own.noise**2))[:, None] * slopes
+        root = np.linalg.cholesky(slopes.T @ weighted + PRIOR_ROWS * np.eye(start.size)).T
+        step = lsq_linear(root, np.linalg.solve(root.T, towards - weighted.T @ own.errors), bounds).x
     return {key: float(value) for key, value in zip(own.keys, start + step * spread, strict=True)}
 
 

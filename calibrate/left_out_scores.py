@@ -15,6 +15,7 @@ class LeftOut:
     values: int
     left_out_median_error: float | None
     left_out_within_20: float | None
+    left_out_bias: float | None = None
 
 
 def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], LeftOut]:
@@ -26,6 +27,17 @@ def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], Le
     for grouping, group, column, count, _, _, _, _, left_median, left_within, _ in document.value["scores"]:
         found[grouping, group, column] = LeftOut(count, left_median, left_within)
     return found
+
+
+def ruled_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str, str], LeftOut]:
+    """Return the scores of the last fit by what was left out, grouping, group and column; none where there are none."""
+    if not path.exists():
+        return {}
+    document = read_yaml(path, kind="a table of scores")
+    return {
+        (ruler, grouping, group, column): LeftOut(count, middle, within, bias)
+        for ruler, grouping, group, column, count, middle, within, bias in document.value.get("rulers") or []
+    }
 
 
 def left_out_interval_coverage(path: Path = LEFT_OUT_FILE) -> float | None:

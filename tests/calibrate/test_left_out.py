@@ -16,22 +16,24 @@ from calibrate.accuracy_tables import (
     serving_judgements,
     worst_table,
 )
-from calibrate.fit_serving import fit_all
+from calibrate.fit_serving import checked_eras
 from calibrate.host_fit import (
     LEAST_NOISE,
     NUMBERS,
     Slopes,
+    host_of,
+    model_weights,
     noise_of,
-    numbers_of,
-    prior_host,
+    owner_of,
     slopes_of,
     solved,
-    typical_host,
+    start_hosts,
 )
-from calibrate.host_rows import items_of, predicted_row
+from calibrate.host_rows import ERAS, SHARED, items_of, predicted_row
 from calibrate.left_out import left_out_text
-from calibrate.left_out_scores import left_out_interval_coverage, left_out_scores
+from calibrate.left_out_scores import left_out_interval_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
+from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -49,10 +51,11 @@ def test_scores_are_read_as_they_were_written(tmp_path):
     items = items_of(quick_rows())[:25]
     own = [predicted_row(item, item.replica.spec.profile.host) for item in items]
     path = tmp_path / "left_out.yaml"
-    path.write_text(left_out_text(own, own, 0.8), encoding="utf-8")
+    path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), 0.8), encoding="utf-8")
     assert left_out_interval_coverage(path) == 0.8
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
+    assert ("model", "load", "online_conc", "tpot_ms_mean") in ruled_scores(path)
     for entry in found.values():
         assert entry.values > 0
         assert entry.left_out_median_error >= 0.0
@@ -63,51 +66,87 @@ KINDS = ("closed/ttft", "closed/tpot")
 NOISE = dict.fromkeys(KINDS, 0.08)
 
 
+ERA = ("vllm", "0.11.1")
+OTHER = ("sglang", "0.4.0")
+
+
+def of_model(model, era, errors, slopes, weight=1.0):
+    parts = {"group": f"g {model}", "model": model, "device": "d", "source": "s"}
+    return Slopes(era, parts, KINDS, weight, errors, slopes)
+
+
 def test_noise_is_the_usual_error_of_each_kind():
     rng = np.random.default_rng(6)
-    rows = [
-        Slopes("g", KINDS, np.ones(2), rng.normal(size=2) * [0.3, 0.05], np.zeros((2, 1)))
-        for _ in range(2000)
-    ]
+    rows = [of_model("m", ERA, rng.normal(size=2) * [0.3, 0.05], np.zeros((2, 6))) for _ in range(2000)]
     found = noise_of(rows)
     assert found["closed/ttft"] == pytest.approx(0.3, rel=0.08)
     assert found["closed/tpot"] == pytest.approx(0.05, rel=0.08)
-    assert (
-        noise_of([Slopes("g", KINDS, np.ones(2), np.zeros(2), np.zeros((2, 1)))])["closed/tpot"]
-        == LEAST_NOISE
-    )
+    assert noise_of([of_model("m", ERA, np.zeros(2), np.zeros((2, 6)))])["closed/tpot"] == LEAST_NOISE
 
 
-def rows_of(true, count, outliers=0):
+SPREADS = {number.name: number.spread for number in NUMBERS}
+
+
+def rows_of(true, count, outliers=0, era=ERA, model="m"):
     """Rows whose errors vanish at known numbers, but for a few that are wrong for another reason."""
-    rng = np.random.default_rng(5)
-    spread = np.array([number.spread for number in NUMBERS])
+    rng, start = np.random.default_rng(5), start_hosts([era])
+    off = [
+        true[key] - start[key] for key in ((owner_of(era, number.name), number.name) for number in NUMBERS)
+    ]
     rows = []
     for place in range(count):
-        slopes = rng.normal(size=(2, len(NUMBERS))) * 0.3 / spread
-        errors = slopes @ (numbers_of(prior_host()) - true)
-        if place < outliers:
-            errors = errors + 2.0
-        rows.append(Slopes(f"group {place}", KINDS, np.ones(2), errors, slopes))
+        slopes = rng.normal(size=(2, len(NUMBERS))) * 0.3 / list(SPREADS.values())
+        errors = -slopes @ np.array(off) + (2.0 if place < outliers else 0.0)
+        rows.append(of_model(model, era, errors, slopes))
     return rows
 
 
-@pytest.mark.parametrize("outliers", [0, 25])
-def test_the_fit_finds_the_numbers_behind_the_rows(outliers):
-    """Errors that are linear in the numbers are fitted exactly, in spite of rows that are far off."""
-    spread = np.array([number.spread for number in NUMBERS])
-    true = numbers_of(prior_host()) + 0.4 * spread
-    found = numbers_of(solved(rows_of(true, 200, outliers), prior_host(), NOISE, prior_host(), 1.0))
-    assert np.abs((found - true) / spread).max() < 0.001
+def moved(hosts, spreads):
+    return {key: value + spreads * SPREADS[key[1]] for key, value in hosts.items()}
 
 
-def test_a_fit_without_rows_is_the_prior_and_stays_near_with_few():
-    spread = np.array([number.spread for number in NUMBERS])
-    true = numbers_of(prior_host()) + 0.9 * spread
-    assert solved([], prior_host(), NOISE, prior_host()) == prior_host()
-    weak = [Slopes("g", KINDS, np.full(2, 1e-3), row.errors, row.slopes) for row in rows_of(true, 1)]
-    found = numbers_of(solved(weak, prior_host(), NOISE, prior_host()))
-    assert np.abs((found - numbers_of(prior_host())) / spread).max() < 0.01
+def furthest(found, true):
+    return max(abs(found[key] - true[key]) / SPREADS[key[1]] for key in true)
+
+
+@pytest.mark.parametrize(("outliers", "close"), [(0, 0.02), (25, 0.05)])
+def test_the_fit_finds_the_numbers_behind_the_rows(outliers, close):
+    """Errors that are linear in the numbers are fitted but for the pull of the prior, in spite of rows that are far off."""
+    start = start_hosts([ERA])
+    true = moved(start, 0.4)
+    assert furthest(solved(rows_of(true, 400, outliers), start, NOISE, 1.0), true) < close
+
+
+def test_each_model_of_an_era_weighs_the_same():
+    """Of two models that ask for different numbers, the one with twenty times the rows does not decide."""
+    start = start_hosts([ERA])
+    for many, few in ((400, 20), (20, 400)):
+        rows = rows_of(moved(start, 0.4), many, model="a") + rows_of(start, few, model="b")
+        weights = model_weights(rows)
+        assert sum(weights[:many]) == pytest.approx(sum(weights[many:]))
+        step = solved(rows, start, dict.fromkeys(KINDS, 0.5))[ERA, "step_s"]
+        assert (
+            start[ERA, "step_s"] + 0.1 * SPREADS["step_s"]
+            < step
+            < start[ERA, "step_s"] + 0.3 * SPREADS["step_s"]
+        )
+
+
+def test_shared_numbers_come_from_all_eras_and_an_era_without_rows_gets_the_usual_ones():
+    start = start_hosts([ERA, OTHER])
+    true = moved(start, 0.4)
+    found = solved(rows_of(true, 400), start, NOISE)
+    assert found[owner_of(OTHER, "decode_excess_ratio"), "decode_excess_ratio"] == pytest.approx(
+        true[owner_of(ERA, "decode_excess_ratio"), "decode_excess_ratio"], abs=0.02
+    )
+    assert found[OTHER, "step_s"] == pytest.approx(found[ERA, "step_s"], rel=0.02)
+    assert host_of(found, OTHER).step_s == found[OTHER, "step_s"]
+
+
+def test_a_fit_with_next_to_no_rows_stays_where_it_started():
+    start = start_hosts([ERA])
+    weak = [replace(row, weight=1e-3) for row in rows_of(moved(start, 0.9), 1)]
+    assert furthest(solved(weak, start, NOISE), start) < 0.05
 
 
 def test_slopes_of_a_replay_tell_what_it_does_when_a_number_moves():
@@ -125,17 +164,26 @@ def test_slopes_of_a_replay_tell_what_it_does_when_a_number_moves():
 
 def test_an_era_that_no_row_tells_is_named_before_the_search():
     with pytest.raises(InputError, match=r"no measured row tells the host of .*vllm 0\.8\.0"):
-        fit_all([], 1, 1.0, anew=True)
+        checked_eras([])
 
 
-def test_typical_numbers_are_medians():
-    hosts = [replace(prior_host(), step_s=step_s) for step_s in (1e-3, 2e-3, 9e-3)]
-    assert typical_host(hosts).step_s == pytest.approx(2e-3)
-    assert typical_host([]) == prior_host()
+def test_every_fitted_number_is_counted_once():
+    """Eleven eras and one that repeats another: step, sequence, request and prompt numbers, some shared, and one for graphs."""
+    owners = {
+        (owner_of((engine, since), number.name), number.name)
+        for engine, eras in ERAS.items()
+        for since in eras
+        if (engine, since) not in SHARED
+        for number in NUMBERS
+        if number.name != "stream_s"
+    }
+    streams = sum(host.stream_s > 0.0 for eras in HOST_TIMES.values() for host in eras.values())
+    assert len(owners) + streams == FITTED
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):
     assert left_out_scores(tmp_path / "none.yaml") == {}
+    assert ruled_scores(tmp_path / "none.yaml") == {}
 
 
 def test_the_page_has_every_target_and_whole_tables(tmp_path):

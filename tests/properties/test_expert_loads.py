@@ -88,7 +88,14 @@ def test_loads_that_are_known_give_the_time_of_the_same_loads_guessed():
     even = replace(RATES, router_skew=-1.0)
     load = tokens * chosen / experts
     tiles = tuple(np.array(experts * max(1.0, load / rows + 0.5)) for rows, _ in EXPERT_TILES)
-    loads = ExpertLoads(tokens, tokens * chosen, experts, tiles, load)
+    loads = ExpertLoads(tokens, tokens * chosen, experts, tiles, experts, load)
     known = grouped_experts_time_s(loads, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     guessed = experts_time_s(tokens, experts, experts, chosen, 2048.0, 1024.0, 1.0, 1.0, 1.0, even)
     assert known == pytest.approx(guessed, rel=1e-9)
+
+
+def test_sorting_tokens_among_more_experts_takes_longer_by_a_constant_each():
+    sorting = replace(RATES, expert_s=2e-8)
+    for experts in (8.0, 128.0, 896.0):
+        at = (4.0, experts, experts, 4.0, 2880.0, 2880.0, 1.0, 0.53125, 2.0)
+        assert experts_time_s(*at, sorting) - experts_time_s(*at, RATES) == pytest.approx(2e-8 * experts)
