@@ -45,7 +45,7 @@ UNLIMITED_S = 60.0
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
-_ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
+_ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
 Flags = NDArray[np.bool_]
 
