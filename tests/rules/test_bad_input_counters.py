@@ -37,7 +37,7 @@ IMPOSSIBLE = {
     "no sum": ({"sum": "NaN"}, (), f"has {PROMPT}_count and no {PROMPT}_sum"),
     "half a request": ({"count": 0.5}, (), "has no request lengths"),
     "all in the bucket of zero": ({}, (f'{PROMPT}_bucket{{le="0"}} 9', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its sum and count give a mean of 10 tokens per request, its buckets one of 0 to 0"),
-    "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets 50 to inf"),
+    "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets one of 50 to inf"),
 }  # fmt: skip
 
 
