@@ -129,14 +129,19 @@ def _by_file(seen, clone):
 
 
 class Nearby(_Settled):
-    """Run laws and oracles after plain tests, stop after some seconds, and note the test that fails."""
+    """Run the nearest files first, laws after plain tests, stop after some seconds, and note the test that fails."""
 
-    def __init__(self, notes, most_s):
-        self.notes, self.most_s = notes, most_s
+    def __init__(self, notes, most_s, rings=None):
+        self.notes, self.most_s, self.rings = notes, most_s, rings or {}
         self.enough = self.failed = False
 
     def pytest_collection_modifyitems(self, items):
-        items.sort(key=lambda item: hasattr(getattr(item, "obj", None), "hypothesis"))
+        items.sort(
+            key=lambda item: (
+                self.rings.get(str(item.path), 0),
+                hasattr(getattr(item, "obj", None), "hypothesis"),
+            )
+        )
         self.start_s = time.process_time()
 
     @pytest.hookimpl(wrapper=True)
