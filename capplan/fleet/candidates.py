@@ -63,6 +63,16 @@ def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
 
     Query heads must divide evenly; KV heads must divide or replicate evenly; groups of heads that share an output matrix
     must stay whole.
+
+    Examples
+    --------
+    12 query heads and 4 KV heads on 8 ranks:
+
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(12, 4, 64, 64),), ()),), head, True, 64000)
+    >>> head_reason(network, 4), head_reason(network, 8).words
+    (None, '12 heads do not divide over tensor-parallel 8')
     """
     divided = (
         part
@@ -81,7 +91,7 @@ def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     return None
 
 
-def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
+def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
     """Return why the experts cannot be split this way, or None if they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
@@ -114,7 +124,7 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     dtype = layout.weight_format
     return (
         head_reason(network, tensor)
-        or expert_reason(network, sharding)
+        or _expert_reason(network, sharding)
         or unsupported_reason(
             profile, device.architecture, None if dtype == "auto" else dtype, layout.kv_format
         )
@@ -126,6 +136,14 @@ def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
 
     By default, expert and attention data parallelism are tried only for models with experts, over all ranks of a stage.
     Degrees in a list are all tried: `layout_reason` says which of them are illegal.
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> dense = Network("n", "t", 64, 1000, (Layer((), ()),), head, True, 64000)
+    >>> [(item.tensor, item.pipeline) for item in shardings(dense, Ranges((1, 2), (1, 2)))]
+    [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
     """
     has_experts = any(layer.experts for layer in network.layers)
     tried: dict[Sharding, None] = {}

@@ -173,7 +173,13 @@ def middle_rate(outcome: Outcome) -> float:
 
 
 def limits_of(slo: Slo) -> dict[str, float]:
-    """Return the latency limits that count for goodput: per metric the loosest of its targets [s]."""
+    """Return the latency limits that count for goodput: per metric the loosest of its targets [s].
+
+    Examples
+    --------
+    >>> limits_of(Slo((Target("ttft", "p95", 0.8), Target("ttft", "p99", 2.0))))
+    {'ttft_s': 2.0, 'tpot_s': inf, 'e2e_s': inf}
+    """
     return {
         f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
         for metric in LIMITED

@@ -79,7 +79,7 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
     return replace(replica, table=replace(table, request_s=table.request_s + demand.load_s))
 
 
-def latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = None) -> Latencies:
+def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = None) -> Latencies:
     """Return latencies from the end of the warm-up until the open-loop or the users' requests run out.
 
     Parameters
@@ -212,7 +212,7 @@ class Trial:
         share = rate_per_s / self.total_rate
         offered = self._path(count).offered(share, replicas=replicas, slowness=slowness)
         outcome = simulate(offered.requests, self._engine, crowd=offered.crowd)
-        return latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
+        return _latencies_of(outcome, self.demand, None if self.demand.users else rate_per_s * slowness)
 
     def worst(self, latencies: Latencies, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest ratio of a target's value to its limit: at most 1 if all hold, infinite if the queue grows."""
