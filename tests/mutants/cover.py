@@ -14,6 +14,7 @@ from hypothesis import Phase, settings
 STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
 READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
+LONGEST_S = 60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows
 QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
 
 
@@ -149,7 +150,7 @@ class Nearby(_Settled):
         signal.signal(
             signal.SIGPROF, lambda *_: self._note(item.nodeid) or os._exit(pytest.ExitCode.TESTS_FAILED)
         )
-        signal.setitimer(signal.ITIMER_PROF, 3 * min(self.most_s, 100.0))
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         answer = yield
         signal.setitimer(signal.ITIMER_PROF, 0)
         if time.process_time() - self.start_s > self.most_s:
