@@ -151,10 +151,10 @@ def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
 
 
 def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
-    """Return the cheapest fleet at each of CONFIDENCES; one that is surer and costs less counts for less certainty too.
+    """Return the cheapest fleet at each of CONFIDENCES; a surer fleet that costs less stands for lower confidences too.
 
-    Where traffic comes by the clock a surer fleet never costs less; where users ask, each slowness is a run of its own, with its
-    own noise.
+    Under open-loop traffic a surer fleet never costs less; with users, each slowness is simulated separately, with separate
+    noise.
     """
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None

@@ -280,7 +280,7 @@ def fleet_outcome(
         preemptions=whole.preemptions,
         kv_occupancy_mean=sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=sum(part.batch_mean * own for part, own in zip(parts, busy_s, strict=True))
+        batch_mean=sum(part.batch_mean * busy for part, busy in zip(parts, busy_s, strict=True))
         / (sum(busy_s) or 1.0),
         busy_fraction=sum(busy_s) / there_s,
         replicas=len(parts),

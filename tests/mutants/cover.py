@@ -14,7 +14,9 @@ from hypothesis import Phase, settings
 STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
 READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
-LONGEST_S = 60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows
+LONGEST_S = (
+    60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows
+)
 QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
 
 
