@@ -39,7 +39,7 @@ SHORT_REQUESTS = 1500
 SHORT_SLACK = 1.25
 """Factor by which the limit from short runs may be below that from full runs ...
 
-Over 500 random scenarios it was at most 1.02 where no users are, and 1.00 with them.
+Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
 """
 SHORT_TARGET_SLACK = 1.15
 """... with targets relaxed by this factor, and whether the queue grows left open: a short run may end before that shows."""
