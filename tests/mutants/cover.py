@@ -17,6 +17,10 @@ TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.S
 LONGEST_S = (
     60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows
 )
+PROCESSES = {
+    "subprocess",
+    "executor",
+}  # tests that name these start processes, which import the tree without the fault
 QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
 
 
@@ -131,6 +135,11 @@ def _by_file(seen, clone):
     return by_file
 
 
+def _names(item):
+    code = getattr(getattr(item, "obj", None), "__code__", None)
+    return set(code.co_names) if code else set()
+
+
 class Nearby(_Settled):
     """Run the nearest files first, laws after plain tests, stop after some seconds, and note the test that fails."""
 
@@ -139,6 +148,7 @@ class Nearby(_Settled):
         self.enough = self.failed = False
 
     def pytest_collection_modifyitems(self, items):
+        items[:] = [item for item in items if not PROCESSES & _names(item)]
         items.sort(
             key=lambda item: (
                 self.rings.get(str(item.path), 0),
