@@ -241,3 +241,13 @@ def test_a_rank_takes_what_a_mixer_with_its_share_of_heads_takes(mixer, tensor, 
         for each, parts in ((mixer, tensor), (narrow, 1.0))
     )
     assert rank == alone
+
+
+def test_one_mixer_of_a_layer_with_wide_norms_exchanges_them_for_the_layer():
+    """Beside a convolution, as alone: 16 tokens, two mean squares in fp32."""
+    wide = Attention(8, 2, 64, 64, query_key_norms="wide")
+    projections = (Projection("down", "ffn", 2048, 512, "rows"),)
+    for mixers_of_layer in ((wide,), (wide, ShortConvolution(64, 3)), (ShortConvolution(64, 3), wide)):
+        network = Network("n", "t", 512, 32000, (Layer(mixers_of_layer, projections),), HEAD, False, 512)
+        costs = decode_step_costs(network, 16.0, 100.0, Sharding(tensor=2.0), 2.0, RATES)
+        assert [cost.sent_bytes for cost in costs if cost.operator == "norm_exchange"] == [16 * 2 * 4]

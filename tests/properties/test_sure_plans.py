@@ -8,11 +8,12 @@ import pytest
 
 from capplan.fleet.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.confirmed import cost_range, met_probability, plan_of, target_probability
-from capplan.fleet.decision import fleet_decision
+from capplan.fleet.decision import _insensible, fleet_decision
 from capplan.fleet.search import search
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import scenario_from
 from capplan.readers.yaml_file import parse_yaml
+from capplan.workload.slo import Slo, Target
 
 RATE, SPARES, HOURLY = 60.0, 2, 3.0
 TEXT = """name: small
@@ -125,3 +126,25 @@ def test_progress_goes_up_by_one_to_the_end(question):
     )
     assert answer.plans
     assert calls == [(done, len(calls)) for done in range(1, len(calls) + 1)]
+
+
+def test_no_replica_serves_the_rate_at_the_top_of_the_scale(question):
+    """Without targets: a queue grows there, and what a replica does serve is not far below."""
+    loose = replace(question, requests=15_000)
+    for candidate in search(loose).candidates:
+        trial = Search(loose, [candidate], TERMS).trial(candidate)
+        assert not trial.at(trial.rate_ceiling, 16).steady
+        assert 0.6 * trial.rate_ceiling < trial.limit(16, 1.0, {}) < trial.rate_ceiling
+
+
+def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(question):
+    """Not the longest time: a whole response takes seconds, of a thousand that it may take."""
+    slo = Slo((Target("e2e", "p95", 1000.0), Target("ttft", "p95", 0.25)), 0.8)
+    asked = replace(question, slo=slo)
+    candidate = next(item for item in search(asked).candidates if item.layout.sharding.tensor == 1.0)
+    row = _insensible(Search(asked, [candidate], TERMS).trial(candidate), 40, TERMS)
+    assert (row.hardware, row.target, row.limit_s, row.gpus) == ("l40s", "ttft_p95", 0.25, 40)
+    assert 0.1 < row.value_s < 0.25
+    (first, many), (second, few) = row.gpus_at
+    assert (first, second) == pytest.approx((1.75 * row.value_s, 2.75 * row.value_s), rel=0.05)  # two digits
+    assert many >= few > SPARES
