@@ -5,8 +5,8 @@
     make mutants MUTANTS=40 ROOMS=model,memory BY=imports
 
 By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
-traces nothing: a fault meets the doctests of its file and the tests that import the file, then those that import a
-file that does so, for 20 s of processor time at most. It starts at once and misses what only distant tests would
+traces nothing: a fault meets the doctests of its file and the tests that import the file, then those that import
+it through others, for 20 s of processor time at most. It starts at once and misses what only distant tests would
 notice; tests that noticed a fault are run without any at the end.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
@@ -41,7 +41,7 @@ ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet"
 TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
 MOST_S = 20.0  # of the tests that a fault meets by imports
-FURTHER = 6  # files of tests that import the file of a fault through another one, the nearest of them
+FURTHER = 6  # files of tests that import the file of a fault through others, the nearest of them
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
 
@@ -155,16 +155,19 @@ def by_imports(clone):
     imports |= {p: imported(p, clone) for pattern in TESTS for p in clone.glob(pattern)}
 
     def nearest(mutant):
-        """Return `{file: ring}`: 0 for its own doctests and the tests that import it, 1 for those that do so through another."""
+        """Return `{file: ring}`: 0 for its own doctests and tests that import it, one more for each file in between."""
         path = clone / mutant.path
-        direct = {p for p, files in imports.items() if path in files}
-        first = [path] if ">>> " in path.read_text(encoding="utf-8") else []
-        first += sorted(p for p in direct if "tests" in p.parts)
-        shared = {
-            p: len(files & direct) for p, files in imports.items() if "tests" in p.parts and p not in first
-        }
-        further = sorted((p for p, count in shared.items() if count), key=lambda p: (-shared[p], p))
-        return {str(p): 0 for p in first} | {str(p): 1 for p in further[:FURTHER]}
+        rings = {path: 0} if ">>> " in path.read_text(encoding="utf-8") else {}
+        seen = front = {path}
+        ring = 0
+        while front and (ring == 0 or sum(map(bool, rings.values())) < FURTHER):
+            users = {p for p, files in imports.items() if files & front} - seen
+            tests = sorted(
+                (p for p in users if "tests" in p.parts), key=lambda p: (-len(imports[p] & front), p)
+            )
+            rings |= dict.fromkeys(tests[: FURTHER if ring else None], ring)
+            front, seen, ring = users - set(tests), seen | users, ring + 1
+        return {str(p): ring for p, ring in rings.items()}
 
     return nearest
 

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.fleet.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.confirmed import cost_range, met_probability, plan_of, target_probability
-from capplan.fleet.decision import _insensible, fleet_decision
+from capplan.fleet.decision import _choices_of, _insensible, fleet_decision
 from capplan.fleet.search import search
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import scenario_from
@@ -148,3 +148,30 @@ def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(q
     (first, many), (second, few) = row.gpus_at
     assert (first, second) == pytest.approx((1.75 * row.value_s, 2.75 * row.value_s), rel=0.05)  # two digits
     assert many >= few > SPARES
+
+
+def offer(usd, chance, gpus=8):
+    """Return a plan of a price and a probability; no replica can be added to it for the money of another."""
+    trial = SimpleNamespace(limits={"a target": 1.0})
+    plan = SimpleNamespace(
+        usd_per_hour=usd, slo_met_probability=chance, gpus=gpus, replicas=8, layout=SimpleNamespace(devices=1)
+    )
+    return SimpleNamespace(trial=trial, busy=10**9), plan
+
+
+@pytest.mark.parametrize(
+    ("others", "recommended"),
+    [
+        ([(104.9, 0.86)], 1),  # under 5 % dearer and 6 points surer
+        ([(105.1, 0.99)], 0),  # too dear
+        ([(104.9, 0.84)], 0),  # not clearly surer
+        ([(101.0, 0.86), (104.0, 0.95)], 2),  # the surest of those near
+        ([(100.0, 0.70)], 0),
+    ],
+)
+def test_a_little_more_is_recommended_for_clearly_more_certainty(others, recommended):
+    pairs = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
+    choices = _choices_of(pairs, TERMS)
+    assert choices.recommended is pairs[recommended][1]
+    assert choices.cheapest is pairs[0][1]
+    assert choices.fewest is pairs[1][1]
