@@ -15,8 +15,9 @@ from capplan.families.quantization.schemes import (
     quark_format,
 )
 from capplan.families.quantization.section import LEFT_OUT, left_out, module_pattern, quantization_section
+from capplan.model.formatted import with_formats
 from capplan.model.network import Experts, Network, Projection
-from capplan.model.weight_format import QUANTISED_CLASSES, with_formats
+from capplan.model.weight_format import QUANTISED_CLASSES
 
 METHODS = (
     "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "quark",
