@@ -25,7 +25,7 @@ settings.register_profile("new", derandomize=False, **EVERYWHERE)
 settings.load_profile("same")
 # Constants in the modules that happen to be loaded would be among the questions: with them a test asks
 # something else when it runs alone.
-providers.is_local_module_file = lambda path: False
+providers.is_local_module_file = lambda _: False
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"

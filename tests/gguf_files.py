@@ -49,7 +49,7 @@ def header(metadata, tensors, *, version=3, tensor_count=None, key_count=None, m
     offset = 0
     for name, dtype, shape in tensors:
         out.append(text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
-        out.append(struct.pack("<IQ", TYPES[dtype][0], offset))
+        out.append(struct.pack("<IQ", TYPES[dtype][0], offset % 2**64))
         offset += -(-size_of(dtype, shape) // 32) * 32
     raw = b"".join(out)
     return raw + bytes(-len(raw) % 32), offset
@@ -116,7 +116,9 @@ def mixture(architecture, *, experts=4, used=2, wide=64, shared=0, extra=(), spl
         ]
         if split:
             routed = [
-                (f"{name[:-12]}.{i}.weight", dtype, shape[:2]) for name, dtype, shape in routed for i in range(experts)
+                (f"{name[:-12]}.{i}.weight", dtype, shape[:2])
+                for name, dtype, shape in routed
+                for i in range(experts)
             ]
         beside = [
             ("ffn_gate_inp_shexp.weight", "fp32", (HIDDEN,)),
@@ -124,6 +126,11 @@ def mixture(architecture, *, experts=4, used=2, wide=64, shared=0, extra=(), spl
             ("ffn_up_shexp.weight", "q4_k", (HIDDEN, shared)),
             ("ffn_down_shexp.weight", "q6_k", (shared, HIDDEN)),
         ]
-        parts = [("ffn_gate_inp.weight", "fp32", (HIDDEN, experts)), *routed, *(beside if shared else []), *extra]
+        parts = [
+            ("ffn_gate_inp.weight", "fp32", (HIDDEN, experts)),
+            *routed,
+            *(beside if shared else []),
+            *extra,
+        ]
         tensors += [(f"blk.{layer}.{name}", dtype, shape) for name, dtype, shape in parts]
     return metadata, tensors

@@ -13,7 +13,6 @@ from random import Random
 
 import pytest
 
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUIET = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
 
@@ -37,7 +36,9 @@ class UntilTimeIsOver:
         self.asked += report.when == "call" and not report.skipped
         if report.failed:
             self.findings += 1
-            print(f"FOUND {report.nodeid}\n{report.longreprtext}\n  again: {repeated(report.nodeid, self.number)}")
+            print(
+                f"FOUND {report.nodeid}\n{report.longreprtext}\n  again: {repeated(report.nodeid, self.number)}"
+            )
 
 
 def repeated(test: str, number: int) -> str:
