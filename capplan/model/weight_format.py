@@ -13,6 +13,7 @@ from capplan.model.block_formats import BLOCK_DTYPES, blend_shares, block_bits
 from capplan.model.block_recipes import RECIPES, in_recipe
 from capplan.model.formatted import with_formats
 from capplan.model.network import Experts, Network
+from capplan.model.stated_bits import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
 
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
 """Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bits."""
@@ -26,28 +27,6 @@ SCALES_OF_INT4 = Assumption(
     "weight_dtype",
 )
 """Assumption behind the bare name int4."""
-
-SCALES_OF_INT2 = Assumption(
-    "int2 means one fp16 scale per 128 weights and no zero points, 2.125 bits per weight",
-    "--weight-dtype w2a16-g64, aqlm-1x16-g8, quip-2, ...",
-    "weight_dtype",
-)
-"""Assumption behind the bare name int2."""
-
-CODEBOOKS = Assumption(
-    "AQLM and QuIP# weights take the bits that their name states; codebooks and scales, which are small, are not counted",
-    "a format with group scales, such as w2a16-g64",
-    "weight_dtype",
-)
-"""Assumption behind formats with codebooks."""
-
-MIXTURE = Assumption(
-    "{dtype} is what llama-quantize writes without an importance matrix: embedding and LM head are quantised too, norms, biases "
-    "and routers are in fp32",
-    "the GGUF file itself as MODEL",
-    "weight_dtype",
-)
-"""Assumption behind the mixtures of GGUF files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,53 +94,15 @@ def grouped_format(name: str) -> WeightFormat | None:
     return WeightFormat(name, f"int{bits}", float(bits), compute, group, scale_bytes if group else 0.0)
 
 
-_CODES = re.compile(r"aqlm-(?P<books>[1-8])x(?P<bits>\d{1,2})-g(?P<group>\d{1,4})|quip-(?P<whole>[234])")
-
-
-def coded_format(name: str) -> WeightFormat | None:
-    """Return the format of weights that are entries of codebooks, in the bits that its name states, or None.
-
-        AQLM: bits = codebooks x bits of a code / weights of a group; QuIP#: 2, 3 or 4 bits
-
-    Parameters
-    ----------
-    name : `aqlm-2x8-g8` (two codebooks of 8-bit codes over 8 weights), `quip-2`
-
-    Returns
-    -------
-    the format, without codebooks and scales; None for any other name
-
-    Examples
-    --------
-    >>> coded_format("aqlm-1x16-g8").bits, coded_format("quip-2").bits
-    (2.0, 2.0)
-
-    References
-    ----------
-    Egiazarian et al. 2024, "AQLM", arXiv:2401.06118, section 3; Tseng et al. 2024, "QuIP#", arXiv:2402.04396, section 4.
-    """
-    match = _CODES.fullmatch(name)
-    if match is None:
-        return None
-    if match["whole"]:
-        return WeightFormat(name, "quip", float(match["whole"]), "bf16")
-    books, bits, group = int(match["books"]), int(match["bits"]), int(match["group"])
-    if not 1 <= bits <= 16 or not 1 <= group <= 1024:
-        return None
-    return WeightFormat(name, "aqlm", books * bits / group, "bf16")
-
-
-def _blend(name: str) -> WeightFormat | None:
-    """Return the format of a matrix whose parts are in several block formats."""
-    shares = blend_shares(name)
-    if shares is None:
-        return None
-    bits = sum(count * block_bits(part) for part, count in shares.items()) / sum(shares.values())
-    return WeightFormat(name, max(shares, key=shares.__getitem__), bits, "bf16")
-
-
 def _parsed(name: str) -> WeightFormat | None:
-    return grouped_format(name) or coded_format(name) or _blend(name)
+    """Return the format that a name describes: groups with scales, codebooks, or parts in several block formats."""
+    bits, shares = coded_bits(name), blend_shares(name)
+    if bits is not None:
+        return WeightFormat(name, name.partition("-")[0], bits, "bf16")
+    if shares is not None:
+        mean = sum(count * block_bits(part) for part, count in shares.items()) / sum(shares.values())
+        return WeightFormat(name, max(shares, key=shares.__getitem__), mean, "bf16")
+    return grouped_format(name)
 
 
 class _Formats(dict[str, WeightFormat]):
@@ -286,6 +227,7 @@ def in_weight_format(network: Network, dtype: str) -> Network:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"), Projection("router", "router", 8, 4, "none")))
     >>> network = in_weight_format(Network("n", "t", 8, 10, (layer,), head, True, 80), "fp8")
@@ -346,6 +288,7 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
     >>> len(weight_format_assumptions(Network("n", "t", 8, 10, (layer,), head, True, 80), "int4"))
@@ -379,6 +322,7 @@ def stored_formats(network: Network) -> tuple[str, ...]:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8"),))
     >>> stored_formats(Network("n", "t", 8, 10, (layer,), head, True, 80))
@@ -408,6 +352,7 @@ def stored_dtypes(network: Network) -> frozenset[str]:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8_block"),))
     >>> stored_dtypes(Network("n", "t", 8, 10, (layer,), head, True, 80))

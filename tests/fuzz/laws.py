@@ -18,13 +18,14 @@ QUIET = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no
 
 
 class UntilTimeIsOver:
-    """Every law once, in an order of its own, until the time is over; a finding is printed at once."""
+    """Every law once, in an order of its own, until the time is over; a finding is printed at once, and once."""
 
-    def __init__(self, number: int, until_s: float) -> None:
-        self.number, self.until_s = number, until_s
-        self.asked, self.findings = 0, 0
+    def __init__(self, number: int, until_s: float, found: set[str]) -> None:
+        self.number, self.until_s, self.found = number, until_s, found
+        self.asked = 0
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid not in self.found]
         Random(self.number).shuffle(items)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -35,7 +36,7 @@ class UntilTimeIsOver:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.asked += report.when == "call" and not report.skipped
         if report.failed:
-            self.findings += 1
+            self.found.add(report.nodeid)
             print(
                 f"FOUND {report.nodeid}\n{report.longreprtext}\n  again: {repeated(report.nodeid, self.number)}"
             )
@@ -56,17 +57,17 @@ def main() -> int:
     parser.add_argument("--only", default="tests", help="a file of tests, or one test")
     asked = parser.parse_args()
     until_s = time.monotonic() + asked.seconds
-    number, laws, findings = asked.seed, 0, 0
+    number, laws, found = asked.seed, 0, set[str]()
     while time.monotonic() < until_s:
-        run = UntilTimeIsOver(number, until_s)
+        run = UntilTimeIsOver(number, until_s, found)
         how = ["-m", "hypothesis", "--hypothesis-profile", "new", "--hypothesis-seed", str(number)]
         code = pytest.main([str(ROOT / asked.only), *how, *QUIET], plugins=[run])
-        laws, findings, number = laws + run.asked, findings + run.findings, number + 1
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+        laws, number = laws + run.asked, number + 1
+        if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
             print(f"pytest stopped with {code!r}", file=sys.stderr)
             return 2
-    print(f"{laws:,} laws asked, seeds {asked.seed} to {number - 1}, {findings} findings")
-    return 1 if findings else 0
+    print(f"{laws:,} laws asked, seeds {asked.seed} to {number - 1}, {len(found)} findings")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from capplan.serving.outcome import SHED, Ledger
 from capplan.serving.requests import Crowd, InFlight, Requests
 from capplan.serving.simulator import new_server, served, simulate
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -68,7 +69,7 @@ def same_rows(left, right) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 20))
 def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, clients: int) -> None:
     """To the bit, with rows that are shed, deadlines and priorities."""

@@ -22,6 +22,7 @@ from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -76,7 +77,7 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)

@@ -22,6 +22,7 @@ from capplan.serving.steady_steps import Lengths, Limits, mean_context_tokens
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import mg1_wait_s
+from tests.sweeps import examples
 
 REQUEST_S = 0.004
 PER_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s")
@@ -124,7 +125,7 @@ def a_case(rng: np.random.Generator) -> Case:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_what_holds_for_any_plan(seed: int) -> None:
     case = a_case(np.random.default_rng(seed))

@@ -22,6 +22,7 @@ from capplan.serving.requests import Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -149,7 +150,7 @@ def slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, 
 
 @POLICIES
 @pytest.mark.parametrize("routing", ["round_robin", "least_loaded"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(2, 4))
 def test_a_fleet_by_events_is_a_fleet_by_steps(policy: str, routing: str, seed: int, replicas: int) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
@@ -227,7 +228,7 @@ def random_run(seed: int, policy: str, *, until: bool = False):
 
 
 @POLICIES
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(100, 250), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_whatever_happens_to_the_fleet(policy: str, seed: int) -> None:
     """Every request ends once; each token is generated once, but for those of copies that were cancelled."""
@@ -485,7 +486,7 @@ def random_disaggregation(seed: int, bytes_per_s: float, latency_s: float = 0.0,
     return run, requests
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(100, 250), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_between_prefill_and_decode(seed: int) -> None:
     run, requests = random_disaggregation(seed, 1e3, 0.01)
@@ -534,7 +535,7 @@ def slow_decode(arrivals, table, seats, replicas):
 
 
 @POLICIES
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), prefillers=st.integers(1, 3), decoders=st.integers(1, 3))
 def test_prefill_and_decode_apart_are_two_fleets_by_steps(
     policy: str, seed: int, prefillers: int, decoders: int

@@ -24,6 +24,7 @@ from capplan.serving.step_table import (
     piecewise_linear,
 )
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 NOBODY_SHED = Admission()
 
@@ -443,7 +444,7 @@ def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_events_give_what_steps_give(policy: str, seed: int) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
@@ -460,7 +461,7 @@ def test_events_give_what_steps_give(policy: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100, 200), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost(policy: str, seed: int) -> None:
     """Every request ends in one way, every token after the first leaves one gap, all blocks come back."""

@@ -14,6 +14,7 @@ from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.json_file import read_json
 from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import parse_yaml, read_yaml
+from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = (ROOT / "scenarios" / "support-chat.yaml").read_text()
@@ -151,7 +152,7 @@ def test_core_schema_keeps_words_and_dates_as_text():
     }
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100, 200))
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!#\n \t'\"|>%@,0123456789.~"), max_size=80))
 def test_any_text_is_a_document_or_one_clear_error(text):
     try:

@@ -34,5 +34,7 @@ def read_gguf_network(stored: StoredModel, name: str, place: str) -> Network:
     beside = tables(stored)
     if beside:
         size = sum(table.size_bytes for table in beside)
-        held.append(f"{len(beside)} tables ({beside[0].name}, ...) of {size:,} bytes are not parameters and not counted")
+        held.append(
+            f"{len(beside)} tables ({beside[0].name}, ...) of {size:,} bytes are not parameters and not counted"
+        )
     return replace(network, notes=(*network.notes, *held), keys_used=keys)
