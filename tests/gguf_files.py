@@ -121,7 +121,7 @@ def mixture(architecture, *, experts=4, used=2, wide=64, shared=0, extra=(), spl
                 for i in range(experts)
             ]
         beside = [
-            ("ffn_gate_inp_shexp.weight", "fp32", (HIDDEN,)),
+            *([("ffn_gate_inp_shexp.weight", "fp32", (HIDDEN,))] if architecture == "qwen2moe" else []),
             ("ffn_gate_shexp.weight", "q4_k", (HIDDEN, shared)),
             ("ffn_up_shexp.weight", "q4_k", (HIDDEN, shared)),
             ("ffn_down_shexp.weight", "q6_k", (shared, HIDDEN)),

@@ -190,14 +190,14 @@ def named_weight_format(dtype: str) -> WeightFormat:
 
     Returns
     -------
-    the format
+    the format; of a mixture of GGUF files that of most matrices
 
     Examples
     --------
     >>> named_weight_format("w8a16").bytes_per_element
     1.0
     """
-    weight_format = FORMATS.get(dtype) or _parsed(dtype)
+    weight_format = FORMATS.get(RECIPES[dtype].base if dtype in RECIPES else dtype) or _parsed(dtype)
     if weight_format is None:
         raise unknown(
             "weight dtype",

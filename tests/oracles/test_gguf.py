@@ -86,6 +86,114 @@ SAME_MODELS = {
 }
 
 
+def without(model, *stems):
+    """Return metadata and tensors without those of some names."""
+    metadata, tensors = model
+    return metadata, [tensor for tensor in tensors if not any(f".{stem}." in tensor[0] for stem in stems)]
+
+
+def with_dense_first(model, latent):
+    """Return a mixture whose first layer is dense, with latent attention in all."""
+    metadata, tensors = without(model, "attn_q", "attn_k", "attn_v", "attn_output")
+    tensors = [
+        tensor for tensor in tensors if not (tensor[0].startswith("blk.0.ffn_") and "norm" not in tensor[0])
+    ]
+    wide = [("ffn_gate.weight", (256, 512)), ("ffn_up.weight", (256, 512)), ("ffn_down.weight", (512, 256))]
+    dense = [(f"blk.0.{name}", "q4_k", shape) for name, shape in wide]
+    mixing = [(f"blk.{layer}.{name}", dtype, shape) for layer in (0, 1) for name, dtype, shape in latent]
+    return metadata, [*tensors, *dense, *mixing]
+
+
+LATENT = [
+    ("attn_kv_a_mqa.weight", "q4_k", (256, 80)), ("attn_kv_a_norm.weight", "fp32", (64,)),
+    ("attn_k_b.weight", "q8_0", (32, 64, 8)), ("attn_v_b.weight", "q8_0", (64, 32, 8)), ("attn_output.weight", "q4_k", (256, 256)),
+]  # fmt: skip
+LOW_RANK = [
+    ("attn_q_a.weight", "q4_k", (256, 96)), ("attn_q_a_norm.weight", "fp32", (96,)), ("attn_q_b.weight", "q8_0", (96, 384)),
+]  # fmt: skip
+MLA_KEYS = {
+    "leading_dense_block_count": 1, "expert_shared_count": 1, "attention__kv_lora_rank": 64, "rope__dimension_count": 16,
+    "attention__key_length_mla": 48, "attention__value_length_mla": 32, "attention__key_length": 80, "attention__value_length": 64,
+    "expert_feed_forward_length": 256,
+}  # fmt: skip
+MLA = {
+    "model_type": "deepseek_v3", "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "moe_intermediate_size": 256,
+    "first_k_dense_replace": 1, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32, "head_dim": None,
+}  # fmt: skip
+ROUTER_BIAS = [("exp_probs_b.bias", "fp32", (4,))]
+
+
+def gpt_oss():
+    biases = [
+        ("attn_output.bias", "fp32", (256,)),
+        ("attn_sinks.weight", "fp32", (8,)),
+        ("ffn_gate_inp.bias", "fp32", (4,)),
+    ]
+    biases += [(f"ffn_{part}_exps.bias", "fp32", (64, 4)) for part in ("gate", "up")]
+    biases += [("ffn_down_exps.bias", "fp32", (256, 4))]
+    metadata, tensors = mixture(
+        "gpt-oss", extra=[*BIASES, *biases], attention__sliding_window=64, attention__key_length=32, **EXPERTS
+    )
+    renamed = [
+        (name.replace("ffn_norm", "post_attention_norm"), dtype, shape) for name, dtype, shape in tensors
+    ]
+    return metadata, [
+        (name, "mxfp4" if "exps.weight" in name else dtype, shape) for name, dtype, shape in renamed
+    ]
+
+
+def phi3():
+    metadata, tensors = without(
+        llama(architecture="phi3", attention__sliding_window=100),
+        "attn_q",
+        "attn_k",
+        "attn_v",
+        "ffn_gate",
+        "ffn_up",
+    )
+    fused = [("attn_qkv.weight", "q5_k", (256, 384)), ("ffn_up.weight", "q4_k", (256, 1024))]
+    tables = [("rope_factors_long.weight", "fp32", (16,)), ("rope_factors_short.weight", "fp32", (16,))]
+    return metadata, [
+        *tables,
+        *tensors,
+        *[(f"blk.{i}.{name}", dtype, shape) for i in (0, 1) for name, dtype, shape in fused],
+    ]
+
+
+def olmo2():
+    wide = [("attn_q_norm.weight", "fp32", (256,)), ("attn_k_norm.weight", "fp32", (64,))]
+    metadata, tensors = llama(architecture="olmo2", extra=wide)
+    names = {"attn_norm": "post_attention_norm", "ffn_norm": "post_ffw_norm"}
+    for old, new in names.items():
+        tensors = [(name.replace(f".{old}.", f".{new}."), dtype, shape) for name, dtype, shape in tensors]
+    return metadata, tensors
+
+
+SAME_MODELS |= {
+    "phi3": (phi3(), {"model_type": "phi3", "sliding_window": 100}),
+    "olmo2": (olmo2(), {"model_type": "olmo2"}),
+    "granite": (llama(architecture="granite"), {"model_type": "granite"}),
+    "smollm3": (llama(architecture="smollm3", tied=True), {"model_type": "smollm3", "tie_word_embeddings": True}),
+    "gemma": (llama(architecture="gemma", tied=True), {"model_type": "gemma", "tie_word_embeddings": True}),
+    "gpt-oss": (
+        gpt_oss(),
+        {
+            "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 64, "sliding_window": 64,
+            "attention_bias": True, "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "deepseek2": (
+        with_dense_first(mixture("deepseek2", shared=256, wide=256, extra=ROUTER_BIAS, attention__q_lora_rank=96, **MLA_KEYS), [*LATENT, *LOW_RANK]),
+        {**MLA, "q_lora_rank": 96},
+    ),
+    "deepseek2 lite": (
+        with_dense_first(mixture("deepseek2", shared=256, wide=256, **MLA_KEYS), [*LATENT, ("attn_q.weight", "q4_k", (256, 384))]),
+        {**MLA, "q_lora_rank": None},
+    ),
+}  # fmt: skip
+TABLES = ("rope_factors", "exp_probs_b")
+
+
 def read_both(tmp_path, name):
     (metadata, tensors), config = SAME_MODELS[name]
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **config}))
@@ -108,10 +216,11 @@ def test_a_gguf_file_is_the_model_of_its_config(name, tmp_path):
 def test_the_weights_of_a_gguf_file_take_the_bytes_of_its_tensors(name, tmp_path):
     (_, tensors), _ = SAME_MODELS[name]
     file, stored, _ = read_both(tmp_path, name)
-    total = sum(size_of(dtype, shape) for _, dtype, shape in tensors)
+    sizes = {name: size_of(dtype, shape) for name, dtype, shape in tensors}
+    total = sum(size for name, size in sizes.items() if not any(table in name for table in TABLES))
     assert weight_bytes(stored) == pytest.approx(total, abs=0.01)
     assert weight_bytes_per_rank(stored, Sharding()) == pytest.approx(total, abs=0.01)
-    assert stored_model(str(file)).tensor_bytes == total
+    assert stored_model(str(file)).tensor_bytes == sum(sizes.values())
     output = [size_of(dtype, shape) for name, dtype, shape in tensors if name == "output.weight"]
     assert weight_bytes_by_class(stored).get("lm_head", 0.0) == sum(output)
 
@@ -237,3 +346,23 @@ def test_speed_that_nobody_measured_is_refused(dtype, capplan, tmp_path):
     assert ran.code == 2
     assert "its speed is not modelled, only its memory" in ran.err
     assert capplan("fit", model, "--hardware", "h100", "--max-model-len", 2048, *chosen).code == 0
+
+
+@pytest.mark.parametrize("dtype", [None, "q4_k_m", "iq2_xs", "int2"])
+def test_a_scenario_of_weights_without_speed_is_refused(dtype, capplan, root, tmp_path):
+    model = write_gguf(tmp_path / "tiny.gguf", *llama()) if dtype is None else "llama-3.2-1b"
+    text = (root / "tests" / "golden" / "small.yaml").read_text(encoding="utf-8")
+    chosen = f"\nweight_dtype: {dtype}" if dtype else ""
+    (tmp_path / "s.yaml").write_text(text.replace("model: qwen3-0.6b", f"model: {model}{chosen}"))
+    ran = capplan("fleet", tmp_path / "s.yaml", "--offline")
+    assert ran.code == 2
+    assert ("s.yaml: line 4: weight_dtype" if dtype else "s.yaml: model") in ran.err
+    assert "no speed, only a memory" in ran.err
+
+
+def test_a_file_in_16_bits_has_speed(capplan, tmp_path):
+    metadata, tensors = llama(matrix="fp16", value="fp16", down="fp16", tied=True)
+    file = write_gguf(tmp_path / "tiny-f16.gguf", metadata, tensors)
+    ran = capplan("estimate", file, "--hardware", "l4", "--concurrency", 4, "--format", "json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["result"]["tpot_s"]["mean"] > 0

@@ -32,7 +32,7 @@ MISTAKES = {
     17: ("headroom: 20 %", "headroom: 200 %", "fleet.headroom", "'200 %' is over 0.95"),
     18: ("spare_replicas", "replicas-spare", "fleet.replicas-spare", "did you mean 'spare_replicas'"),
     19: ("provider: any", "provider: awz", "prices.provider", "unknown provider 'awz': did you mean 'aws'"),
-    5: ("weight_dtype: fp8", "weight_dtype: fp9", "weight_dtype", "unknown weight format 'fp9'"),
+    5: ("weight_dtype: fp8", "weight_dtype: fp9", "weight_dtype", "unknown weight dtype 'fp9'"),
     7: ("engine: vllm", "engine: vlm", "engine", "unknown engine 'vlm': did you mean 'vllm'?"),
 }  # fmt: skip
 """Line of the shipped scenario -> what is written there, the mistake instead, its key, and what is said of it."""

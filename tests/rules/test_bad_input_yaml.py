@@ -45,7 +45,7 @@ SCENARIOS = {
     "headroom of everything": (("20 %", "100 %"), ["fleet.headroom", "is over 0.95"]),
     "negative spares": (("spare_replicas: 1", "spare_replicas: -1"), ["fleet.spare_replicas: -1 should be greater"]),
     "spares in words": (("spare_replicas: 1", "spare_replicas: one"), ["fleet.spare_replicas: one must be a whole number"]),
-    "unknown weight dtype": (("weight_dtype: fp8", "weight_dtype: fp9"), ["weight_dtype: unknown weight format 'fp9'", "'fp8'"]),
+    "unknown weight dtype": (("weight_dtype: fp8", "weight_dtype: fp9"), ["weight_dtype: unknown weight dtype 'fp9'", "'fp8'"]),
     "unknown kv dtype": (("kv_dtype: fp8", "kv_dtype: fp9"), ["kv_dtype: unknown KV dtype 'fp9'", "'fp8'"]),
     "unknown engine": (("engine: vllm", "engine: vlm"), ["engine: unknown engine 'vlm'", "'vllm'"]),
     "version as a number": (("engine: vllm", "engine: vllm\nengine_version: 0.19"), ["engine_version: 0.19 must be text"]),

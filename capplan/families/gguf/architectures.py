@@ -57,7 +57,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gemma3": Architecture("gemma3_text", _DENSE, _WINDOW),
     "phi3": Architecture("phi3", _DENSE, _WINDOW),
     "granite": Architecture("granite", _DENSE),
-    "starcoder2": Architecture("starcoder2", _DENSE),
     "olmo2": Architecture("olmo2", _DENSE),
     "smollm3": Architecture("smollm3", _DENSE),
     "gpt-oss": Architecture(
@@ -157,6 +156,10 @@ def config_of(stored: StoredModel, place: str) -> tuple[dict[str, Any], tuple[st
     config["num_key_value_heads"] = reading.whole("attention.head_count_kv") or config["num_attention_heads"]
     config |= _latent_lengths(reading, config) if entry.latent else _head_length(reading, config)
     config |= _pattern(reading)
+    if "sliding_window" not in config and reading.whole(_WINDOW["sliding_window"]):
+        raise reading.error(
+            _WINDOW["sliding_window"], "a window is not modelled in GGUF files of this architecture"
+        )
     config["vocab_size"] = shapes["token_embd.weight"][-1]
     config["tie_word_embeddings"] = "output.weight" not in shapes
     config["attention_bias"] = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
