@@ -149,7 +149,7 @@ def test_the_cache_format_is_what_the_checkpoint_asks_for(section, expected):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"quant_method": "aqlm"}, "aqlm"),
+        ({"quant_method": "hqq"}, "hqq"),
         ({"quant_method": 7}, "7"),
         ({"quant_method": "modelopt", "quant_algo": "FP3"}, "FP3"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "[64, 64]"),
