@@ -171,11 +171,17 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
     return tensors, keys
 
 
+def _shown(name: str, what: str) -> str:
+    """Return a name as errors show it; of one that is empty, what it is."""
+    return (name[:80] if name.isprintable() else repr(name[:80])) or what
+
+
 def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for number in range(1, count + 1):
-        key = cursor.text(f"key {number} of {count} of the metadata", LONGEST_NAME)
-        shown = printable(key[:60]) if key.isprintable() else repr(key[:60])
+        what = f"key {number} of {count} of the metadata"
+        key = cursor.text(what, LONGEST_NAME)
+        shown = _shown(key, what)
         if key in metadata:
             cursor.refuse(f"{shown} is given twice; is the file damaged?")
         metadata[key] = cursor.value(cursor.number("I", shown), shown)
@@ -185,7 +191,7 @@ def _metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
 def _tensor(cursor: _Cursor, what: str) -> tuple[StoredTensor, int]:
     """Return a tensor and where its data begin."""
     name = cursor.text(what, LONGEST_NAME)
-    shown = printable(name) if name.isprintable() else repr(name)
+    shown = _shown(name, what)
     dimensions = cursor.number("I", shown)
     if not 1 <= dimensions <= 8:
         cursor.refuse(f"{shown} has {dimensions:,} dimensions; is the file damaged?")
@@ -214,18 +220,18 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[StoredTensor,
     names: set[str] = set()
     for tensor, _ in listed:
         if tensor.name in names:
-            cursor.refuse(f"{printable(tensor.name)!r} is listed twice; is the file damaged?")
+            cursor.refuse(f"{_shown(tensor.name, 'a tensor')} is listed twice; is the file damaged?")
         names.add(tensor.name)
     data, room, end = -(-cursor.at // alignment) * alignment, len(cursor.content), 0
     for tensor, offset in sorted(listed, key=lambda pair: pair[1]):
         if offset % alignment or offset < end:
             cursor.refuse(
-                f"{tensor.name} begins at byte {offset:,} of the data, inside of another; is the file damaged?"
+                f"{_shown(tensor.name, 'a tensor')} begins at byte {offset:,} of the data, inside of another; is the file damaged?"
             )
         end = offset + tensor.size_bytes
         if data + end > room:
             cursor.refuse(
-                f"is cut short: {tensor.name} ends at byte {data + end:,} of {room:,}; was it downloaded whole?"
+                f"is cut short: {_shown(tensor.name, 'a tensor')} ends at byte {data + end:,} of {room:,}; was it downloaded whole?"
             )
     return tuple(tensor for tensor, _ in listed)
 
