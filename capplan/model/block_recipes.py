@@ -60,6 +60,8 @@ class Recipe:
     """Of the matrix that leads out of a feed-forward."""
     output: Rule | None = None
     """Of the matrix that leads out of attention."""
+    fused: str | None = None
+    """Of queries, keys and values in one tensor, as in published files; the newest quantiser treats it as values."""
 
 
 RECIPES: dict[str, Recipe] = {
@@ -75,12 +77,13 @@ RECIPES: dict[str, Recipe] = {
         lambda place: "q5_k" if place.index < 2 else "q4_k",
         _first(16, "q5_k", "q4_k"),
         _always("q4_k"),
+        "q4_k",
     ),
-    "q3_k_l": Recipe("q3_k", _always("q5_k"), _always("q5_k"), _always("q5_k")),
+    "q3_k_l": Recipe("q3_k", _always("q5_k"), _always("q5_k"), _always("q5_k"), "q4_k"),
     "q4_k_s": Recipe("q4_k", lambda place: "q5_k" if place.index < 4 else None, _first(8, "q5_k")),
-    "q4_k_m": Recipe("q4_k", _more_bits("q6_k"), _more_bits("q6_k")),
+    "q4_k_m": Recipe("q4_k", _more_bits("q6_k"), _more_bits("q6_k"), fused="q5_k"),
     "q5_k_s": Recipe("q5_k"),
-    "q5_k_m": Recipe("q5_k", _more_bits("q6_k"), _more_bits("q6_k")),
+    "q5_k_m": Recipe("q5_k", _more_bits("q6_k"), _more_bits("q6_k"), fused="q6_k"),
     "q6_k": Recipe("q6_k"),
     "iq4_nl": Recipe("iq4_nl", _shared_keys("q5_k"), _first(8, "q5_k")),
     "iq4_xs": Recipe("iq4_xs", _shared_keys("q5_k"), _first(8, "q5_k")),
@@ -101,7 +104,7 @@ _EIGHT_EXPERTS = 8
 _FUSED = frozenset(
     {"phi", "phi3", "gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "dbrx", "chatglm"}
 )
-"""Model types whose files hold queries, keys and values as one tensor, which counts as values."""
+"""Model types whose files hold queries, keys and values as one tensor."""
 
 
 def in_recipe(network: Network, name: str) -> Network:
@@ -139,11 +142,11 @@ def in_recipe(network: Network, name: str) -> Network:
     def matrix(index: int, projection: Projection) -> str:
         if projection.tensor_class in _KEPT or projection.name == "shared_gate":
             return "fp32"
-        value = _value(recipe, places[index], eight=eight, large=large)
+        if projection.name == "qkv" and network.model_type in _FUSED:
+            return _fitting(recipe.fused or recipe.base, projection.inputs)
         if projection.name == "qkv":
-            return _of_attention(
-                recipe.base, value, projection, eight=eight, fused=network.model_type in _FUSED
-            )
+            value = _value(recipe, places[index], eight=eight, large=large)
+            return _of_attention(recipe.base, value, projection, eight=eight)
         if projection.name == "kv_b":
             return _of_latents(recipe.base, projection, network.layers[index])
         return _format(recipe, projection, places[index], eight=eight)
@@ -188,11 +191,9 @@ def _value(recipe: Recipe, place: _Place, *, eight: bool, large: bool) -> str:
     return "q8_0" if eight else value
 
 
-def _of_attention(base: str, value: str, projection: Projection, *, eight: bool, fused: bool) -> str:
+def _of_attention(base: str, value: str, projection: Projection, *, eight: bool) -> str:
     """Return the format of queries, keys and values together."""
     columns, half = projection.inputs, projection.kv_outputs // 2
-    if fused:
-        return _fitting(value, columns)
     parts: dict[str, int] = {}
     for name, rows in (
         (base, projection.outputs - 2 * half),

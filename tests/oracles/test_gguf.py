@@ -23,6 +23,15 @@ BITS_OF_LLAMA_3_1_8B = {
 }  # fmt: skip
 """Bits per weight in tools/quantize/README.md of llama.cpp, table of meta-llama/Llama-3.1-8B."""
 
+SIZES_OF_FILES = {
+    "llama-3.1-70b": {
+        "q8_0": 74.98, "q6_k": 57.89, "q5_k_m": 49.95, "q5_k_s": 48.66, "q4_k_m": 42.52, "q4_k_s": 40.35, "q3_k_l": 37.14,
+        "q3_k_m": 34.27, "q3_k_s": 30.91,
+    },
+    "phi-4": {"q8_0": 15.58, "q6_k": 12.03, "q5_k_m": 10.60, "q5_k_s": 10.15, "q4_k_m": 9.05, "q4_k_s": 8.44},
+}  # fmt: skip
+"""GB of published files: huggingface.co/bartowski, Llama-3.1-Nemotron-70B-Instruct-HF-GGUF (built like Llama 3.1 70B) and phi-4-GGUF."""
+
 BIASES = [("attn_q.bias", "fp32", (QUERIES * LENGTH,))]
 BIASES += [(f"attn_{part}.bias", "fp32", (KEYS * LENGTH,)) for part in "kv"]
 HEAD_NORMS = [(f"attn_{part}_norm.weight", "fp32", (LENGTH,)) for part in "qk"]
@@ -229,6 +238,15 @@ def test_the_weights_of_a_gguf_file_take_the_bytes_of_its_tensors(name, tmp_path
 def test_a_mixture_takes_the_bits_that_its_makers_state(name, bits):
     held = in_weight_format(read_model("llama-3.1-8b"), name)
     assert round(8 * weight_bytes(held) / parameters(held), 4) == bits
+
+
+@pytest.mark.parametrize("model", SIZES_OF_FILES)
+def test_a_mixture_is_as_large_as_published_files(model):
+    """To the second digit: the header with the vocabulary, up to 8 MB, is not counted."""
+    for name, size_gb in SIZES_OF_FILES[model].items():
+        assert weight_bytes(in_weight_format(read_model(model), name)) / 1e9 == pytest.approx(
+            size_gb, abs=0.015
+        )
 
 
 @pytest.mark.parametrize("name", RECIPES)
