@@ -7,6 +7,7 @@ Source: `llama_tensor_get_type` and `tensor_allows_quantization` in src/llama-qu
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from capplan.errors import InputError
 from capplan.model.block_formats import BLOCKS, blended
 from capplan.model.formatted import with_formats
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
@@ -105,6 +106,8 @@ _FUSED = frozenset(
     {"phi", "phi3", "gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "dbrx", "chatglm"}
 )
 """Model types whose files hold queries, keys and values as one tensor."""
+_OTHERWISE = frozenset({"falcon", "RefinedWeb", "RefinedWebModel"})
+"""Model types with mixtures of their own."""
 
 
 def in_recipe(network: Network, name: str) -> Network:
@@ -119,6 +122,11 @@ def in_recipe(network: Network, name: str) -> Network:
     -------
     the same network, formats replaced; embedding and LM head are quantised too
 
+    Raises
+    ------
+    InputError
+        Models of this type have mixtures of their own.
+
     Examples
     --------
     >>> head = Projection("lm_head", "lm_head", 256, 10, "columns")
@@ -131,6 +139,11 @@ def in_recipe(network: Network, name: str) -> Network:
     ----------
     llama.cpp, src/llama-quant.cpp: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-quant.cpp.
     """
+    if network.model_type in _OTHERWISE:
+        raise InputError(
+            f"weight dtype {name}: {network.name}: llama-quantize mixes formats of {network.model_type} models in a way that is not modelled\n"
+            "  give the GGUF file itself as MODEL, or a format for every matrix, such as int4"
+        )
     recipe = RECIPES[name]
     places = [
         _Place(index, len(network.layers), _queries_per_kv_head(layer))

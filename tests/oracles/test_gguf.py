@@ -265,6 +265,11 @@ def test_a_mixture_keeps_every_parameter_and_can_be_undone(name):
         assert weight_bytes(in_weight_format(held, "bf16")) == plain
 
 
+def test_a_model_with_mixtures_of_its_own_is_refused():
+    with pytest.raises(InputError, match="falcon models in a way that is not modelled"):
+        in_weight_format(read_model("falcon-40b"), "q4_k_m")
+
+
 @pytest.mark.parametrize(
     ("name", "bits"),
     {
