@@ -9,8 +9,12 @@ from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
+from capplan.hardware.weight_kernel import memory_alone
+from capplan.model.block_formats import BLOCK_DTYPES
+from capplan.model.block_recipes import RECIPES
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import named_weight_format, stored_formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +125,23 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)
-    dtype = layout.weight_format
     return (
         head_reason(network, tensor)
         or _expert_reason(network, sharding)
-        or unsupported_reason(
-            profile, device.architecture, None if dtype == "auto" else dtype, layout.kv_format
-        )
+        or _dtype_reason(network, layout, profile)
     )
+
+
+def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
+    """Return why an engine cannot run the dtypes; those whose memory alone is modelled are counted, not run."""
+    dtype = layout.weight_format
+    if profile.engine == "trtllm" and any(
+        name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)
+    ):
+        return Reason(Refusal.WEIGHT_DTYPE, "trtllm does not load GGUF weights")
+    counted = dtype == "auto" or dtype in RECIPES or memory_alone(dtype)
+    run = None if counted else named_weight_format(dtype).dtype
+    return unsupported_reason(profile, layout.device.architecture, run, layout.kv_format)
 
 
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:

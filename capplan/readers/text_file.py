@@ -2,10 +2,12 @@
 
 import gzip
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from capplan.errors import LONGEST_SHOWN, InputError
@@ -25,7 +27,7 @@ LONGEST_LINE = 32_000_000
 
 _GZIP = b"\x1f\x8b"
 _MAGIC = (
-    (b"GGUF", "a GGUF weights file; give the config.json of the original model"),
+    (b"GGUF", "a GGUF weights file, which belongs where a MODEL is asked for"),
     (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),
     (_GZIP, "gzip-compressed; unpack it first"),
     (b"%PDF", "a PDF"),
@@ -95,6 +97,26 @@ def _opened(
         raise InputError(f"{name}: cannot be read ({reason.lower()})") from None
     except ValueError:
         raise InputError(f"{name!r}: is not a file name") from None
+
+
+@contextmanager
+def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
+    """Yield the bytes of a large binary file, of which only those that are looked at are read.
+
+    Raises
+    ------
+    InputError
+        The file is missing, unreadable, a folder, no plain file, or empty.
+    """
+    name = os.fspath(path)
+    with _opened(path, kind, "", unpacked=False) as raw:
+        what = os.fstat(raw.fileno())
+        if not stat.S_ISREG(what.st_mode):
+            raise InputError(f"{name}: is not a plain file; {kind} is expected")
+        if not what.st_size:
+            raise InputError(f"{name}: is empty; {kind} is expected")
+        with mmap(raw.fileno(), 0, access=ACCESS_READ) as content:
+            yield content
 
 
 def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:

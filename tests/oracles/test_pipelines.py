@@ -22,7 +22,7 @@ from pipeline import chunk_ends_s, delayed_round_s, token_gap_s
 
 TOKEN_S, DECODE_S = 1e-4, 0.004
 degrees, seeds = st.sampled_from([2, 3, 4, 8]), st.integers(0, 10**6)
-laws = settings(max_examples=80, deadline=None, derandomize=True)
+laws = settings(max_examples=80, deadline=None)
 
 
 def engine(stages, budget=1000, decode_s=DECODE_S, seats=64, policy="mixed"):

@@ -18,11 +18,12 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import scenario_from
 from capplan.readers.yaml_file import parse_yaml
 from capplan.workload.slo import Slo
+from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = int(os.environ.get("CAPPLAN_LAWS", "12"))
+EXAMPLES = int(os.environ.get("CAPPLAN_LAWS", examples(8, 50)))
 """Random scenarios of each law; 500 of each were run when the search was written."""
-LAW = settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
+LAW = settings(max_examples=EXAMPLES, deadline=None)
 DEVICES = ("l40s", "a100-sxm-80gb", "h100-sxm", "b200")
 PRICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "b200": 6.0}
 REQUESTS = 500
