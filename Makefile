@@ -7,7 +7,8 @@
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
-#   make fuzz     files of every kind with small faults, all readers: SECONDS=600 SEED=1 KIND=config.json
+#   make fuzz     new questions: laws over random inputs, and files of every kind with small faults;
+#                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
@@ -45,7 +46,12 @@ mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
 
 fuzz: $(VENV)/.ready-test
-	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) $(if $(KIND),--kind $(KIND))
+ifeq ($(KIND),)
+	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
+else
+	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
+endif
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'

@@ -10,12 +10,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-# Continuous integration asks the same questions every time; new ones are asked at every run elsewhere.
-settings.register_profile("ci", derandomize=True, print_blob=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# The same questions at every run, everywhere; `make fuzz` asks new ones with `--hypothesis-profile new`.
+EVERYWHERE = {
+    "database": None,
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+settings.register_profile("same", derandomize=True, **EVERYWHERE)
+settings.register_profile("new", derandomize=False, **EVERYWHERE)
+settings.load_profile("same")
+# Constants in the modules that happen to be loaded would be among the questions: with them a test asks
+# something else when it runs alone.
+providers.is_local_module_file = lambda _: False
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"

@@ -97,10 +97,10 @@ def one_of(
     """Return an option of a name from a short list; case does not matter."""
 
     def read(text: Any) -> str:
-        found = str(text).lower()
-        if found not in known:
+        choice = str(text).lower()
+        if choice not in known:
             raise unknown(name.strip("-"), str(text), known, place=name)
-        return found
+        return choice
 
     return _option(name, read=read, kind="|".join(known), help=help, metavar=metavar, **more)
 

@@ -18,7 +18,7 @@ Serving = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "of
 @grouped
 def command(context: typer.Context, *, model: Model = None, serving: Serving, to: o.Output) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
-    from capplan.readers.catalogue.model import read_model, shipped_networks
+    from capplan.readers.catalogue.model import read_model, shipped_networks, stored_model
     from capplan.report.answers.model import model_answer, models_answer
     from capplan.report.show import show
 
@@ -26,4 +26,4 @@ def command(context: typer.Context, *, model: Model = None, serving: Serving, to
         o.refuse_unread(context, ("weight_dtype", "revision"), "belongs to a MODEL, and none is given")
         return show(models_answer(*shipped_networks()), to)
     network = read_model(model, revision=serving.revision, offline=serving.offline)
-    return show(model_answer(network, serving.weight_dtype), to)
+    return show(model_answer(network, serving.weight_dtype, stored_model(model)), to)

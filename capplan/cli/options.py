@@ -13,7 +13,7 @@ from capplan.questions.flags import LoadFlags, OutputFlags, ServingFlags
 
 _FORMATS = ("table", "json", "csv", "markdown")
 
-MODEL = "Path of a config.json or its folder, a shipped id or alias, or a Hugging Face id"
+MODEL = "Path of a config.json, its folder or a GGUF file, a shipped id or alias, or a Hugging Face id"
 HARDWARE = typer.Option(
     "--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."
 )
@@ -63,7 +63,7 @@ SERVING = Group(
     weight_dtype=typer.Option(
         "--weight-dtype",
         metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8, int4, nvfp4, mxfp4, or a form like w4a16-g128; default: that of the config.",
+        help="fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
     ),
     kv_dtype=typer.Option(
         "--kv-dtype",

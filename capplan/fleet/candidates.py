@@ -9,8 +9,12 @@ from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
+from capplan.hardware.weight_kernel import memory_alone
+from capplan.model.block_formats import BLOCK_DTYPES
+from capplan.model.block_recipes import RECIPES
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import named_weight_format, stored_formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,16 @@ def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
 
     Query heads must divide evenly; KV heads must divide or replicate evenly; groups of heads that share an output matrix
     must stay whole.
+
+    Examples
+    --------
+    12 query heads and 4 KV heads on 8 ranks:
+
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(12, 4, 64, 64),), ()),), head, True, 64000)
+    >>> head_reason(network, 4), head_reason(network, 8).words
+    (None, '12 heads do not divide over tensor-parallel 8')
     """
     divided = (
         part
@@ -81,7 +95,7 @@ def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     return None
 
 
-def expert_reason(network: Network, sharding: Sharding) -> Reason | None:
+def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
     """Return why the experts cannot be split this way, or None if they can."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
@@ -111,14 +125,23 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)
-    dtype = layout.weight_format
     return (
         head_reason(network, tensor)
-        or expert_reason(network, sharding)
-        or unsupported_reason(
-            profile, device.architecture, None if dtype == "auto" else dtype, layout.kv_format
-        )
+        or _expert_reason(network, sharding)
+        or _dtype_reason(network, layout, profile)
     )
+
+
+def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
+    """Return why an engine cannot run the dtypes; those whose memory alone is modelled are counted, not run."""
+    dtype = layout.weight_format
+    if profile.engine == "trtllm" and any(
+        name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)
+    ):
+        return Reason(Refusal.WEIGHT_DTYPE, "trtllm does not load GGUF weights")
+    counted = dtype == "auto" or dtype in RECIPES or memory_alone(dtype)
+    run = None if counted else named_weight_format(dtype).dtype
+    return unsupported_reason(profile, layout.device.architecture, run, layout.kv_format)
 
 
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
@@ -126,6 +149,14 @@ def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
 
     By default, expert and attention data parallelism are tried only for models with experts, over all ranks of a stage.
     Degrees in a list are all tried: `layout_reason` says which of them are illegal.
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> dense = Network("n", "t", 64, 1000, (Layer((), ()),), head, True, 64000)
+    >>> [(item.tensor, item.pipeline) for item in shardings(dense, Ranges((1, 2), (1, 2)))]
+    [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
     """
     has_experts = any(layer.experts for layer in network.layers)
     tried: dict[Sharding, None] = {}

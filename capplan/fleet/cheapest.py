@@ -88,7 +88,7 @@ def busy_replicas(
     return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
 
 
-def short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
+def _short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
     """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do."""
     predicted = trial.rate_bound(1.0, trial.limits) * (1.0 - terms.headroom_fraction)
     sure = trial.rate_bound(trial.candidate.slowness.quantile(confidence), trial.limits)
@@ -207,7 +207,7 @@ class Search:
             bound, name, simulated, item = heappop(waiting)
             if simulated:
                 return bound, item
-            busy = short_bound(self.trial(item), confidence, self.terms)
+            busy = _short_bound(self.trial(item), confidence, self.terms)
             closer = weight(item) * (busy + self.terms.spare_replicas) * item.layout.devices
             heappush(waiting, (max(bound, closer), name, True, item))
 

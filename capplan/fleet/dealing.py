@@ -89,7 +89,14 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
 
 
 def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
-    """Return the requests in these rows, with their block ids."""
+    """Return the requests in these rows, with their block ids.
+
+    Examples
+    --------
+    >>> two = Requests(np.array([32, 16]), np.array([1, 1]), block_ids=np.array([7, 8, 9]), block_counts=np.array([2, 1]))
+    >>> selected_requests(two, np.array([1])).block_ids
+    array([9])
+    """
     columns: dict[str, Any] = {}
     for item in fields(requests):
         column = getattr(requests, item.name)

@@ -60,7 +60,7 @@ def fleet_decision(
         near = trials.within(SUREST_WITHIN * _rank(best[0], terms)[0], question.slo.confidence)
         shown = {id(item.trial) for item in best}
         sized += [item for item in near if id(item.trial) not in shown]
-    surest = surest_first(trials, terms, step) if sized and question.slo.targets else {}
+    surest = _surest_first(trials, terms, step) if sized and question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
     if surer is not None and _rank(surer, terms)[0] < _rank(best[0], terms)[0]:
         sized.append(surer)
@@ -73,7 +73,7 @@ def fleet_decision(
         tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
-        choices_of(pairs, terms) if pairs else None,
+        _choices_of(pairs, terms) if pairs else None,
         tuple(_certainty(confidence, surest[confidence], terms) for confidence in CONFIDENCES if surest),
         insensible,
     )
@@ -91,7 +91,7 @@ def _with_range(plan: FleetPlan, item: Sized, terms: Terms) -> FleetPlan:
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
 
 
-def choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
+def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
     """Return the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
 
     Parameters
@@ -150,11 +150,11 @@ def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
     return best
 
 
-def surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
-    """Return the cheapest fleet at each of CONFIDENCES; one that is surer and costs less counts for less certainty too.
+def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:
+    """Return the cheapest fleet at each of CONFIDENCES; a surer fleet that costs less stands for lower confidences too.
 
-    Where traffic comes by the clock a surer fleet never costs less; where users ask, each slowness is a run of its own, with its
-    own noise.
+    Under open-loop traffic a surer fleet never costs less; with users, each slowness is simulated separately, with separate
+    noise.
     """
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None

@@ -16,7 +16,7 @@ from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
-from capplan.replica.rounds import speculating_replica
+from capplan.replica.rounds import Rounds, speculating_replica
 from capplan.replica.spec import served_context_tokens
 from capplan.replica.speculation import DraftModel
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
@@ -95,57 +95,69 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
     stated: list[Assumption] = []
     if use.scheduler is not None:
         replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
-    static = replica.scheduling.policy == "static"
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
-    block = replica.scheduling.block_tokens
-    whole = id_tokens and id_tokens % block == 0
-    if id_tokens and (static or not whole):
-        why = (
-            "static batching has none"
-            if static
-            else f"block ids of {id_tokens} tokens are no multiple of the engine's block of {block}"
-        )
-        stated.append(Assumption(f"the prefix cache is not simulated: {why}", "--scheduling, the engine"))
-    if use.tiers and (static or not whole):
-        why = (
-            "static batching has no prefix cache"
-            if static
-            else "the requests have no block ids that match its blocks"
-        )
-        raise InputError(
-            f"--kv-offload: {why}, so an offload tier would stay empty\n"
-            "  replay a trace with hash_ids: --trace mooncake.jsonl"
-        )
-    tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in use.tiers)
-    if tiers:
-        stated.append(_tiers_stated(tiers))
+    caching = _caching(replica, use.tiers, id_tokens, prompt_tokens, stated)
     tokens, query = 1.0, 1
     if use.drafting is not None:
-        drafting = use.drafting
-        rounds = speculating_replica(
-            replica,
-            drafting.draft,
-            drafting.acceptance_fraction,
-            drafting.draft_tokens,
-            min(prompt_tokens, served_context_tokens(replica.spec)),
-        )
+        rounds = _rounds(replica, use.drafting, prompt_tokens, stated)
         replica, tokens, query = rounds.replica, rounds.tokens_per_round, rounds.query_tokens
-        stated.append(
-            Assumption(
-                f"every round yields {tokens:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
-                f"{drafting.acceptance_fraction:.0%} probability if those before it were",
-                "--acceptance, --draft-tokens",
-            )
-        )
     setup = replace(
         replica.engine,
-        caching=PrefixCaching(id_tokens, tiers) if whole and not static else None,
+        caching=caching,
         tokens_per_step=tokens,
         query_tokens=query,
         batch_timeout_s=_timeout_s(use, stated),
     )
     return Engines(replica, setup, tuple(stated))
+
+
+def _caching(
+    replica: Replica,
+    sizes: Sequence[TierSize],
+    id_tokens: int,
+    prompt_tokens: float,
+    stated: list[Assumption],
+) -> PrefixCaching | None:
+    """Return the prefix cache and its offload tiers; None, as stated, if the requests or the engine have no matching blocks."""
+    static = replica.scheduling.policy == "static"
+    block = replica.scheduling.block_tokens
+    if id_tokens and id_tokens % block == 0 and not static:
+        tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in sizes)
+        if tiers:
+            stated.append(_tiers_stated(tiers))
+        return PrefixCaching(id_tokens, tiers)
+    if id_tokens:
+        mismatch = f"block ids of {id_tokens} tokens are no multiple of the engine's block of {block}"
+        why = "static batching has none" if static else mismatch
+        stated.append(Assumption(f"the prefix cache is not simulated: {why}", "--scheduling, the engine"))
+    if sizes:
+        mismatch = "the requests have no block ids that match its blocks"
+        why = "static batching has no prefix cache" if static else mismatch
+        raise InputError(
+            f"--kv-offload: {why}, so an offload tier would stay empty\n"
+            "  replay a trace with hash_ids: --trace mooncake.jsonl"
+        )
+    return None
+
+
+def _rounds(replica: Replica, drafting: Drafting, prompt_tokens: float, stated: list[Assumption]) -> Rounds:
+    """Return the replica whose steps are rounds of drafts and their verification, as stated."""
+    rounds = speculating_replica(
+        replica,
+        drafting.draft,
+        drafting.acceptance_fraction,
+        drafting.draft_tokens,
+        min(prompt_tokens, served_context_tokens(replica.spec)),
+    )
+    stated.append(
+        Assumption(
+            f"every round yields {rounds.tokens_per_round:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
+            f"{drafting.acceptance_fraction:.0%} probability if those before it were",
+            "--acceptance, --draft-tokens",
+        )
+    )
+    return rounds
 
 
 def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:

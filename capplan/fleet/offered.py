@@ -65,7 +65,7 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
     return arrival_cv / np.sqrt(many)
 
 
-def busiest_arrival_cv(demand: Demand) -> float:
+def _busiest_arrival_cv(demand: Demand) -> float:
     """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate."""
     rates = [item.request_rate_per_s or 0.0 for item in demand.classes]
     return demand.classes[int(np.argmax(rates))].arrival_cv
@@ -102,7 +102,7 @@ class SamplePath:
         self.open_rate, user_rate = demand.rates_per_s(response_s)
         self.of_users = round(count * user_rate / (self.open_rate + user_rate))
         self.arrivals = count - self.of_users
-        self._cv = busiest_arrival_cv(demand)
+        self._cv = _busiest_arrival_cv(demand)
         self._times: dict[float, Array] = {}
 
     def offered(self, share: float, *, replicas: float = 1.0, slowness: float = 1.0) -> Offered:

@@ -41,7 +41,19 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
 
 
 def job_hours(demand: Demand) -> float | None:
-    """Return the hours until all jobs are done; None if some traffic has no end."""
+    """Return the hours until all jobs are done; None if some traffic has no end.
+
+    Examples
+    --------
+    14,400 requests at 2 a second take two hours:
+
+    >>> from capplan.serving.steady_steps import Lengths
+    >>> from capplan.workload.length import fixed
+    >>> from capplan.workload.request_class import RequestClass
+    >>> night = RequestClass("night", fixed(3000), fixed(400), 2.0, job_requests=14_400.0)
+    >>> job_hours(Demand((night,), Lengths(3000.0, 400.0), 3400))
+    2.0
+    """
     hours = [
         item.job_requests / item.request_rate_at() / 3600.0 for item in demand.classes if item.job_requests
     ]

@@ -42,7 +42,7 @@ class Operation:
     """Name of the device link between prefill and decode replicas."""
 
 
-def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
+def _kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
     """Return the link between two replicas: every device sends its part of the KV cache at the datasheet rate.
 
     Parameters
@@ -77,7 +77,7 @@ def kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
     return KvLink(float((held + state) / context), rate * spec.devices)
 
 
-def routed_fleet(
+def _routed_fleet(
     replica: Replica,
     stream: Stream,
     operation: Operation,
@@ -163,7 +163,7 @@ def run_fleet(
         return simulated_fleet(
             replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
         )
-    return routed_fleet(
+    return _routed_fleet(
         replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
     )
 
@@ -226,7 +226,7 @@ def _disaggregated(
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
-    link = kv_link_of(engines.replica, str(operation.kv_link), stream.mean_input_tokens)
+    link = _kv_link_of(engines.replica, str(operation.kv_link), stream.mean_input_tokens)
     engine = replace(engines.setup, table=engines.setup.clock)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(

@@ -45,7 +45,7 @@ UNLIMITED_S = 60.0
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
-_ABOVE = Reason(Refusal.LOAD, "above the largest load that holds the targets")
+_ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
 Flags = NDArray[np.bool_]
 
@@ -170,7 +170,7 @@ def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: D
     )
 
 
-def longest_response_s(slo: Slo, demand: Demand) -> float:
+def _longest_response_s(slo: Slo, demand: Demand) -> float:
     """Return the longest mean response of users whose targets are met [s]; 0 where nobody waits for an answer."""
     if not demand.users:
         return 0.0
@@ -272,9 +272,9 @@ class _Part:
         q = self.question
         usual_s = _usual_step_s(state)
         slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
-        needed = {target: least_values(state, target) for target in q.slo.targets}
+        needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
-        shares = carried_shares(state, q.demand, longest_response_s(q.slo, q.demand))
+        shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
             slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
@@ -324,7 +324,7 @@ def _usual_step_s(state: SteadyState) -> list[float]:
     return [float(value) for value in state.tpot_s.mean[np.arange(half.size), half]]
 
 
-def target_values(state: SteadyState, target: Target) -> Array:
+def _target_values(state: SteadyState, target: Target) -> Array:
     """Return the latency that a target limits, over plans and loads; ITL is approximated by TPOT."""
     spread = {"ttft": state.ttft_s, "tpot": state.tpot_s, "itl": state.tpot_s, "e2e": state.e2e_s}[
         target.metric
@@ -333,12 +333,12 @@ def target_values(state: SteadyState, target: Target) -> Array:
     return values
 
 
-def least_values(state: SteadyState, target: Target) -> Array:
+def _least_values(state: SteadyState, target: Target) -> Array:
     """Return what a target limits at the least, over plans and loads.
 
     The tail of the time per token is overstated where answers are short; its mean is not.
     """
-    values = target_values(state, target)
+    values = _target_values(state, target)
     if target.metric in {"tpot", "itl"}:
         values = np.minimum(values, state.tpot_s.mean)
     return values / TARGET_SLACK

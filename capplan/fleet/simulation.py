@@ -173,7 +173,13 @@ def middle_rate(outcome: Outcome) -> float:
 
 
 def limits_of(slo: Slo) -> dict[str, float]:
-    """Return the latency limits that count for goodput: per metric the loosest of its targets [s]."""
+    """Return the latency limits that count for goodput: per metric the loosest of its targets [s].
+
+    Examples
+    --------
+    >>> limits_of(Slo((Target("ttft", "p95", 0.8), Target("ttft", "p99", 2.0))))
+    {'ttft_s': 2.0, 'tpot_s': inf, 'e2e_s': inf}
+    """
     return {
         f"{metric}_s": max((t.limit_s for t in slo.targets if t.metric == metric), default=inf)
         for metric in LIMITED
@@ -233,6 +239,9 @@ def simulated_fleet(
     return replace(outcome, **simulation_summary(engines, outcome, parts, replicas))
 
 
+_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s", "output_tokens", "class_index", "arrival_s")
+
+
 def fleet_outcome(
     parts: Sequence[Outcome],
     class_names: Sequence[str],
@@ -244,41 +253,25 @@ def fleet_outcome(
     seconds = max(part.seconds for part in parts)
     limits = limits_of(slo)
     met = np.concatenate([slo_met(part, **limits) for part in parts])
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in (
-            "status",
-            "queue_s",
-            "ttft_s",
-            "tpot_s",
-            "e2e_s",
-            "output_tokens",
-            "class_index",
-            "arrival_s",
-        )
-    }
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     warm = np.zeros(met.size, dtype=bool)
     if warm_share > 0.0 and met.size:
         warm = columns["arrival_s"] < np.quantile(columns["arrival_s"], warm_share)
     histogram = WeightedHistogram()
     for part in parts:
         histogram.merge(part.itl)
-    every = np.ones(met.size, dtype=bool)
     whole, totals = _totals(parts)
     busy_s = [part.busy_fraction * part.seconds for part in parts]
     there_s = len(parts) * seconds or 1.0
     itl_s = histogram_spread(histogram)
+
+    def figures(rows: NDArray[np.bool_], of: ClassTotals) -> Figures:
+        return _figures(columns, met, rows, warm, seconds, of)
+
     return FleetOutcome(
-        all=_figures(columns, met, every, warm, seconds, whole),
+        all=figures(np.ones(met.size, dtype=bool), whole),
         classes={
-            name: _figures(
-                columns,
-                met,
-                columns["class_index"] == index,
-                warm,
-                seconds,
-                totals.get(index, ClassTotals()),
-            )
+            name: figures(columns["class_index"] == index, totals.get(index, ClassTotals()))
             for index, name in enumerate(class_names)
         },
         seconds=seconds,
@@ -287,7 +280,7 @@ def fleet_outcome(
         preemptions=whole.preemptions,
         kv_occupancy_mean=sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=sum(part.batch_mean * own for part, own in zip(parts, busy_s, strict=True))
+        batch_mean=sum(part.batch_mean * busy for part, busy in zip(parts, busy_s, strict=True))
         / (sum(busy_s) or 1.0),
         busy_fraction=sum(busy_s) / there_s,
         replicas=len(parts),

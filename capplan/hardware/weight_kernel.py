@@ -1,5 +1,6 @@
 """Which kernel multiplies a weight format on a device: native, or weight-only with wider arithmetic."""
 
+import re
 from dataclasses import dataclass
 
 from capplan.errors import InputError, unknown
@@ -42,9 +43,48 @@ def _wide(device: Device) -> str:
     )
 
 
+_BLOCKS = re.compile(r"(?:i?q|tq)\d.*|(?:mx|nv)fp4_gguf.*|.*\*.*")
+_STATED = re.compile(r"int2|w\da(16|8|4)(-.*)?|aqlm-.*|quip-.*")
+
+
+def memory_alone(weight_format: str) -> str:
+    """Return why nothing but the memory of a weight format is modelled; empty where its kernels are.
+
+    Parameters
+    ----------
+    weight_format : name of a format, or of a mixture of GGUF files
+
+    Returns
+    -------
+    words for people
+
+    Examples
+    --------
+    >>> memory_alone("w4a16-g128"), memory_alone("quip-2")
+    ('', 'no engine here is known to have kernels for quip-2 weights')
+    """
+    if weight_format.partition("-")[0] in WEIGHT_FORMATS:
+        return ""
+    if _BLOCKS.fullmatch(weight_format):
+        return (
+            "engines run GGUF weights through kernels that nobody has measured here; the documentation of vLLM calls them "
+            "experimental and a way to save memory"
+        )
+    if _STATED.fullmatch(weight_format):
+        return f"no engine here is known to have kernels for {weight_format} weights"
+    return ""
+
+
 def _kernel_format(weight_format: str) -> str:
     """Return the format whose kernel multiplies a weight format."""
     name = weight_format.partition("-")[0]
+    why = memory_alone(weight_format)
+    if why:
+        raise InputError(
+            f"weight format {weight_format}: its speed is not modelled, only its memory: {why}\n"
+            f"  modelled: {', '.join(WEIGHT_FORMATS)}\n"
+            "  capplan fit, model and kv-size work with it"
+        )
     if name not in WEIGHT_FORMATS:
         raise unknown("weight format", weight_format, WEIGHT_FORMATS, hint="or one such as w4a16-g128")
     return _KERNEL_FORMAT.get(name, name)

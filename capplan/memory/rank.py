@@ -109,7 +109,7 @@ def rank_weight_bytes(
 
 def _expert_padding_bytes(network: Network, sharding: Sharding, padded_inputs: Number) -> Number:
     """Return the bytes that padding adds to the expert matrices of one rank."""
-    plain = FORMATS[network.activation_format].bytes_per_element
+    plain = FORMATS[network.plain_format].bytes_per_element
     added: Number = 0.0
     for layer, count in layer_counts(network):
         experts = layer.experts

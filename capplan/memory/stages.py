@@ -98,7 +98,18 @@ def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
 
 
 def stage_shares(network: Network, stages: Array) -> tuple[Array, Array]:
-    """Return the layers of the fullest stage and of the last one over all layers, by plan."""
+    """Return the layers of the fullest stage and of the last one over all layers, by plan.
+
+    Examples
+    --------
+    Ten layers in one, two and four stages (2, 3, 3 and 2 layers):
+
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((), ()),) * 10, head, True, 64000)
+    >>> [shares.tolist() for shares in stage_shares(network, np.array([1.0, 2.0, 4.0]))]
+    [[1.0, 0.5, 0.3], [1.0, 0.5, 0.2]]
+    """
     layers = len(network.layers)
     shares = {}
     for count in set(np.ravel(stages).tolist()):

@@ -147,6 +147,8 @@ class Network:
     """Multi-token-prediction layers: in the checkpoint, not counted in `parameters`."""
     other_parameters: int = 0
     activation_format: str = "bf16"
+    vector_format: str | None = None
+    """Format of norms, biases and states, where it is not that of the activations (GGUF files keep them in fp32)."""
     kv_format: str | None = None
     """KV cache format that the checkpoint asks for (kv_cache_scheme); None where it asks for none."""
     max_context_tokens: int | None = None
@@ -156,6 +158,11 @@ class Network:
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     keys_used: tuple[str, ...] = ()
+
+    @property
+    def plain_format(self) -> str:
+        """Format of everything that is no matrix."""
+        return self.vector_format or self.activation_format
 
 
 def layer_counts(network: Network) -> list[tuple[Layer, int]]:

@@ -200,7 +200,7 @@ def weight_bytes(network: Network, *, mtp: bool = False) -> float:
 
 
 def _pieces(network: Network, *, mtp: bool) -> Iterable[Piece]:
-    plain = network.activation_format
+    plain = network.plain_format
     yield "embedding", network.embedding_format, network.embedding_parameters
     for layer, count in layer_counts(network):
         for tensor_class, name, elements in _layer_pieces(layer, plain):

@@ -45,7 +45,7 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
     first, last, tied = _end_bytes_per_rank(network, tensor)
     layers: Array = sum(
         (
-            count * _layer_bytes_per_rank(layer, network.activation_format, tensor, expert, data)
+            count * _layer_bytes_per_rank(layer, network.plain_format, tensor, expert, data)
             for layer, count in layer_counts(network)
         ),
         first * 0.0,
@@ -56,7 +56,7 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
 
 def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, Array]:
     """Return the bytes before the layers, the bytes after them, and what tying saves."""
-    plain = FORMATS[network.activation_format].bytes_per_element
+    plain = FORMATS[network.plain_format].bytes_per_element
     embedding = network.embedding_parameters * FORMATS[network.embedding_format].bytes_per_element
     vision = network.vision_parameters * FORMATS[network.vision_format].bytes_per_element
     head_format = network.embedding_format if network.tied_embeddings else network.lm_head.weight_format

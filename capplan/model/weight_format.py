@@ -5,12 +5,15 @@ A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` a
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption
 from capplan.errors import unknown
-from capplan.model.network import Experts, Layer, Network, Projection
+from capplan.model.block_formats import BLOCK_DTYPES, blend_shares, block_bits
+from capplan.model.block_recipes import RECIPES, in_recipe
+from capplan.model.formatted import with_formats
+from capplan.model.network import Experts, Network
+from capplan.model.stated_bits import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
 
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
 """Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bits."""
@@ -91,20 +94,31 @@ def grouped_format(name: str) -> WeightFormat | None:
     return WeightFormat(name, f"int{bits}", float(bits), compute, group, scale_bytes if group else 0.0)
 
 
+def _parsed(name: str) -> WeightFormat | None:
+    """Return the format that a name describes: groups with scales, codebooks, or parts in several block formats."""
+    bits, shares = coded_bits(name), blend_shares(name)
+    if bits is not None:
+        return WeightFormat(name, name.partition("-")[0], bits, "bf16")
+    if shares is not None:
+        mean = sum(count * block_bits(part) for part, count in shares.items()) / sum(shares.values())
+        return WeightFormat(name, max(shares, key=shares.__getitem__), mean, "bf16")
+    return grouped_format(name)
+
+
 class _Formats(dict[str, WeightFormat]):
     """The named formats; grouped names are parsed on first use."""
 
     def __missing__(self, name: str) -> WeightFormat:
-        grouped = grouped_format(name)
-        if grouped is None:
+        parsed = _parsed(name)
+        if parsed is None:
             raise unknown(
                 "weight format",
                 name,
                 self,
                 hint="or one with its group size, such as w4a16-g128, w8a16, w4a16-g64-zp",
             )
-        self[name] = grouped
-        return grouped
+        self[name] = parsed
+        return parsed
 
 
 FORMATS: dict[str, WeightFormat] = _Formats(
@@ -125,6 +139,8 @@ FORMATS: dict[str, WeightFormat] = _Formats(
             WeightFormat("mxfp4", "mxfp4", 4, "mxfp4", 32, 1.0),
             WeightFormat("nf4", "int4", 4, "bf16", 64, 4.0),
             WeightFormat("nf4_double", "int4", 4, "bf16", 64, 1.0 + 4.0 / 256.0),
+            WeightFormat("int2", "int2", 2, "bf16", 128, 2.0),
+            *(WeightFormat(name, name, block_bits(name), "bf16") for name in BLOCK_DTYPES),
         )
     }
 )
@@ -137,8 +153,8 @@ KV_FORMATS: dict[str, float] = {
 }  # fmt: skip
 """Bytes of one cached element; the scales of int8 and int4 caches are per head and not counted."""
 
-WEIGHT_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4")
-"""Weight dtypes of the command line, besides grouped names such as w4a16-g128."""
+WEIGHT_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4", "int2")
+"""Weight dtypes of the command line, besides grouped names such as w4a16-g128 and the mixtures of GGUF files."""
 
 KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 """Cache dtypes of the command line."""
@@ -174,66 +190,22 @@ def named_weight_format(dtype: str) -> WeightFormat:
 
     Returns
     -------
-    the format
+    the format; of a mixture of GGUF files that of most matrices
 
     Examples
     --------
     >>> named_weight_format("w8a16").bytes_per_element
     1.0
     """
-    weight_format = FORMATS.get(dtype) or grouped_format(dtype)
+    weight_format = FORMATS.get(RECIPES[dtype].base if dtype in RECIPES else dtype) or _parsed(dtype)
     if weight_format is None:
         raise unknown(
-            "weight dtype", dtype, WEIGHT_DTYPES, hint="or one with its group size, such as w4a16-g128"
+            "weight dtype",
+            dtype,
+            (*WEIGHT_DTYPES, *RECIPES),
+            hint="or one with its group size, such as w4a16-g128, or stated bits: aqlm-1x16-g8, quip-2",
         )
     return weight_format
-
-
-def with_formats(
-    network: Network,
-    projection_format: Callable[[int, Projection], str],
-    experts_format: Callable[[int, Experts], str],
-) -> Network:
-    """Return the network with the format of each layer's matrices chosen by two functions.
-
-    Parameters
-    ----------
-    network : the model
-    projection_format : format of a projection, given the index of its layer
-    experts_format : format of the routed experts, given the index of their layer
-
-    Returns
-    -------
-    the same network, formats replaced; equal layers stay one object
-
-    Examples
-    --------
-    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
-    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
-    >>> network = Network("n", "t", 8, 10, (layer,), head, True, 80)
-    >>> changed = with_formats(network, lambda index, matrix: "fp8", lambda index, experts: "fp8")
-    >>> changed.layers[0].projections[0].weight_format
-    'fp8'
-    """
-    seen: dict[tuple[Layer, tuple[str, ...]], Layer] = {}
-    layers = []
-    for index, layer in enumerate(network.layers):
-        names = [projection_format(index, projection) for projection in layer.projections]
-        names.append(experts_format(index, layer.experts) if layer.experts else "")
-        key = (layer, tuple(names))
-        if key not in seen:
-            seen[key] = _layer_in(layer, names)
-        layers.append(seen[key])
-    return replace(network, layers=tuple(layers))
-
-
-def _layer_in(layer: Layer, names: list[str]) -> Layer:
-    projections = tuple(
-        replace(projection, weight_format=name)
-        for projection, name in zip(layer.projections, names[:-1], strict=True)
-    )
-    experts = replace(layer.experts, weight_format=names[-1]) if layer.experts else None
-    return replace(layer, projections=projections, experts=experts)
 
 
 def in_weight_format(network: Network, dtype: str) -> Network:
@@ -241,7 +213,8 @@ def in_weight_format(network: Network, dtype: str) -> Network:
 
     fp32, bf16 and fp16 apply to every tensor, and undo a quantised checkpoint. A smaller dtype applies to
     attention, feed-forward and expert matrices; what is already stored in that dtype keeps its own form
-    (a block-scaled fp8 checkpoint stays block-scaled), and everything else is in 16 bits.
+    (a block-scaled fp8 checkpoint stays block-scaled), and everything else is in 16 bits. A mixture of GGUF files
+    (q4_k_m) applies to embedding and LM head too.
 
     Parameters
     ----------
@@ -254,13 +227,23 @@ def in_weight_format(network: Network, dtype: str) -> Network:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"), Projection("router", "router", 8, 4, "none")))
     >>> network = in_weight_format(Network("n", "t", 8, 10, (layer,), head, True, 80), "fp8")
     >>> [projection.weight_format for projection in network.layers[0].projections]
     ['fp8', 'bf16']
     """
+    if dtype in RECIPES:
+        return in_recipe(network, dtype)
     wanted = named_weight_format(dtype)
+    if network.vector_format is not None:
+        network = replace(
+            network,
+            vector_format=None,
+            embedding_format="fp16",
+            lm_head=replace(network.lm_head, weight_format="fp16"),
+        )
     if wanted.name in WHOLE_FORMATS:
         changed = with_formats(network, lambda _, __: wanted.name, lambda _, __: wanted.name)
         return replace(
@@ -305,11 +288,14 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
     >>> len(weight_format_assumptions(Network("n", "t", 8, 10, (layer,), head, True, 80), "int4"))
     2
     """
+    if dtype in RECIPES:
+        return (replace(MIXTURE, what=MIXTURE.what.format(dtype=dtype)),)
     wanted = named_weight_format(dtype)
     if wanted.name in WHOLE_FORMATS or wanted.dtype in stored_dtypes(network):
         return ()
@@ -318,7 +304,9 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
         "router, norms and recurrent-state tensors stay in 16 bits",
         "a quantised checkpoint's own config",
     )
-    return (rest, SCALES_OF_INT4) if wanted.name == "int4" else (rest,)
+    named = {"int4": SCALES_OF_INT4, "int2": SCALES_OF_INT2, "aqlm": CODEBOOKS, "quip": CODEBOOKS}
+    stated = named.get(wanted.name if wanted.group_elements else wanted.dtype)
+    return (rest, stated) if stated else (rest,)
 
 
 def stored_formats(network: Network) -> tuple[str, ...]:
@@ -334,6 +322,7 @@ def stored_formats(network: Network) -> tuple[str, ...]:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8"),))
     >>> stored_formats(Network("n", "t", 8, 10, (layer,), head, True, 80))
@@ -363,6 +352,7 @@ def stored_dtypes(network: Network) -> frozenset[str]:
 
     Examples
     --------
+    >>> from capplan.model.network import Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns", weight_format="fp8_block"),))
     >>> stored_dtypes(Network("n", "t", 8, 10, (layer,), head, True, 80))

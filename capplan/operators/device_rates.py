@@ -84,6 +84,15 @@ def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
     Returns
     -------
     key of `Device.peak_flop_per_s`
+
+    Examples
+    --------
+    An fp8 product on a device without fp8 units is one of bf16:
+
+    >>> from types import SimpleNamespace
+    >>> a100 = SimpleNamespace(architecture="ampere", peak_flop_per_s={"bf16": 312e12})
+    >>> compute_dtype("matmul", "fp8", a100)
+    'bf16'
     """
     wide = matmul_kernel(device, "bf16").compute_dtype
     if kernel in {"attention", "latent_attention"} and fmt != "fp8_query":

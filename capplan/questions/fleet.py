@@ -16,9 +16,10 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
+from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
-from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -49,6 +50,12 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
         shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
+    if scenario.weight_dtypes == (None,):
+        alone = next(filter(None, map(memory_alone, stored_formats(shipped))), "")
+        if alone:
+            raise InputError(
+                f"{scenario.path}: model: the weights of {shipped.name} have no speed, only a memory: {alone}"
+            )
     networks: dict[str, Network] = {}
     assumed: list[Assumption] = []
     for dtype in scenario.weight_dtypes:

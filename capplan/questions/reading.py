@@ -1,4 +1,4 @@
-"""A scenario file while it is resolved: its defaults, and all of its errors."""
+"""A scenario file while it is being resolved: the defaults it needs, and all of its errors."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -63,11 +63,11 @@ class Reading:
             return otherwise
 
     def assume(self, what: str, replace: str) -> None:
-        """Note a default that stands in for a key."""
+        """Record the default of a missing key."""
         self.assumptions.append(Assumption(what, replace))
 
     def resolved(self, path: str) -> str:
-        """Return a path of the file, which is relative to it, as an absolute one."""
+        """Return a path named in the file, relative to its folder, as an absolute path."""
         return str(whole_path(self.folder / path_of(path)))
 
 
@@ -81,7 +81,7 @@ def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Rea
 
     Returns
     -------
-    the record, without keys that cannot be read; their errors are in the reading
+    the record, without the keys that cannot be read; the reading has their errors
     """
     outcome = checked(ScenarioFile, document)
     if not isinstance(outcome, Mistakes):

@@ -9,11 +9,12 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.packed_pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
-from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.flags import ServingFlags
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.calibration.measured_device import efficiency_from_calibration, named_device
@@ -86,7 +87,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
             *host_assumptions,
             *_memory_assumptions(target),
         ),
-        (*_warnings(network, flags.max_model_len), *host_warnings),
+        (*_warnings(served, flags.max_model_len), *host_warnings),
     )
 
 
@@ -109,6 +110,10 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
 
 def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
     limit = network.max_context_tokens
-    if max_model_len is None or limit is None or max_model_len <= limit:
-        return ()
-    return (f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens",)
+    said = []
+    if max_model_len is not None and limit is not None and max_model_len > limit:
+        said.append(f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens")
+    alone = next(filter(None, map(memory_alone, stored_formats(network))), "")
+    if alone:
+        said.append(f"memory alone is modelled with these weights, not speed: {alone}")
+    return tuple(said)

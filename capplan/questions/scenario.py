@@ -11,8 +11,9 @@ from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
+from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
-from capplan.model.weight_format import FORMATS, KV_FORMATS
+from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -140,9 +141,11 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
         path: KeyPath = ("fleet", "weight_dtypes") if key == "fleet" else (key,)
         if name != AS_PUBLISHED:
             try:
-                FORMATS[name]
+                named_weight_format(name)
             except InputError as error:
                 reading.note(reading.refuse(path, str(error)), path)
+            if alone := memory_alone(name):
+                reading.note(reading.refuse(path, f"{name!r} has no speed, only a memory: {alone}"), path)
     names = [None if name == AS_PUBLISHED else name for _, name in named]
     return tuple(dict.fromkeys(names))
 

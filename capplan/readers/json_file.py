@@ -18,11 +18,11 @@ _KINDS = {
 
 
 MOST_VALUES = 32_000_000
-"""In one result file; the requests of a long benchmark with all of their times have some millions."""
+"""Most values in one result file; the requests of a long benchmark with all their times have a few million."""
 
 
 def _deeper_than(value: object, levels: int) -> bool:
-    """Tell whether lists and objects lie in each other over more than so many levels."""
+    """Return whether lists and objects are nested deeper than a number of levels."""
     level = [value]
     for _ in range(levels + 1):
         if not level:

@@ -23,16 +23,16 @@ class PlanFile:
     path: Path
     version: str
     scenario: Path
-    """Beside the plan file, if it is not where it was."""
+    """Where it was, or else the file of this name beside the plan file."""
     settings: tuple[str, ...]
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
     remarks: tuple[str, ...]
-    """What has changed since."""
+    """What has changed since it was written."""
 
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
-    """Return what tells the text of a file from any other; None for no file, and for one that is not there."""
+    """Return a digest of the content of a file; None without a path or without a file there."""
     try:
         if path is None or not Path(path).is_file():
             return None
@@ -42,7 +42,7 @@ def file_digest(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def result_digest(result: Mapping[str, Any]) -> str:
-    """Return a digest of a result, by which an edit shows; its origin is left out."""
+    """Return a digest of a result and of what it was made from, which reveals an edit."""
     body = {key: value for key, value in result.items() if key != "plan_file"} | {
         "origin": {key: value for key, value in result.get("plan_file", {}).items() if key != "result_sha256"}
     }
@@ -69,7 +69,7 @@ def read_plan_file(path: Path) -> PlanFile:
     Raises
     ------
     InputError
-        It is not a plan file, was edited, or its search had no plan.
+        It is not a plan file, was edited, or its search found no plan.
     """
     envelope = read_json(path, kind="a plan file, as capplan fleet -o plan.json writes it")
     result = envelope.get("result")
@@ -78,13 +78,15 @@ def read_plan_file(path: Path) -> PlanFile:
         raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
     missing = next((key for key in _ORIGIN if key not in origin), None) or _wrong(origin)
     if missing is not None:
-        raise InputError(f"{path}: plan_file.{missing} is missing, so it was edited\n  {AGAIN}")
+        raise InputError(
+            f"{path}: plan_file.{missing} is missing or malformed, so the file was edited\n  {AGAIN}"
+        )
     if result_digest(result) != origin["result_sha256"]:
         raise InputError(
             f"{path}: was edited after it was written, so its numbers may be inconsistent\n  {AGAIN}"
         )
     if not result.get("chosen"):
-        raise InputError(f"{path}: holds no plan: no fleet met the targets of {origin['scenario']}")
+        raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
@@ -99,7 +101,7 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 def _wrong(origin: Mapping[str, Any]) -> str | None:
-    """Return the first key that holds something else than it is written with."""
+    """Return the first key of the origin whose value has the wrong type."""
     for key in ("scenario", "scenario_sha256", "prices", "prices_sha256", "result_sha256"):
         value = origin[key]
         if not isinstance(value, str) and (value is not None or key == "scenario"):
@@ -112,7 +114,7 @@ def _wrong(origin: Mapping[str, Any]) -> str | None:
 def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path) -> list[str]:
     remarks = []
     if envelope.get("capplan") != __version__:
-        remarks.append(f"was written by capplan {envelope.get('capplan')}, and this is {__version__}")
+        remarks.append(f"was written by capplan {envelope.get('capplan')}; this is {__version__}")
     if file_digest(scenario) != origin["scenario_sha256"]:
         remarks.append(f"{scenario} has changed since")
     if origin["prices"] and file_digest(origin["prices"]) != origin["prices_sha256"]:

@@ -213,9 +213,9 @@ _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 def _mistake(schema: type, document: Document, error: ErrorDetails) -> InputError:
     path = _real_path(document.value, tuple(error["loc"]))
-    found = _said(schema, document, error, path)
-    found.line = document.line(path)
-    return found
+    mistake = _said(schema, document, error, path)
+    mistake.line = document.line(path)
+    return mistake
 
 
 def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
@@ -325,10 +325,10 @@ def validated(schema: type[T], document: Document) -> T:
     -------
     The record; its quantities are in base units.
     """
-    found = checked(schema, document)
-    if isinstance(found, Mistakes):
-        raise together(found.errors)
-    return found
+    outcome = checked(schema, document)
+    if isinstance(outcome, Mistakes):
+        raise together(outcome.errors)
+    return outcome
 
 
 def plain(record: Any) -> dict[str, Any]:

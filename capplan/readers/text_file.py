@@ -2,10 +2,12 @@
 
 import gzip
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from capplan.errors import LONGEST_SHOWN, InputError
@@ -13,19 +15,19 @@ from capplan.errors import LONGEST_SHOWN, InputError
 MAX_BYTES = 8_000_000
 """The largest file that is read whole; a model's config is about 5 KB, a price list about 60 KB."""
 MAX_RESULT_BYTES = 512 * 1024**2
-"""The same of results that a tool wrote, unpacked."""
+"""The largest result file of a tool, decompressed."""
 MAX_DEPTH = 40
-"""Levels of mappings and lists inside each other."""
+"""How deep mappings and lists may be nested."""
 MOST_RATIO = 200
-"""Bytes that a byte of a packed file may stand for; tables of requests have about ten."""
+"""Largest ratio of decompressed to compressed bytes; tables of requests have about ten."""
 FREE_BYTES = 64 * 1024**2
-"""Unpacked bytes from which that counts."""
+"""Decompressed bytes from which the ratio is checked."""
 LONGEST_LINE = 32_000_000
 """A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
 
 _GZIP = b"\x1f\x8b"
 _MAGIC = (
-    (b"GGUF", "a GGUF weights file; give the config.json of the original model"),
+    (b"GGUF", "a GGUF weights file, which belongs where a MODEL is asked for"),
     (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),
     (_GZIP, "gzip-compressed; unpack it first"),
     (b"%PDF", "a PDF"),
@@ -51,7 +53,7 @@ def _what_it_is(head: bytes) -> str:
 
 
 class _Packed(gzip.GzipFile):
-    """A packed file that is refused where it is nothing but large."""
+    """A compressed file that is refused if it expands beyond reason."""
 
     def __init__(self, name: str, raw: BufferedReader) -> None:
         """Unpack what an open file holds."""
@@ -97,6 +99,26 @@ def _opened(
         raise InputError(f"{name!r}: is not a file name") from None
 
 
+@contextmanager
+def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
+    """Yield the bytes of a large binary file, of which only those that are looked at are read.
+
+    Raises
+    ------
+    InputError
+        The file is missing, unreadable, a folder, no plain file, or empty.
+    """
+    name = os.fspath(path)
+    with _opened(path, kind, "", unpacked=False) as raw:
+        what = os.fstat(raw.fileno())
+        if not stat.S_ISREG(what.st_mode):
+            raise InputError(f"{name}: is not a plain file; {kind} is expected")
+        if not what.st_size:
+            raise InputError(f"{name}: is empty; {kind} is expected")
+        with mmap(raw.fileno(), 0, access=ACCESS_READ) as content:
+            yield content
+
+
 def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
     """Return bytes that start on a line of a file as text, without a byte-order mark."""
     what = _what_it_is(content[:512]) if line == 1 else ""
@@ -115,12 +137,12 @@ def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
 
 
 def path_of(written: str) -> Path:
-    """Return the path that people wrote, ~ as a home folder.
+    """Return a path as it was written, with ~ expanded.
 
     Raises
     ------
     InputError
-        It can be no path, or the home folder is nobody's.
+        It cannot be a path, or it names the home folder of an unknown user.
     """
     if "\x00" in written:
         raise InputError(f"{_short(written)}: is not a file name")
@@ -131,7 +153,7 @@ def path_of(written: str) -> Path:
 
 
 def whole_path(path: Path) -> Path:
-    """Return a path from the root on, links followed; InputError for one that leads nowhere."""
+    """Return the absolute path with links resolved; InputError for one that leads nowhere."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
@@ -139,7 +161,7 @@ def whole_path(path: Path) -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether something is at a path; what cannot be looked at is not."""
+    """Return whether something exists at a path; False where that cannot be determined."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -147,7 +169,7 @@ def is_there(path: Path) -> bool:
 
 
 def printable(name: str) -> str:
-    r"""Return the name of a file or folder as text, also one that is no UTF-8.
+    r"""Return the name of a file or folder as text, even if it is not UTF-8.
 
     Examples
     --------
@@ -266,7 +288,7 @@ def numbered_blocks(
 
 
 def _some_bytes(stream: BufferedIOBase, size: int) -> tuple[bytes, Exception | None]:
-    """Return the next bytes, fewer only at the end, and what hinders reading on: what comes before it is good."""
+    """Return the next bytes, fewer only at the end, and the error that ends the reading; the bytes before it are good."""
     pieces: list[bytes] = []
     left = size
     try:

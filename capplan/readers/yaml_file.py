@@ -18,7 +18,7 @@ from capplan.errors import InputError
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
-"""Values in one file, those behind an alias counted each time."""
+"""Most values in one file; those behind an alias count each time."""
 MOST_RESULT_NODES = 2_000_000
 """The same in a file that a tool wrote."""
 
@@ -264,7 +264,7 @@ class _Writer(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Return the node of a text; a hash such as 1234567e8 is no number, a line break is escaped."""
+        """Return the node of a text; a hash such as 1234567e8 is quoted to stay text, a line break is escaped."""
         style = '"' if not text.isprintable() else None if _plain_scalar(text) == text else "'"
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -111,7 +111,17 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
 
 
 def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: float) -> str:
-    """Return the phase, bound and operator that take the largest part of a request's device time."""
+    """Return the phase, bound and operator that take the largest part of a request's device time.
+
+    Examples
+    --------
+    A prompt of 50 ms counts once, a step of 10 ms a hundred times, shared by four sequences:
+
+    >>> prompt = OperatorRow("gate_up", "prefill", 0.05, 1e12, 1e9, "compute")
+    >>> step = OperatorRow("attention", "decode", 0.01, 1e9, 1e9, "memory")
+    >>> bottleneck_of((prompt, step), 100, 4.0)
+    'decode memory (attention)'
+    """
     weight = {"prefill": 1.0, "decode": output_tokens / max(1.0, sequences)}
     parts: dict[tuple[str, str], float] = {}
     for row in rows:

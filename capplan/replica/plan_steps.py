@@ -10,7 +10,7 @@ from capplan.serving.steady_steps import Lengths, StepFunction, mean_context_tok
 from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 
-def attention_at_context(tables: StepTable, context_tokens: float) -> Array:
+def _attention_at_context(tables: StepTable, context_tokens: float) -> Array:
     """Return decode attention at one mean context, shape (plans, sequences)."""
     lower, upper, weight = bracket(tables.context_knots, context_tokens)
     values = tables.decode_attention_s
@@ -34,7 +34,7 @@ class _Line:
         return values_at
 
 
-def attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
+def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
     """Return prefill attention per new token of one chunk, halfway through its prompt."""
     new, knots, values = prefill_attention_per_token_s(tables)
     prompt = max(float(lengths.input_tokens) - float(lengths.cached_tokens), 1.0)
@@ -60,12 +60,12 @@ def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Numb
     (decoding sequences, mean context, prefill tokens, prompts) -> step time [s]; the context follows from the lengths, the
     argument is ignored. Every pipeline step is assumed to follow one with as many prompts, so that the pipeline is full
     """
-    attention = attention_at_context(tables, float(mean_context_tokens(lengths)))
+    attention = _attention_at_context(tables, float(mean_context_tokens(lengths)))
     decode = _Line(tables.sequence_knots, tables.decode_s + attention)
     head = _Line(tables.sequence_knots, tables.head_s)
     cache = _Line(tables.sequence_knots, attention)
     mixed = _Line(tables.token_knots, tables.mixed_s)
-    chunk = attention_along_prompt(tables, lengths)
+    chunk = _attention_along_prompt(tables, lengths)
     stages, stage_fraction = (
         np.broadcast_to(value, tables.decode_s.shape[:1])[:, None]
         for value in (tables.stages, tables.stage_fraction)

@@ -121,7 +121,7 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_to
     return unsaved + spec.profile.host.decode_excess_ratio * (total_s(costs) - unsaved)
 
 
-def step_times(
+def _step_times(
     target: ReplicaSpec | float,
     draft: DraftModel | float,
     batch: Array,
@@ -179,7 +179,7 @@ def speculation(
     asked = sorted(set(batches))
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
-    times = step_times(spec, draft, grid, drafts, context_tokens)
+    times = _step_times(spec, draft, grid, drafts, context_tokens)
     expected = expected_tokens_per_round(acceptance_fraction, drafts)
     whole = np.broadcast_to(
         round_time_s(drafts, times.draft_step_s, times.verify_s), (every.size, lengths.size)

@@ -6,6 +6,7 @@ One call of the step formulas covers all plans and all knots. Every command that
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -186,27 +187,18 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     )
 
 
+_BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "prefill_attention_s")
+
+
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
     """Return the tables of one plan of an array of plans."""
-    return replace(
-        tables,
-        decode_s=tables.decode_s[plan],
-        head_s=tables.head_s[plan],
-        decode_attention_s=tables.decode_attention_s[plan],
-        mixed_s=tables.mixed_s[plan],
-        prefill_attention_s=tables.prefill_attention_s[plan],
-        stages=np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan],
-        stage_fraction=np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan],
-    )
+    times: dict[str, Any] = {name: getattr(tables, name)[plan] for name in _BY_PLAN}
+    stages = np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan]
+    fraction = np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan]
+    return replace(tables, **times, stages=stages, stage_fraction=fraction)
 
 
 def table_of_plans(table: StepTable) -> StepTable:
     """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
-    return replace(
-        table,
-        decode_s=table.decode_s[None],
-        head_s=table.head_s[None],
-        decode_attention_s=table.decode_attention_s[None],
-        mixed_s=table.mixed_s[None],
-        prefill_attention_s=table.prefill_attention_s[None],
-    )
+    times: dict[str, Any] = {name: getattr(table, name)[None] for name in _BY_PLAN}
+    return replace(table, **times)

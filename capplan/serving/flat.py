@@ -73,13 +73,13 @@ def flat_run(
     requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float
 ) -> tuple[Outcome, Gauges]:
     """Return the outcome, and the gauges of the engine."""
-    core = flat_engine(requests, engine, crowd)
+    core = _flat_engine(requests, engine, crowd)
     core.advance(until_s)
     ledger, gauges = _written(core)
     return ledger.outcome(core.now_s, [gauges]), gauges
 
 
-def flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
+def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
     """Return the core at time zero with all its requests."""
     terms = engine_terms(engine)
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS

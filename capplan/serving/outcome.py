@@ -137,7 +137,24 @@ def histogram_spread(histogram: WeightedHistogram) -> Spread:
 def slo_met(
     outcome: Outcome, *, ttft_s: float = np.inf, tpot_s: float = np.inf, e2e_s: float = np.inf
 ) -> NDArray[np.bool_]:
-    """Return which requests finished within all limits; a single output token has no TPOT and meets any limit on it."""
+    """Return which requests finished within all limits; a single output token has no TPOT and meets any limit on it.
+
+    Examples
+    --------
+    Two prompts in turn, a step of 1 s for each prompt and 0.5 s for each further token; the second waits for the first:
+
+    >>> from capplan.engine.profile import Scheduling
+    >>> from capplan.serving.requests import Requests
+    >>> from capplan.serving.simulator import simulate
+    >>> from capplan.serving.step_table import StepTable
+    >>> from capplan.serving.terms import EngineSetup
+    >>> one = np.array([1.0])
+    >>> table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    >>> engine = EngineSetup(table, Scheduling("mixed", 1, 64), kv_blocks=10)
+    >>> run = simulate(Requests(np.array([9, 9]), np.array([3, 1])), engine)
+    >>> run.ttft_s, slo_met(run, ttft_s=1.0), slo_met(run, tpot_s=0.5)
+    (array([1., 3.]), array([ True, False]), array([ True,  True]))
+    """
     tpot = np.where(np.isnan(outcome.tpot_s), 0.0, outcome.tpot_s)
     within = (outcome.ttft_s <= ttft_s) & (tpot <= tpot_s) & (outcome.e2e_s <= e2e_s)
     return outcome.finished & within

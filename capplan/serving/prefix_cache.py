@@ -167,6 +167,14 @@ def hit_curve(
     -------
     the curve
 
+    Examples
+    --------
+    The second prompt of 32 tokens finds the first block of the first one, the third finds both if two blocks are kept:
+
+    >>> curve = hit_curve(np.array([1, 2, 1, 3, 1, 3]), np.array([2, 2, 2]), block_tokens=16)
+    >>> curve.hit_fraction(np.array([1.0, 2.0, 3.0])).tolist()
+    [0.0, 0.5, 0.5]
+
     Raises
     ------
     InputError

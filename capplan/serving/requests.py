@@ -243,11 +243,11 @@ def offered(
             )
         return NO_REQUESTS, Crowd(NO_REQUESTS if requests is None else requests, concurrency)
     if crowd is not None:
-        check_crowd(crowd)
+        _check_crowd(crowd)
     return NO_REQUESTS if requests is None else requests, crowd
 
 
-def check_crowd(crowd: Crowd) -> None:
+def _check_crowd(crowd: Crowd) -> None:
     """Refuse an invalid number of users or invalid think times.
 
     Raises

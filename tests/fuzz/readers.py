@@ -38,6 +38,7 @@ from capplan.readers.results.read import read_results
 from capplan.readers.traces.read import workload_of
 from capplan.readers.traces.trace import read_trace
 from capplan.readers.yaml_file import parse_yaml
+from tests.gguf_files import header, llama
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "tests" / "data" / "results"
@@ -133,6 +134,7 @@ KINDS = (
     Kind("workload.yaml", lambda path: read_workload(str(path)), lambda: [_workload()]),
     Kind("c.calibration.yaml", read_calibration_file, lambda: [_calibration()]),
     Kind("config.json", lambda path: read_model(str(path)), lambda: [CONFIG, *_configs()]),
+    Kind("model.gguf", lambda path: read_model(str(path)), lambda: [_gguf(0), _gguf(200)]),
     Kind("plan.json", read_plan_file, lambda: [PLAN]),
     Kind("results.json", read_results, lambda: [LLAMA, *(_json(path.name) for path in sorted(RESULTS.glob("*.json")))]),
     Kind("results.yaml", read_results, lambda: [_yaml(path) for path in sorted(RESULTS.glob("*.yaml"))]),
@@ -163,6 +165,12 @@ def _workload() -> Any:
 def _calibration() -> Any:
     found = sorted((ROOT / "calibrate").rglob("*.calibration.yaml"), key=lambda path: path.stat().st_size)
     return _yaml(found[0]) if found else {"schema_version": 1, "machine": {}}
+
+
+def _gguf(tail: int) -> bytes:
+    """Return a small GGUF file, or its header and the beginning of its data."""
+    raw, data = header(*llama())
+    return raw + bytes(tail or data)
 
 
 def _configs() -> list[Any]:

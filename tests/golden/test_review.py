@@ -93,7 +93,7 @@ def given(asked):
     found = FleetAnswer(
         plans,
         (
-            Rejection("h100-sxm", "above the largest load that holds the targets", 150, Refusal.LOAD),
+            Rejection("h100-sxm", "above the largest load that meets the targets", 150, Refusal.LOAD),
             Rejection("l40s", "memory", 50, Refusal.MEMORY),
         ),
         400,

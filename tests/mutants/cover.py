@@ -14,6 +14,13 @@ from hypothesis import Phase, settings
 STEPS_TRACED = 300  # calls and lines of one function in one test; after that all its lines count as run
 READERS = ("capplan.readers", "capplan.families")  # their caches hold facts, not results of the rooms
 TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, 1), (signal.ITIMER_REAL, signal.SIGALRM, 10))
+LONGEST_S = (
+    60.0  # of one test among the nearest; the same where it runs without any fault, so that a slow one shows
+)
+PROCESSES = {
+    "subprocess",
+    "executor",
+}  # tests that name these start processes, which import the tree without the fault
 QUICK_S = 0.3  # tests above it keep to the order of their file, so that what a file prepares is prepared once
 
 
@@ -128,15 +135,26 @@ def _by_file(seen, clone):
     return by_file
 
 
-class Nearby(_Settled):
-    """Run laws and oracles after plain tests, stop after some seconds, and note the test that fails."""
+def _names(item):
+    code = getattr(getattr(item, "obj", None), "__code__", None)
+    return set(code.co_names) if code else set()
 
-    def __init__(self, notes, most_s):
-        self.notes, self.most_s = notes, most_s
+
+class Nearby(_Settled):
+    """Run the nearest files first, laws after plain tests, stop after some seconds, and note the test that fails."""
+
+    def __init__(self, notes, most_s, rings=None):
+        self.notes, self.most_s, self.rings = notes, most_s, rings or {}
         self.enough = self.failed = False
 
     def pytest_collection_modifyitems(self, items):
-        items.sort(key=lambda item: hasattr(getattr(item, "obj", None), "hypothesis"))
+        items[:] = [item for item in items if not PROCESSES & _names(item)]
+        items.sort(
+            key=lambda item: (
+                self.rings.get(str(item.path), 0),
+                hasattr(getattr(item, "obj", None), "hypothesis"),
+            )
+        )
         self.start_s = time.process_time()
 
     @pytest.hookimpl(wrapper=True)
@@ -144,7 +162,7 @@ class Nearby(_Settled):
         signal.signal(
             signal.SIGPROF, lambda *_: self._note(item.nodeid) or os._exit(pytest.ExitCode.TESTS_FAILED)
         )
-        signal.setitimer(signal.ITIMER_PROF, 3 * min(self.most_s, 100.0))
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         answer = yield
         signal.setitimer(signal.ITIMER_PROF, 0)
         if time.process_time() - self.start_s > self.most_s:

@@ -5,9 +5,9 @@
     make mutants MUTANTS=40 ROOMS=model,memory BY=imports
 
 By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
-traces nothing: a fault meets the doctests of its file and the tests that import the file (or else a file that does
-so), for 20 s of processor time at most. It starts at once and misses what only distant tests would notice; tests that
-noticed a fault are run without any at the end.
+traces nothing: a fault meets the doctests of its file and the tests that import the file, then those that import
+it through others, for 20 s of processor time at most. It starts at once and misses what only distant tests would
+notice; tests that noticed a fault are run without any at the end.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
 any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
@@ -41,6 +41,7 @@ ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet"
 TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
 # Files named on the command line would be read by the rewriter of assertions, and so without their fault.
 MOST_S = 20.0  # of the tests that a fault meets by imports
+FURTHER = 6  # files of tests that import the file of a fault through others, the nearest of them
 OPTIONS = ["-q", "-x", "--no-header", "--tb=no", "--import-mode=importlib", "--assert=plain"]
 
 
@@ -154,14 +155,19 @@ def by_imports(clone):
     imports |= {p: imported(p, clone) for pattern in TESTS for p in clone.glob(pattern)}
 
     def nearest(mutant):
-        """Return the files, that of the fault itself first where it has doctests."""
+        """Return `{file: ring}`: 0 for its own doctests and tests that import it, one more for each file in between."""
         path = clone / mutant.path
-        own = [path] if ">>> " in path.read_text(encoding="utf-8") else []
-        direct = {p for p, files in imports.items() if path in files}
-        tests = sorted(p for p in direct if "tests" in p.parts)
-        if not tests:
-            tests = sorted(p for p, files in imports.items() if files & direct and "tests" in p.parts)
-        return [str(p) for p in own + tests]
+        rings = {path: 0} if ">>> " in path.read_text(encoding="utf-8") else {}
+        seen = front = {path}
+        ring = 0
+        while front and (ring == 0 or sum(map(bool, rings.values())) < FURTHER):
+            users = {p for p, files in imports.items() if files & front} - seen
+            tests = sorted(
+                (p for p in users if "tests" in p.parts), key=lambda p: (-len(imports[p] & front), p)
+            )
+            rings |= dict.fromkeys(tests[: FURTHER if ring else None], ring)
+            front, seen, ring = users - set(tests), seen | users, ring + 1
+        return {str(p): ring for p, ring in rings.items()}
 
     return nearest
 
@@ -234,11 +240,11 @@ def killed(mutant, seconds, clone):
     return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
 
 
-def killed_nearby(mutant, files, clone):
+def killed_nearby(mutant, rings, clone):
     """Run the nearest tests against a fault; 0 where none of those that fit into the time fails."""
     put_in(mutant, clone)
-    nearby = Nearby(notes(clone), MOST_S)
-    code = pytest.main([*OPTIONS, *files], [nearby])
+    nearby = Nearby(notes(clone), MOST_S, rings)
+    code = pytest.main([*OPTIONS, *rings], [nearby])
     stopped = nearby.enough and not nearby.failed
     return 0 if stopped or code == pytest.ExitCode.NO_TESTS_COLLECTED else code
 

@@ -149,7 +149,7 @@ def test_the_cache_format_is_what_the_checkpoint_asks_for(section, expected):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"quant_method": "aqlm"}, "aqlm"),
+        ({"quant_method": "hqq"}, "hqq"),
         ({"quant_method": 7}, "7"),
         ({"quant_method": "modelopt", "quant_algo": "FP3"}, "FP3"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "[64, 64]"),
@@ -332,3 +332,17 @@ def test_bytes_per_element_include_the_scales():
 def test_an_unknown_weight_dtype_is_refused():
     with pytest.raises(InputError, match="did you mean"):
         in_weight_format(llama(), "fp88")
+
+
+def test_aqlm_takes_the_bits_of_its_codes():
+    """The section of ISTA-DASLab/Llama-2-7b-AQLM-2Bit-1x16-hf: one code of 16 bits for 8 weights, 2 bits each."""
+    section = {
+        "quant_method": "aqlm", "in_group_size": 8, "out_group_size": 1, "num_codebooks": 1, "nbits_per_codebook": 16,
+        "linear_weights_not_to_quantize": ["model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.down_proj.weight"],
+    }  # fmt: skip
+    held = llama(**section)
+    every = dict.fromkeys(formats(held, 1), "aqlm-1x16-g8")
+    assert formats(held, 1) == every
+    assert formats(held, 0) == {**every, "down": "bf16"}
+    with pytest.raises(InputError, match="num_codebooks"):
+        llama(**{**section, "num_codebooks": 99})

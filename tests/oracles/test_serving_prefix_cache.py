@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.serving.prefix_cache import NEVER, earlier_greater, hit_curve, stack_distances
+from tests.sweeps import examples
 
 
 def leading_hits(prompts: list[list[int]], blocks: int) -> int:
@@ -57,7 +58,7 @@ def test_reuse_of_the_mooncake_conversation_trace(measured, trace) -> None:
 prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), min_size=1, max_size=30)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 200), deadline=None)
 @given(prompts=prompts_of_blocks)
 def test_the_curve_is_the_cache_at_every_size(prompts: list[list[int]]) -> None:
     ids = np.array([block for prompt in prompts for block in prompt], dtype=np.int64)
@@ -73,7 +74,7 @@ def test_the_curve_is_the_cache_at_every_size(prompts: list[list[int]]) -> None:
     assert curve.hit_fraction(sizes.astype(float)) == pytest.approx(expected)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 200), deadline=None)
 @given(values=st.lists(st.integers(-5, 40), max_size=60))
 def test_earlier_greater_values_are_counted(values: list[int]) -> None:
     expected = [sum(before > value for before in values[:i]) for i, value in enumerate(values)]

@@ -17,6 +17,7 @@ from capplan.serving.simulator import served, simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import machine_repair_per_s
+from tests.sweeps import examples
 
 ONE = np.array([1.0])
 MANY = np.array([0.0, 10_000.0])
@@ -68,7 +69,7 @@ def by_hand(arrivals_s, service_s, users, think_s, asked_service_s, counters=1):
     return np.array(out).reshape(-1, 2).T
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 200), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_users_and_arrivals_share_counters_as_by_hand(seed: int) -> None:
     """A request of n tokens takes 0.1 s + n x 0.01 s at a counter of its own; sums are taken in one order: 1e-9."""

@@ -22,6 +22,7 @@ from capplan.readers.calibration.record import (
 )
 from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
 from capplan.readers.yaml_file import parse_yaml, yaml_text
+from tests.sweeps import examples
 
 LOOKALIKES = (
     "250518e642860173",
@@ -98,7 +99,7 @@ HOSTS = st.builds(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(100, 2000), deadline=None)
 @given(kernels=st.none() | KERNELS, host=st.none() | HOSTS)
 def test_a_calibration_comes_back_equal_and_is_written_the_same_again(tmp_path_factory, kernels, host):
     if kernels is None and host is None:

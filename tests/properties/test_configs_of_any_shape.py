@@ -15,6 +15,7 @@ from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.kv_size import kv_sizes
 from capplan.model.summary import summary
+from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 ODD = [None, 0, -1, 3.5, 1e30, 10**30, math.inf, math.nan, True, "", "x", [], {}, [1], [[]], ["x"], {"a": 1}]
@@ -60,7 +61,7 @@ def spoilt_configs(draw):
     return spoilt
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(300, 1000), deadline=None)
 @given(spoilt_configs())
 def test_a_config_gives_finite_figures_or_one_clear_refusal(config):
     try:

@@ -22,6 +22,7 @@ from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import served
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -76,7 +77,7 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
@@ -143,7 +144,7 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
         assert not eligible(requests, replace(engine, **change), Admission())
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
     """With what its one replica did, to the bit; a queue limit that nobody meets leaves it to the server."""

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
-from capplan.hardware.weight_kernel import matmul_kernel
+from capplan.errors import InputError
+from capplan.hardware.weight_kernel import matmul_kernel, memory_alone
+from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element, stored_formats
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -16,6 +18,7 @@ from capplan.readers.catalogue.models import FOLDER
 from capplan.readers.data_folder import data_folder
 from capplan.replica.rates import step_rates
 
+RUN = [name for name in FORMATS if not memory_alone(name)]
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]
 
 
@@ -61,7 +64,7 @@ def test_every_format_of_a_shipped_model_has_rates(name, engine):
 
 
 @pytest.mark.parametrize("name", ["h100", "a100", "b200", "l40s", "v100"])
-@pytest.mark.parametrize("weight_format", [*FORMATS, "w8a16", "w8a8", "w4a16-g128", "w4a16-g64-zp", "w4a8"])
+@pytest.mark.parametrize("weight_format", [*RUN, "w8a16", "w8a8", "w4a16-g128", "w4a16-g64-zp", "w4a8"])
 def test_every_stored_format_names_a_kernel(name, weight_format):
     of = device(name)
     kernel = matmul_kernel(of, weight_format)
@@ -71,3 +74,11 @@ def test_every_stored_format_names_a_kernel(name, weight_format):
         # Weights alone are narrow: the kernel widens them and reads 16-bit activations.
         assert kernel.compute_dtype in {"bf16", "fp16"}
         assert kernel.activation_bytes == kv_bytes_per_element("bf16")
+
+
+def test_formats_without_a_kernel_are_those_of_gguf_files_and_of_two_bits():
+    known = {name for name in FORMATS if memory_alone(name) and "*" not in name and "-" not in name}
+    assert known == {*BLOCK_DTYPES, "int2"}
+    for name in known:
+        with pytest.raises(InputError, match="its speed is not modelled"):
+            matmul_kernel(device("h100"), name)

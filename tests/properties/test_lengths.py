@@ -84,3 +84,11 @@ def test_mean_and_p50_are_met(mean, ratio):
     shape = lengths(LengthFields(mean=mean, p50=mean * ratio), refuse)
     assert shape.mean_tokens == pytest.approx(mean, rel=1e-9)
     assert float(shape.quantile(0.5)) == pytest.approx(mean * ratio, rel=1e-6)
+
+
+def test_whole_tokens_stand_for_what_is_drawn_and_never_for_none():
+    lengths = uniform(0.0, 3.0)
+    assert lengths.whole_tokens(6).tolist() == [1, 1, 1, 2, 2, 3]
+    drawn = lengths.sample(30_000, 1)
+    assert lengths.whole_tokens(600).mean() == pytest.approx(drawn.mean(), rel=0.01)
+    assert drawn.min() == 1

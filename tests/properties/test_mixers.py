@@ -1,11 +1,11 @@
 """Laws of what mixers state of themselves, and a mixer that nobody has heard of taken through everything that reads it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES, profile
@@ -33,12 +33,15 @@ from capplan.model.sharding import Sharding
 from capplan.model.summary import summary
 from capplan.phases import mixer_work
 from capplan.phases.cost import OperatorCost
+from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.rates import step_rates
 from capplan.replica.tables import context_limits
+from tests.properties.ideal_device import ideal_rates
 
+RATES = ideal_rates(flop_per_s=1e12, bytes_per_s=1e10)
 HEAD = Projection("lm_head", "lm_head", 512, 32000, "columns")
 
 
@@ -203,3 +206,48 @@ def test_steps_price_a_mixer_that_nobody_has_heard_of_from_one_row(monkeypatch):
         [76.0],
     ]
     assert {"attention", "gate_up", "down"} <= {c.operator for c in decode}
+
+
+def on_one_rank(mixer, tensor):
+    """Return the mixer that has as many heads and channels as one rank of another."""
+    cut = {
+        Attention: ("query_heads", "kv_heads"),
+        LatentAttention: ("query_heads",),
+        CompressedAttention: ("query_heads",),
+        LinearAttention: ("key_heads", "value_heads", "conv_channels"),
+        StateSpace: ("inner_size", "heads", "conv_channels"),
+        ShortConvolution: ("channels",),
+    }[type(mixer)]
+    parts = {name: getattr(mixer, name) / tensor for name in cut}
+    if isinstance(mixer, Attention):
+        parts["kv_heads"] = max(parts["kv_heads"], 1)  # replicated where ranks are more
+    return replace(mixer, **parts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mixers, st.sampled_from([2.0, 4.0, 8.0]), st.integers(1, 3000), st.integers(0, 5000), st.integers(1, 40)
+)
+def test_a_rank_takes_what_a_mixer_with_its_share_of_heads_takes(mixer, tensor, new, past, sequences):
+    narrow = on_one_rank(mixer, tensor)
+    for query in (1.0, 4.0):
+        rank, alone = (
+            decode_cost(each, float(sequences), float(past), parts, 2.0, RATES, query)
+            for each, parts in ((mixer, tensor), (narrow, 1.0))
+        )
+        assert rank == alone
+    rank, alone = (
+        prefill_cost(each, float(sequences), float(new), float(past), parts, 2.0, RATES)
+        for each, parts in ((mixer, tensor), (narrow, 1.0))
+    )
+    assert rank == alone
+
+
+def test_one_mixer_of_a_layer_with_wide_norms_exchanges_them_for_the_layer():
+    """Beside a convolution, as alone: 16 tokens, two mean squares in fp32."""
+    wide = Attention(8, 2, 64, 64, query_key_norms="wide")
+    projections = (Projection("down", "ffn", 2048, 512, "rows"),)
+    for mixers_of_layer in ((wide,), (wide, ShortConvolution(64, 3)), (ShortConvolution(64, 3), wide)):
+        network = Network("n", "t", 512, 32000, (Layer(mixers_of_layer, projections),), HEAD, False, 512)
+        costs = decode_step_costs(network, 16.0, 100.0, Sharding(tensor=2.0), 2.0, RATES)
+        assert [cost.sent_bytes for cost in costs if cost.operator == "norm_exchange"] == [16 * 2 * 4]

@@ -24,6 +24,7 @@ from capplan.model.parameters import (
     weight_elements_by_class,
 )
 from capplan.model.sharding import Sharding
+from tests.sweeps import examples
 
 law = settings(deadline=None, max_examples=60)
 powers = st.integers(0, 4).map(lambda exponent: 2**exponent)
@@ -314,7 +315,7 @@ RICH = LLAMA | {
 """Enough keys for every family, so that what is broken is what we broke."""
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(300, 1500), deadline=None)
 @given(st.sampled_from(sorted(families())), st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
 def test_any_config_is_read_or_refused_in_our_own_words(kind, changes):
     config = RICH | {"model_type": kind} | changes

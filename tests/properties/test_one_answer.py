@@ -20,6 +20,8 @@ from capplan.fleet.trial import Trial
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.plan_file import answer_of
 from capplan.questions.scenario import read_scenario
+from capplan.questions.simulation import asked_stream, chosen_plan
+from capplan.questions.simulation_flags import PlanFlags, RequestFlags
 from capplan.readers.plan_file import read_plan_file
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
@@ -316,3 +318,75 @@ def test_an_estimate_is_a_fleet_of_one_with_requests_of_one_length(share, tmp_pa
         ours, theirs = getattr(fleet, metric), getattr(alone, metric)
         for statistic in ("mean", "p50", "p95"):
             assert getattr(ours, statistic) == pytest.approx(getattr(theirs, statistic), rel=0.05), metric
+
+
+def test_other_draws_give_the_same_plan_or_one_replica_more_or_less(small):
+    question = asked_fleet(read_scenario(small / "small.yaml"), offline=True).question
+    sized = []
+    for seed in (1, 7, 19, 42):
+        drawn = replace(question, seed=seed)
+        sized.append(Search(drawn, search(drawn).candidates, free()).cheapest(0.8))
+    assert len({item.trial.candidate.layout.in_words("") for item in sized}) == 1
+    assert len({item.trial.candidate.layout.device.name for item in sized}) == 1
+    assert max(item.busy for item in sized) - min(item.busy for item in sized) <= 1
+
+
+def test_a_plan_for_a_trace_holds_when_replayed_and_two_thirds_of_it_do_not(tmp_path, capsys):
+    """A trace at a constant rate: the plan keeps its targets, and is not half as large again as it has to be."""
+    rng = np.random.default_rng(5)
+    arrivals = np.cumsum(rng.exponential(1 / 40, 12_000))
+    inputs = np.minimum(rng.lognormal(6.3, 0.8, arrivals.size) + 20, 6000).astype(int)
+    outputs = np.minimum(rng.lognormal(4.6, 0.6, arrivals.size) + 4, 900).astype(int)
+    rows = "".join(f"{at:.4f},{i},{o}\n" for at, i, o in zip(arrivals, inputs, outputs, strict=True))
+    (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n" + rows)
+    path = tmp_path / "trace.yaml"
+    path.write_text("""name: trace
+model: llama-3.1-8b
+traffic: [{name: t, trace: t.csv}]
+slo: {ttft_p95: 600 ms, tpot_p95: 40 ms, confidence: 50 %}
+fleet: {hardware: l40s, tensor_parallel: 1, pipeline_parallel: 1, headroom: 0, spare_replicas: 0}
+""")
+    replicas = result_of(capsys, "fleet", str(path))["result"]["recommended"]["replicas"]
+    assert replicas >= 10
+    assert result_of(capsys, "simulate", str(path))["result"]["missed"] == []
+    fewer = ["--hardware", "l40s", "--replicas", str(round(0.7 * replicas))]
+    assert result_of(capsys, "simulate", str(path), *fewer)["result"]["missed"] != []
+
+
+def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
+    path = small / "users.yaml"
+    path.write_text(SMALL.replace("request_rate: 30 req/s", "users: 300, think_time: 10 s"))
+    asked = asked_fleet(read_scenario(path), offline=True)
+    crowds = []
+    for hardware in ("h100-sxm", "l40s"):
+        chosen = chosen_plan(asked, PlanFlags(hardware=hardware, replicas=4))
+        stream = asked_stream(chosen, RequestFlags(until_s=300.0)).stream
+        assert stream.requests is None
+        crowds.append(stream.crowd)
+    fast, slow = crowds
+    assert fast.users == slow.users == 300
+    both = min(len(fast.requests), len(slow.requests))
+    assert both > 5000
+    assert np.array_equal(fast.think_s[:both], slow.think_s[:both])
+    assert fast.think_s.mean() == pytest.approx(10.0, rel=0.04)
+    assert len(slow.requests) <= len(fast.requests)  # who waits longer asks less often
+
+
+def test_routing_that_is_not_sized_is_an_assumption(small):
+    for routing in ("round_robin", "random", "least_loaded", "prefix_aware"):
+        path = small / "routing.yaml"
+        path.write_text(SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
+        asked = asked_fleet(read_scenario(path), offline=True)
+        stated = [item.what for item in asked.assumptions if item.key == "fleet.routing"]
+        assert len(stated) == (routing in ("least_loaded", "prefix_aware"))
+        assert all(routing in what for what in stated)
+
+
+def test_without_targets_the_cheapest_is_recommended(small):
+    path = small / "whenever.yaml"
+    path.write_text("\n".join(line for line in SMALL.splitlines() if not line.startswith("slo")) + "\n")
+    asked = asked_fleet(read_scenario(path), offline=True)
+    answer = fleet_for(replace(asked, question=replace(asked.question, requests=3000)))
+    assert answer.choices.recommended == answer.choices.cheapest == answer.plans[0]
+    assert answer.choices.why == "it is the cheapest; no target could be missed"
+    assert answer.certainty == answer.insensible == ()

@@ -513,6 +513,9 @@ def test_tokens_travel_to_their_experts_at_the_rate_of_the_exchange():
     far = {"domain_devices": 2.0, "network_bytes_per_s": 1e3, "network_fraction": 0.5}
     assert time_of(**far) == near(sent / 500 + 0.5)
     assert time_of(**far, link_bytes_per_s=100.0) == near(sent / 100 + 0.5)
+    assert time_of(**far | {"domain_devices": 4.0}, link_bytes_per_s=1e6) == near(
+        sent / 1e6 + 0.5
+    )  # all on one link
     assert time_of(1.0) == 0.0
 
 

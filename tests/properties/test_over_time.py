@@ -25,7 +25,7 @@ from capplan.report.answers.over_time import over_time_result, over_time_tables
 needs = st.lists(st.integers(1, 9), min_size=1, max_size=40).map(lambda values: np.array(values))
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(needed=needs, lag=st.integers(0, 5), hold=st.integers(0, 5))
 def test_an_autoscaler_is_a_delayed_maximum_worked_out_one_by_one(needed, lag, hold):
     before = [needed[0]] * (lag + hold)
@@ -46,7 +46,7 @@ def over_time(rates, window_s=60.0, **changes):
 rates = st.lists(st.floats(0, 50), min_size=2, max_size=60)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(values=rates)
 def test_a_forecast_never_falls_short_and_never_costs_more_than_the_static_fleet(values):
     found = over_time(values)
@@ -59,7 +59,7 @@ def test_a_forecast_never_falls_short_and_never_costs_more_than_the_static_fleet
     assert all(row.burst_replicas >= row.replicas for row in found.spares)
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(values=rates)
 def test_a_slower_start_never_leaves_fewer_requests_short_with_a_forecast_costing_less(values):
     hours = [(found := over_time(values, start_up_s=s)).gpu_hours(found.foreseen) for s in (0.0, 60.0, 600.0)]
@@ -104,7 +104,7 @@ def test_headroom_never_needs_fewer_replicas():
     assert (replicas_over_time(line, 2.0, 0.5, 2.0) >= replicas_over_time(line, 2.0, 0.0, 2.0)).all()
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(values=rates, sure=st.floats(0.2, 3.0))
 def test_replicas_over_time_are_the_larger_of_those_for_headroom_and_those_for_confidence(values, sure):
     found = over_time(values, sure=sure)
@@ -143,7 +143,7 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     assert "autoscaled on the observed rate" in shown
 
 
-@settings(derandomize=True, deadline=None)
+@settings(deadline=None)
 @given(serving=needs, start=st.integers(0, 6))
 def test_every_replica_is_paid_for_from_its_decision_until_it_is_let_go(serving, start):
     """Counted replica by replica: the k-th one serves where at least k do, and is paid for through each start before that."""
@@ -171,7 +171,7 @@ SCENARIO = (
 )
 
 
-@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     burst=st.floats(1.0, 100.0),
     more=st.sampled_from(["", ", mean_rate: 1 req/s", ", daily_curve: office", ", active_hours: 10 h"]),

@@ -40,26 +40,34 @@ def finished(tmp_path_factory):
     return path.read_bytes()
 
 
-def keys_in_a_process(*, seed, what):
+PLACES = ("llama-3.2-1b", str(data_folder("scenarios") / "support-chat.yaml"))
+
+
+@pytest.fixture(scope="module")
+def keys_in_processes():
+    """Return the keys of two points of each place, from processes that hash texts differently."""
     code = (
         "import sys; from capplan.questions.sweep import asked_sweep;"
         "from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags;"
         "f = SweepFlags(hardware=['l4'], concurrency='1,2');"
-        f"print(*(p.key for p in asked_sweep({what!r}, f, LoadFlags(50, 8), ServingFlags(offline=True)).points))"
+        f"[print(*(p.key for p in asked_sweep(w, f, LoadFlags(50, 8), ServingFlags(offline=True)).points)) for w in {PLACES!r}]"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONHASHSEED": str(seed), "LC_ALL": "C", "TZ": "Asia/Tokyo"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
+    answers = []
+    for seed in (0, 1, 7):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed), "LC_ALL": "C", "TZ": "Asia/Tokyo"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.append([line.split() for line in done.stdout.splitlines()])
+    return answers
 
 
-@pytest.mark.parametrize("what", ["llama-3.2-1b", str(data_folder("scenarios") / "support-chat.yaml")])
-def test_keys_are_the_same_in_every_process(what):
-    keys = [keys_in_a_process(seed=seed, what=what) for seed in (0, 1, 7)]
+@pytest.mark.parametrize("place", range(len(PLACES)), ids=["a model", "a scenario"])
+def test_keys_are_the_same_in_every_process(place, keys_in_processes):
+    keys = [answer[place] for answer in keys_in_processes]
     assert len(set(keys[0])) == 2
     assert keys[0] == keys[1] == keys[2]
 

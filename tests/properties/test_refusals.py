@@ -99,9 +99,9 @@ def test_every_code_of_a_search_is_the_one_that_its_cause_has(question):
 
 
 def test_the_answer_of_a_fleet_carries_codes(capplan, tmp_path):
-    text = (ROOT / "scenarios" / "small-team.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "tests" / "golden" / "small.yaml").read_text(encoding="utf-8")
     path = tmp_path / "one.yaml"
-    path.write_text(text.replace("max_gpus: 8", "max_gpus: 1"), encoding="utf-8")
+    path.write_text(text.replace("fleet:\n", "fleet:\n  max_gpus: 1\n"), encoding="utf-8")
     ran = capplan("fleet", path, "--offline", "--format", "json")
     rejected = json.loads(ran.out)["result"]["rejected"]
     assert {row["code"] for row in rejected} <= set(Refusal)

@@ -16,6 +16,7 @@ from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 ONE = np.array([1.0])
 TABLE = StepTable(
@@ -55,7 +56,7 @@ def found_one_by_one(prompts: list[list[int]], blocks: int) -> int:
 prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=6), min_size=1, max_size=25)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(prompts=prompts_of_blocks, blocks=st.integers(6, 15))
 def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], blocks: int) -> None:
     requests = requests_of(prompts, [1] * len(prompts), gap_s=1.0)
@@ -67,7 +68,7 @@ def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], 
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(prompts=prompts_of_blocks, seed=st.integers(0, 10**6))
 def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) -> None:
     """Under load, with preemption and an offload tier: no block is pinned or missing at the end."""

@@ -3,15 +3,17 @@
 Replicas have one seat unless said otherwise, so that what is sent to one waits for what it has.
 """
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
 from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, OffloadTier
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink
+from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, check_events, check_link
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
@@ -273,3 +275,41 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
     assert cache.match([1, 2, 3], 10.5) == (3, 12.0)
     cache.work_on([1, 2], 11.0)
     assert cache.match([1, 2], 11.0) == (2, 11.0)
+
+
+LEAST = Autoscaling(1, 1, start_s=0.0, interval_s=1e-9, high_fraction=1e-9, low_fraction=0.0, waiting_per_replica=0.0)  # fmt: skip
+
+
+def test_events_and_links_are_taken_up_to_their_bounds_and_no_further():
+    check_events(
+        [Failure(0.0, 0, inf), Failure(1e9, 1, 1e-9)], replace(LEAST, max_replicas=2), Hedging(0.0), 1
+    )
+    check_events([Failure(0.0, 0)], None, None, 1)
+    check_link(KvLink(0.0, 1e-9, 0.0))
+    check_link(KvLink(1.0, inf, 1e9))
+    for failure in (
+        Failure(0.0, 1),
+        Failure(0.0, -1),
+        Failure(-1e-9, 0),
+        Failure(inf, 0),
+        Failure(0.0, 0, 0.0),
+    ):
+        with pytest.raises(InputError):
+            check_events([failure], None, None, 1)
+    for change in (
+        {"start_s": -1e-9}, {"interval_s": 0.0}, {"interval_s": inf}, {"low_fraction": -1e-9}, {"low_fraction": 1e-9},
+        {"waiting_per_replica": -1e-9}, {"min_replicas": 0}, {"min_replicas": 2}, {"max_replicas": 0},
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            check_events([], replace(LEAST, **change), None, 1)
+    with pytest.raises(InputError):
+        check_events([], None, Hedging(-1e-9), 1)
+    for link in (
+        KvLink(-1.0, 1.0),
+        KvLink(inf, 1.0),
+        KvLink(1.0, 0.0),
+        KvLink(1.0, 1.0, -1e-9),
+        KvLink(1.0, 1.0, inf),
+    ):
+        with pytest.raises(InputError):
+            check_link(link)

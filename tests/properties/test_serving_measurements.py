@@ -245,3 +245,14 @@ def test_sequences_that_leave_take_their_own_gap_along(groups, data):
     gaps.end(10.0, into)
     assert (into.weight, into.total) == near((len(listed), sum(10.0 - since for since in listed)))
     assert gaps.groups == []
+
+
+def test_the_last_percentile_of_a_histogram_is_there_whatever_the_order_of_its_sum():
+    """Weights that add up differently in another order, in the last digit."""
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        pairs = list(zip(rng.permutation(30) + 1.0, rng.random(30), strict=True))
+        histogram = WeightedHistogram()
+        for value, weight in pairs:
+            histogram.add(value, weight)
+        assert histogram.percentile(1.0) == pytest.approx(30.0, rel=0.005)

@@ -24,6 +24,7 @@ from capplan.serving.step_table import (
     piecewise_linear,
 )
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 NOBODY_SHED = Admission()
 
@@ -443,7 +444,7 @@ def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_events_give_what_steps_give(policy: str, seed: int) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
@@ -460,7 +461,7 @@ def test_events_give_what_steps_give(policy: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 200), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost(policy: str, seed: int) -> None:
     """Every request ends in one way, every token after the first leaves one gap, all blocks come back."""
@@ -527,7 +528,7 @@ def test_a_long_trace_is_read_only_as_far_as_it_is_needed() -> None:
     assert len(taken) <= 23
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), concurrency=st.integers(1, 20))
 def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
     """C clients are in the system all the time until the last C requests: C seconds = sum of their times."""
@@ -544,7 +545,7 @@ def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
     assert equal.e2e_s.sum() == pytest.approx(concurrency * equal.seconds)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(1, 12), steps=st.integers(1, 200))
 def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -559,7 +560,7 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), sequences=st.integers(0, 12), chunks=st.integers(1, 4))
 def test_the_clock_tells_what_the_table_holds(seed: int, sequences: int, chunks: int) -> None:
     rng = np.random.default_rng(seed)

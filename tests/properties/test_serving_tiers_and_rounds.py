@@ -22,6 +22,7 @@ from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.simulator import new_server, simulate
 from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
@@ -371,7 +372,7 @@ def both(seed, policy):
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, seed: int) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
@@ -390,7 +391,7 @@ def test_events_give_what_steps_give_with_tiers_and_speculation(policy: str, see
 
 
 @POLICIES
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 150), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> None:
     """Every request ends in one way, every block comes back, no block is left on its way."""
@@ -418,7 +419,7 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
 
 
 @POLICIES
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), replicas=st.integers(2, 3))
 def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
     policy: str, seed: int, replicas: int

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.fleet.executor import PointFile, executor, finished_points, runner
 from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
-from capplan.fleet.sweep import knee, load_of, summaries, swept
+from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of, summaries, swept
 from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.sweep import asked_sweep, loads_of, slo_of
@@ -268,3 +269,10 @@ def test_rates_are_read_with_or_without_their_unit():
     assert loads_of("1, 2, 4 req/s", None).request_rates == (1.0, 2.0, 4.0)
     assert loads_of("60,120 req/min", None).request_rates == (1.0, 2.0)
     assert loads_of(None, "8,1").concurrencies == (1, 8)
+
+
+def test_the_loads_of_a_sweep_double_or_reach_the_capacity_in_steps():
+    assert all(after == 2 * before for before, after in pairwise(CONCURRENCIES))
+    assert CONCURRENCIES[0] == 1
+    assert list(SHARES_OF_CAPACITY) == sorted(set(SHARES_OF_CAPACITY))
+    assert SHARES_OF_CAPACITY[-1] == 1.0

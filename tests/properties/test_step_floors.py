@@ -32,6 +32,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, context_limits, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.step_table import decode_step_s, mixed_step_s
+from tests.sweeps import examples
 
 MODELS = (
     "Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct", "google/gemma-3-27b-it",
@@ -56,7 +57,7 @@ KNOTS = Knots(
 
 models, places, engines = st.sampled_from(MODELS), st.sampled_from(DEVICES), st.sampled_from(ENGINES)
 ranks, stages = st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 1, 2])
-laws = settings(max_examples=120, deadline=None)
+laws = settings(max_examples=examples(60, 120), deadline=None)
 
 
 @lru_cache(maxsize=64)

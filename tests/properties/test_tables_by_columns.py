@@ -16,6 +16,7 @@ from capplan.readers.traces.rows import KIND, blocks_of, lines_of, parts_of, sec
 from capplan.readers.traces.trace import read_trace
 from capplan.workload import trace
 from capplan.workload.trace import Omissions, TracePart
+from tests.sweeps import examples
 
 ODD = ("", " ", "nan", "inf", "-inf", "-1", "1_0", "0x10", "1e400", "x", "\uff11", '"3"', '"3', "1.5.2", "1,5", "1e3", "True", "NA", "\x00", "5\x0c", "7\r", "#")  # fmt: skip
 DATES = (
@@ -123,7 +124,7 @@ def no_blocks(path):
     yield
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(100, 400), deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 3000))
 def test_columns_are_what_lines_are(seed: int, size: int, tmp_path_factory) -> None:
     """To the bit, whatever the size of the blocks; a failure to read comes after the same rows."""

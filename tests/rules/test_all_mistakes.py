@@ -15,6 +15,7 @@ from capplan.questions.workload_file import read_workload
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.yaml_file import Document, parse_yaml
+from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = (ROOT / "scenarios" / "support-chat.yaml").read_text()
@@ -31,7 +32,7 @@ MISTAKES = {
     17: ("headroom: 20 %", "headroom: 200 %", "fleet.headroom", "'200 %' is over 0.95"),
     18: ("spare_replicas", "replicas-spare", "fleet.replicas-spare", "did you mean 'spare_replicas'"),
     19: ("provider: any", "provider: awz", "prices.provider", "unknown provider 'awz': did you mean 'aws'"),
-    5: ("weight_dtype: fp8", "weight_dtype: fp9", "weight_dtype", "unknown weight format 'fp9'"),
+    5: ("weight_dtype: fp8", "weight_dtype: fp9", "weight_dtype", "unknown weight dtype 'fp9'"),
     7: ("engine: vllm", "engine: vlm", "engine", "unknown engine 'vlm': did you mean 'vllm'?"),
 }  # fmt: skip
 """Line of the shipped scenario -> what is written there, the mistake instead, its key, and what is said of it."""
@@ -176,7 +177,7 @@ WHOLE = parse_yaml(CHAT, "s.yaml").value
 PATHS = [path for path in paths_of(WHOLE) if path]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100, 200))
 @given(changes=st.dictionaries(st.sampled_from(PATHS), JUNK, min_size=1, max_size=5))
 def test_whatever_is_written_is_a_scenario_or_lines_that_name_the_file(changes, tmp_path_factory):
     value = deepcopy(WHOLE)

@@ -133,7 +133,7 @@ def test_a_file_that_is_no_json_object_is_refused(capplan, tmp_path, content, ex
 def test_weights_passed_by_mistake_are_recognised(capplan, tmp_path):
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF" + bytes(100))
-    refused(capplan("model", gguf), "model.gguf", "GGUF", "config.json")
+    refused(capplan("model", gguf), "model.gguf", "GGUF version 0")
     header = json.dumps({"w": {"dtype": "F16", "shape": [1], "data_offsets": [0, 2]}}).encode()
     tensors = tmp_path / "model.safetensors"
     tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(2))

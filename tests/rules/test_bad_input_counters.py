@@ -36,8 +36,8 @@ IMPOSSIBLE = {
     "endless prompts": ({"sum": "1e17"}, (), r"9 requests with 1.11111e\+16 tokens each"),
     "no sum": ({"sum": "NaN"}, (), f"has {PROMPT}_count and no {PROMPT}_sum"),
     "half a request": ({"count": 0.5}, (), "has no request lengths"),
-    "all in the bucket of zero": ({}, (f'{PROMPT}_bucket{{le="0"}} 9', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its sum and count say 10 tokens a request, its buckets 0 to 0"),
-    "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets 50 to inf"),
+    "all in the bucket of zero": ({}, (f'{PROMPT}_bucket{{le="0"}} 9', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its sum and count give a mean of 10 tokens per request, its buckets one of 0 to 0"),
+    "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets one of 50 to inf"),
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ LEFT_OUT = {
     "bound that is a word": ((f'{PROMPT}_bucket{{le="abc"}} 5',), "is a bucket without an upper bound (first in line 6)"),
     "bound below zero": ((f'{PROMPT}_bucket{{le="-5"}} 5',), "is a bucket without an upper bound"),
     "bound that is no number": ((f'{PROMPT}_bucket{{le="NaN"}} 5',), "is a bucket without an upper bound"),
-    "value with two points": (("vllm:num_requests_running 1.2.3",), "is not a sample of Prometheus"),
+    "value with two points": (("vllm:num_requests_running 1.2.3",), "is not a Prometheus sample"),
     "value of 300 digits": (("vllm:request_success_total 1e300",), "a value is out of range"),
     "only the last bucket": ((f'{PROMPT}_bucket{{le="+Inf"}} 9',), ""),
     "cache of 400 digits": ((f'vllm:cache_config_info{{block_size="{"9" * 400}",num_gpu_blocks="9"}} 1',), ""),

@@ -12,6 +12,7 @@ from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.measured.table import measured_kind, measured_rows
+from tests.sweeps import examples
 
 SERVING = {
     "id": "a", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -147,7 +148,11 @@ ODD = st.sampled_from(
 
 
 @given(st.sampled_from(sorted(GOOD)), st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100, 150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_no_cell_makes_a_validation_crash(tmp_path, kind, data):
     row = dict(GOOD[kind])
     for key in data.draw(st.lists(st.sampled_from(sorted(row)), min_size=1, max_size=3, unique=True)):

@@ -15,11 +15,13 @@ from capplan.families.quantization.schemes import (
     quark_format,
 )
 from capplan.families.quantization.section import LEFT_OUT, left_out, module_pattern, quantization_section
+from capplan.model.formatted import with_formats
 from capplan.model.network import Experts, Network, Projection
-from capplan.model.weight_format import QUANTISED_CLASSES, with_formats
+from capplan.model.stated_bits import coded_bits
+from capplan.model.weight_format import QUANTISED_CLASSES
 
 METHODS = (
-    "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "quark",
+    "aqlm", "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4", "quark",
 )  # fmt: skip
 """Supported values of quant_method."""
 
@@ -234,6 +236,18 @@ def _gptq(section: Config) -> Scheme:
     return Scheme(name, name_list([*skipped, *left_out(section)]))
 
 
+def _aqlm(section: Config) -> Scheme:
+    """Return additive codebooks in the bits that the section states; the modules left out are named by their tensors."""
+    books, bits = _whole(section, "num_codebooks", 1), _whole(section, "nbits_per_codebook", 16)
+    group = _whole(section, "in_group_size", 8) * _whole(section, "out_group_size", 1)
+    name = f"aqlm-{books}x{bits}-g{group}"
+    if coded_bits(name) is None:
+        raise section.error("num_codebooks", f"{books} of {bits} bits for groups of {group} are not modelled")
+    tensors = section.items("linear_weights_not_to_quantize") or ()
+    skipped = [(str(tensor).removesuffix(".weight"), LEFT_OUT) for tensor in tensors]
+    return Scheme(name, name_list([*skipped, *left_out(section)]))
+
+
 def _auto_round(section: Config) -> Scheme:
     bits, group = _whole(section, "bits", 4), _whole(section, "group_size", 128)
     symmetric = bool(section.values.get("sym", True))
@@ -338,6 +352,7 @@ def _cache(section: Config) -> str | None:
 
 
 _READERS = {
+    "aqlm": _aqlm,
     "fp8": _fp8,
     "fbgemm-fp8": _fp8,
     "mxfp4": _mxfp4,

@@ -131,8 +131,8 @@ def timed_efficiency(device: Device) -> Efficiency:
     -------
     for the back-test of kernel timings; `efficiency_for` is for serving
     """
-    own = (efficiency for efficiency, names in shipped_efficiencies().values() if device.name in names)
-    return next(own, None) or efficiency_for(device)
+    shipped = (efficiency for efficiency, names in shipped_efficiencies().values() if device.name in names)
+    return next(shipped, None) or efficiency_for(device)
 
 
 def _over_pcie(device: Device) -> bool:

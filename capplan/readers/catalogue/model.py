@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError, unknown
+from capplan.families.gguf.network import read_gguf_network
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.hardware.device import Source
 from capplan.model.network import Network
+from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format
 from capplan.readers.catalogue.hub import hub_file, is_repository
 from capplan.readers.catalogue.models import (
@@ -22,6 +24,7 @@ from capplan.readers.catalogue.models import (
     shipped_notes,
 )
 from capplan.readers.data_folder import data_folder
+from capplan.readers.gguf_file import is_gguf, read_gguf
 from capplan.readers.json_file import read_json
 from capplan.readers.text_file import is_there, path_of, printable, whole_path
 
@@ -36,7 +39,7 @@ def read_model(
 
     Parameters
     ----------
-    name : path of a config.json or of the folder that holds one; a shipped id or alias; a hub id
+    name : path of a config.json, of the folder that holds one, or of a GGUF file; a shipped id or alias; a hub id
     revision : branch, tag or commit on the hub; asks the hub even where the model is shipped
     offline : never open a connection
     weight_dtype : dtype to hold the weights in; None leaves what the config says
@@ -52,6 +55,21 @@ def read_model(
     """
     network = _read(name, revision, offline=offline)
     return in_weight_format(network, weight_dtype) if weight_dtype else network
+
+
+def stored_model(name: str) -> StoredModel | None:
+    """Return the tensors that MODEL lists, where it is a GGUF file.
+
+    Parameters
+    ----------
+    name : as given to `read_model`
+
+    Returns
+    -------
+    the header of the file; None for anything else
+    """
+    path = path_of(name)
+    return read_gguf(path) if _is_path(name, path) and is_gguf(path) else None
 
 
 def shipped_networks() -> tuple[list[Network], list[str]]:
@@ -87,7 +105,8 @@ def model_source(name: str, revision: str | None = None) -> Source:
     from capplan.readers.yaml_file import read_yaml
 
     if is_there(path_of(name)):
-        return Source("model", f"config of {Path(name).name}", note="a file beside the scenario")
+        what = "header" if is_gguf(path_of(name)) else "config"
+        return Source("model", f"{what} of {Path(name).name}", note="a file beside the scenario")
     model = None if revision else shipped_id(name)
     if model is None:
         at = revision or "main"
@@ -120,7 +139,7 @@ def _read(name: str, revision: str | None, *, offline: bool) -> Network:
             "model",
             name,
             short,
-            hint="or give a Hugging Face id (owner/name), or the path of a config.json",
+            hint="or give a Hugging Face id (owner/name), or the path of a config.json or a GGUF file",
         )
     return _from_hub(name, revision, offline=offline)
 
@@ -140,10 +159,15 @@ def _is_path(name: str, path: Path) -> bool:
 
 
 def _from_path(path: Path) -> Network:
+    if is_gguf(path):
+        return read_gguf_network(read_gguf(path), printable(path.stem), printable(str(path)))
     file = path / "config.json" if path.is_dir() else path
     if path.is_dir() and not file.exists():
+        weights = sorted(path.glob("*.gguf"))
+        found = f"; it has {printable(weights[0].name)}: give that file" if weights else ""
         raise InputError(
-            f"{path}: this folder has no config.json\n  give the folder of a Hugging Face model, or the path of its config.json"
+            f"{path}: this folder has no config.json{found}\n"
+            "  give the folder of a Hugging Face model, the path of its config.json, or a GGUF file"
         )
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
     beside = file.with_name(_QUANTISATION)

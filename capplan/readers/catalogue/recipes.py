@@ -64,7 +64,7 @@ class RecipeRows(Record):
     versions: list[str] = Field(default_factory=list)
     kinds: list[str] = Field(default_factory=list)
     lengths: str | None = None
-    """Nominal prompt/answer tokens."""
+    """Nominal input/output tokens."""
     groups_from: int = 1
     """Data-parallel groups of attention."""
     clients_from: int = 0
@@ -169,7 +169,7 @@ class RunRecipe(Record):
 
 
 class RecipeSource(Record):
-    """Where scripts are."""
+    """Where the scripts are published."""
 
     title: str
     url: str

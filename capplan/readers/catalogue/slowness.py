@@ -12,13 +12,13 @@ SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml
 @lru_cache(maxsize=1)
 def shipped_slowness() -> SlownessTable:
     """Return the slowness of replicas, as it was measured in open loops."""
-    found = read_yaml(SLOWNESS_FILE, kind="a table of slownesses").value
+    table = read_yaml(SLOWNESS_FILE, kind="a table of slownesses").value
     return SlownessTable(
-        relative=float(found["relative"]),
-        host_s=float(found["host_s"]),
+        relative=float(table["relative"]),
+        host_s=float(table["host_s"]),
         regimes={
             key: SlownessRegime(tuple(float(quantile) for quantile in quantiles), int(rows), int(groups))
-            for key, (*quantiles, rows, groups) in found["regimes"].items()
+            for key, (*quantiles, rows, groups) in table["regimes"].items()
         },
-        classes={name: int(groups) for name, groups in found["classes"].items()},
+        classes={name: int(groups) for name, groups in table["classes"].items()},
     )

@@ -125,11 +125,11 @@ def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
         return None
 
     def seconds(name: str) -> float | None:
-        found = value(name)
+        number = value(name)
         return (
             None
-            if found is None
-            else found * unit_seconds(metrics.at(name), metrics.at(name).text("unit") or "ms")
+            if number is None
+            else number * unit_seconds(metrics.at(name), metrics.at(name).text("unit") or "ms")
         )
 
     tokens_out = value("usage_completion_tokens", "output_sequence_length")

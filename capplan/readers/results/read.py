@@ -116,9 +116,9 @@ marks a key that holds an object."""
 
 def _object(values: Mapping[str, Any], path: str) -> list[BenchmarkResult]:
     keys = {str(key) for key in values}
-    told = keys | {f"{key}.*" for key, value in values.items() if isinstance(value, Mapping)}
+    present = keys | {f"{key}.*" for key, value in values.items() if isinstance(value, Mapping)}
     for needed, one_of, read in _TOOLS:
-        if needed <= told and (not one_of or one_of & told):
+        if needed <= present and (not one_of or one_of & present):
             results = read(values, path)
             return results if isinstance(results, list) else [results]
     shown = ", ".join(sorted(keys)[:6]) or "none"

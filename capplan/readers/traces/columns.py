@@ -1,8 +1,8 @@
-"""Tables read column by column: for blocks of plain lines, bit for bit the result of the row reader; None for others.
+"""Tables read column by column: the same to the bit as the row reader for blocks of plain lines, None for others.
 
-numpy reads a number as float() does, but accepts less: no underscores, no digits beyond ASCII. So whatever is read here
-the row reader would read alike, and anything else (quotes, too many or too few cells, words, nan, bytes beyond ASCII)
-goes to that reader, which names the line.
+numpy parses numbers as float() does but accepts fewer forms: no underscores, ASCII digits only. So the row reader would
+read whatever is read here in the same way, and anything else (quotes, too many or too few cells, words, nan, bytes
+beyond ASCII) goes to that reader, which names the line.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from capplan.numbers import Array
 Places = NDArray[np.int64]
 
 DATE = "0000-00-00 00:00:00"
-"""Digits stand at the zeros; T may stand for the space."""
+"""Digits stand where the zeros are, and T or a space between date and time."""
 LONGEST_FRACTION = 20
 LATEST_US = 2**53
-"""Microseconds up to which their number is a float exactly."""
+"""Number of microseconds up to which every count is exact as a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which columns of a table hold what."""
+    """The positions of the wanted columns of a table."""
 
     delimiter: str
     columns: int
@@ -48,7 +48,7 @@ class Wanted:
 
 
 def columns_of_block(block: bytes, first_line: int, wanted: Wanted, unit_s: float) -> Columns | None:
-    """Return the requests of whole lines, times in units of so many seconds; None where they are not plain."""
+    """Return the requests of whole lines, with times in a unit of `unit_s`; None where a line is not plain."""
     if block.count(b"\r"):
         block = block.replace(b"\r\n", b"\n")
     if not block.isascii() or any(mark in block for mark in (b'"', b"\r", b"\x00")):
@@ -72,18 +72,18 @@ def columns_of_block(block: bytes, first_line: int, wanted: Wanted, unit_s: floa
         else:
             numbers.append(wanted.arrival)
     try:
-        found = np.loadtxt(lines, delimiter=wanted.delimiter, comments=None, usecols=numbers, ndmin=2)
+        values = np.loadtxt(lines, delimiter=wanted.delimiter, comments=None, usecols=numbers, ndmin=2)
     except ValueError:
         return None
-    if arrival is None or found.shape[0] != len(lines) or not np.isfinite(found).all():
+    if arrival is None or values.shape[0] != len(lines) or not np.isfinite(values).all():
         return None
     if len(numbers) == 3:
-        arrival = found[:, 2] * unit_s
-    return Columns(first_line, arrival, found[:, 0].copy(), found[:, 1].copy())
+        arrival = values[:, 2] * unit_s
+    return Columns(first_line, arrival, values[:, 0].copy(), values[:, 1].copy())
 
 
 def _bounds(letters: NDArray[np.uint8], wanted: Wanted) -> Places | None:
-    """Return by line where each cell begins, less one, and where the line ends; None unless all lines have all cells."""
+    """Return, for each line, the position before each cell and the end of the line; None unless every line has all cells."""
     ends = letters == ord("\n")
     marks = np.flatnonzero(ends | (letters == ord(wanted.delimiter)))
     if marks.size % wanted.columns:
@@ -96,7 +96,7 @@ def _bounds(letters: NDArray[np.uint8], wanted: Wanted) -> Places | None:
 
 
 def _dates(letters: NDArray[np.uint8], starts: Places, ends: Places) -> Array | None:
-    """Return dates of ISO 8601 without a zone or in UTC as seconds since 1970; None where they are written otherwise."""
+    """Return dates of ISO 8601 without a zone or in UTC as seconds since 1970; None for any other form."""
     lengths = ends - starts
     most = int(lengths.max()) - len(DATE)
     if lengths.min() < len(DATE) or most > LONGEST_FRACTION:
@@ -126,7 +126,7 @@ def _dates(letters: NDArray[np.uint8], starts: Places, ends: Places) -> Array | 
 
 
 def _fractions_us(letters: NDArray[np.uint8], starts: Places, ends: Places, most: int) -> Places | None:
-    """Return the microseconds behind the seconds, further digits dropped; None where a zone follows that is not UTC."""
+    """Return the fractions of the seconds in microseconds, further digits dropped; None for a zone other than UTC."""
     tail = letters[np.minimum(starts[:, None] + np.arange(most + 1), letters.size - 1)].astype(np.int64)
     tail[starts[:, None] + np.arange(most + 1) >= ends[:, None]] = 0
     inside = tail[:, 0] == ord(".")

@@ -16,7 +16,7 @@ ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timesta
 INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_len", "num_prefill_tokens", "request tokens", "prompt_tokens", "prompt_len", "prompt tokens", "input")  # fmt: skip
 OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
 MOST_BAD_SHARE = 0.5
-"""A file with a larger share of rows that are not requests is refused as something else."""
+"""A file is refused if a larger fraction of its rows are not requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def columns_of(header: str) -> tuple[str, ...]:
 
 
 def tool_of(columns: Sequence[str]) -> str:
-    """Return the name of the trace that has these columns."""
+    """Return the name of the published trace with these columns, or 'table of requests'."""
     known = {
         "Azure LLM inference trace": {"timestamp", "contexttokens", "generatedtokens"},
         "BurstGPT": {"timestamp", "request tokens", "response tokens"},
         "Vidur": {"num_prefill_tokens", "num_decode_tokens"},
     }
-    return next((name for name, own in known.items() if own <= set(columns)), "table of requests")
+    return next((name for name, needed in known.items() if needed <= set(columns)), "table of requests")
 
 
 def layout_of(path: Path, header: str) -> Layout:
@@ -82,7 +82,7 @@ def layout_of(path: Path, header: str) -> Layout:
     for names in (ARRIVAL, INPUT, OUTPUT):
         if places[names[0]] is None and not (no_times and names is ARRIVAL):
             raise InputError(
-                f"{path}: has no column {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(columns)}"
+                f"{path}: has no column {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(columns)}"
             )
     arrival, tokens_in, tokens_out = places["arrival_s"], places["input_tokens"], places["output_tokens"]
     assert tokens_in is not None
@@ -110,7 +110,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
     first_number, header = next(pair for pair in lines_of(path) if pair[1].strip())
     if "\r" in header:
         raise InputError(
-            f"{path}: line {first_number} holds a carriage return; save the file with line ends of Unix or Windows"
+            f"{path}: line {first_number} contains a carriage return; save the file with Unix or Windows line endings"
         )
     layout = layout_of(path, header)
     if layout.arrival is None:
@@ -138,23 +138,23 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         begin = max(begin, number + block.count(b"\n", start) + (not block.endswith(b"\n")))
         if start == len(block):
             continue
-        found = columns_of_block(block[start:], number, wanted, strict.unit or 1.0)
-        if found is None:
+        requests = columns_of_block(block[start:], number, wanted, strict.unit or 1.0)
+        if requests is None:
             yield from strict.rows(lines_of_block(block[start:], number, path))
         else:
-            strict.seen += len(found)
-            yield found
+            strict.seen += len(requests)
+            yield requests
 
 
 @dataclass(slots=True)
 class _RowReader:
-    """Reads line by line, and counts lines that are not requests."""
+    """Reads a table line by line, and counts the lines that are not requests."""
 
     path: Path
     layout: Layout
     omissions: Omissions
     unit: float | None
-    """Seconds of one unit of the time stamps; None until the first one has been read."""
+    """Unit of the time stamps in seconds; None until the first one has been read."""
     seen: int = 0
     bad: int = 0
 

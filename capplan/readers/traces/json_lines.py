@@ -1,4 +1,4 @@
-"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs with the clock of a server."""
+"""Traces as JSON lines: Mooncake, Qwen-Bailian, vLLM's timed traces, logs with server time stamps."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.readers.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT
-from capplan.readers.traces.rows import NO_TOKENS, Row, lines_of, noted_unit, seconds_of
+from capplan.readers.traces.rows import NO_BLOCKS, Row, lines_of, noted_unit, seconds_of
 from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import Omissions
 
@@ -20,7 +20,7 @@ LARGEST_STAMP = 1e24
 
 
 def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return the block size for which each prompt has as many hashes as blocks, the last one whole or not.
+    """Return the block size at which most prompts have one hash per block, with or without a partial last block.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def _is_length(value: object) -> bool:
 
 
 def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the seconds of a time stamp beside hashes: Bailian writes seconds (and chats), Mooncake milliseconds."""
+    """Return the time unit of a trace with hashes in seconds: Bailian (which has chats) writes seconds, Mooncake milliseconds."""
     chats = any("chat_id" in row for row in rows)
     fractions = any(isinstance(row.get("timestamp"), float) and row["timestamp"] % 1.0 for row in rows)
     return 1.0 if chats or fractions else 1e-3
@@ -98,7 +98,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
                 _stamp(row[keys["arrival_s"]], unit),
                 float(row[keys["input_tokens"]]),
                 float(row[keys["output_tokens"]]),
-                _blocks(row.get("hash_ids")) if hashed else NO_TOKENS,
+                _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,
                 ttft,
                 e2e,
             )
@@ -118,16 +118,16 @@ def _stamp(written: object, unit_s: float) -> float:
 
 
 def _blocks(written: object) -> Sequence[int]:
-    """Return the hashes of a prompt: whole numbers of 64 bits; an error for anything else."""
+    """Return the block hashes of a prompt: 64-bit integers; an error for anything else."""
     if written is None:
-        return NO_TOKENS
+        return NO_BLOCKS
     if not isinstance(written, list):
         raise TypeError("hash_ids is not a list")
     blocks = [int(block) for block in written]
     if any(block != was and str(block) != was for block, was in zip(blocks, written, strict=True)):
         raise ValueError("a hash is not a whole number")
     if blocks and not -(2**63) <= min(blocks) <= max(blocks) < 2**63:
-        raise ValueError("a hash has more than 64 bits")
+        raise ValueError("a hash does not fit in 64 bits")
     return blocks
 
 
@@ -136,7 +136,7 @@ def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:
         if name in row:
             return name
     raise InputError(
-        f"{path}: has no key {names[0]!r}\n  read instead: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
+        f"{path}: has no key {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
     )
 
 

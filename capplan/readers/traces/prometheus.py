@@ -22,16 +22,16 @@ SAMPLE = re.compile(
 )
 LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 MOST_LINES = 1_000_000
-"""Of one scrape; that of a server with hundreds of labels has some ten thousand."""
+"""Of one scrape; that of a server with hundreds of labels has about ten thousand."""
 LARGEST = 1e18
-"""A larger value is none that a server counted."""
+"""A larger value cannot be a count."""
 AGREEMENT = 0.01
-"""Share by which the sum of a histogram may lie outside what its buckets allow; a scrape is not taken in one instant."""
+"""Fraction by which the mean of a histogram may lie outside what its buckets allow; a scrape is not atomic."""
 POINTS = 10
-"""Points that stand for the lengths inside one bucket."""
+"""Points that represent the lengths in one bucket."""
 
 PROMPTS = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram", "tgi_request_input_length")
-ANSWERS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram", "tgi_request_generated_tokens")  # fmt: skip
+OUTPUTS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram", "tgi_request_generated_tokens")  # fmt: skip
 TTFT = ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
 TPOT = (
     "vllm:request_time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds",
@@ -54,10 +54,10 @@ ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
 LENGTH_GAUGES = ("sglang:spec_accept_length",)
 COUNTERS = frozenset(
-    {f"{name}_{part}" for name in (*PROMPTS, *ANSWERS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
+    {f"{name}_{part}" for name in (*PROMPTS, *OUTPUTS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
     | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED}
 )  # fmt: skip
-"""What is read here and can only grow from 0."""
+"""Series read here that start at 0 and never decrease."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Scrape:
 
 
 def read_scrape(path: Path, omissions: Omissions) -> Scrape:
-    """Return the sums of one exposition; lines that are no samples are counted.
+    """Return the sums of one exposition; lines that are not samples are counted.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
             continue
         match = SAMPLE.match(line.strip())
         if match is None:
-            omissions.drop("is not a sample of Prometheus", number)
+            omissions.drop("is not a Prometheus sample", number)
             continue
         name, labels, text = match.groups()
         value = float(text.replace("Inf", "inf"))
@@ -138,17 +138,17 @@ def _bound(text: str) -> float | None:
 
 
 def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
-    """Return what happened between two scrapes; gauges are those of the second."""
+    """Return the increase of the counters between two scrapes, with the gauges of the second."""
     result = Scrape(gauges=after.gauges, cache_tokens=after.cache_tokens)
     for name, value in after.values.items():
         counted = name.endswith(("_total", "_sum", "_count"))
-        gone = value - before.values.get(name, 0.0)
-        if counted and gone < 0:
+        increase = value - before.values.get(name, 0.0)
+        if counted and increase < 0:
             raise InputError(
                 f"{path}: {name} is lower than in the first scrape: the server was restarted between them\n"
                 "  give two scrapes of one run, the earlier one first"
             )
-        result.values[name] = gone if counted else value
+        result.values[name] = increase if counted else value
     for name, rows in after.buckets.items():
         old = before.buckets.get(name, {})
         result.buckets[name] = defaultdict(float, {le: n - old.get(le, 0.0) for le, n in rows.items()})
@@ -156,26 +156,26 @@ def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
 
 
 def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
-    """Return the traffic counted by a server, since its start or between two scrapes.
+    """Return the traffic that a server counted, since its start or between two scrapes.
 
     Raises
     ------
     InputError
-        nothing about lengths is in the text
+        the text has no request lengths
     """
     omissions = Omissions()
     scrapes = [read_scrape(path, omissions) for path in paths]
     seen = scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
     name = str(paths[-1])
-    prompts, answers = _lengths(seen, PROMPTS, name), _lengths(seen, ANSWERS, name)
+    prompts, outputs = _lengths(seen, PROMPTS, name), _lengths(seen, OUTPUTS, name)
     finished = _requests(seen)
     notes = (
         []
         if len(paths) == 2
-        else ["counters since the start of the server; give two scrapes for an interval"]
+        else ["the counters run since the start of the server; give two scrapes for an interval"]
     )
     if interval_s is None:
-        notes.append("no rate without the time between the scrapes; give --interval")
+        notes.append("no rate is known without the time between the scrapes; give --interval")
     rejected = seen.first(REJECTED)
     if rejected:
         notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
@@ -189,7 +189,7 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         requests=round(finished),
         rate=RateSummary(interval_s or 0.0, rate, rate, None, None, ()),
         input_tokens=prompts,
-        output_tokens=answers,
+        output_tokens=outputs,
         prefix_hit_fraction=hits,
         measured=MeasuredLatency(seen.mean(TTFT), seen.mean(TPOT), seen.mean(E2E), seen.mean(QUEUE)),
         acceptance_fraction=accepted,
@@ -227,7 +227,7 @@ def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
             least, most = _possible_means(rows)
             if not least * (1 - AGREEMENT) <= mean <= most * (1 + AGREEMENT):
                 raise InputError(
-                    f"{path}: {name}: its sum and count say {mean:g} tokens a request, its buckets {least:g} to {most:g}"
+                    f"{path}: {name}: its sum and count give a mean of {mean:g} tokens per request, its buckets one of {least:g} to {most:g}"
                 )
             return length_summary(*bucket_points(rows, mean))
         return length_summary(np.array([mean]), np.array([count]))
@@ -237,7 +237,7 @@ def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
 
 
 def _inside(rows: Mapping[float, float]) -> tuple[Array, Array]:
-    """Return the bounds of the buckets of a histogram from 0 on, the last one made up, and how many are in each."""
+    """Return the bucket edges of a histogram from 0 on, the last one assumed, and the count in each bucket."""
     bounds = sorted(bound for bound in rows if math.isfinite(bound))
     total = rows.get(math.inf, rows[bounds[-1]])
     reached = np.array([0.0, *(rows[bound] for bound in bounds), total])
@@ -253,7 +253,7 @@ def _possible_means(rows: Mapping[float, float]) -> tuple[float, float]:
 
 
 def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Array]:
-    """Return lengths and weights that stand for a histogram, spread evenly in each bucket and scaled to the mean.
+    """Return lengths and weights that represent a histogram: evenly spaced in each bucket, scaled to the mean.
 
     Examples
     --------
@@ -267,12 +267,12 @@ def bucket_points(rows: Mapping[float, float], mean: float) -> tuple[Array, Arra
     weights = np.repeat(inside / POINTS, POINTS)
     kept = weights > 0
     values, weights = values[kept], weights[kept]
-    found = float(values @ weights) / float(weights.sum())
-    return np.maximum(values * (mean / found), 1.0), weights
+    drawn = float(values @ weights) / float(weights.sum())
+    return np.maximum(values * (mean / drawn), 1.0), weights
 
 
 def _share(part: float, whole: float, words: str, notes: list[str]) -> float | None:
-    """Return a part of a whole; None, and a note, where it is more than the whole."""
+    """Return the ratio of a part to its whole; None, with a note, where the part is larger."""
     if part > whole:
         notes.append(f"{words}: left out")
         return None
@@ -292,7 +292,7 @@ def _hits(seen: Scrape, notes: list[str]) -> float | None:
 
 
 def _acceptance(seen: Scrape, notes: list[str]) -> tuple[float | None, float | None]:
-    """Return the share of drafted tokens that was accepted, and tokens per round with the bonus token."""
+    """Return the accepted fraction of the drafted tokens, and the tokens per round including the bonus token."""
     drafted, accepted = seen.values.get(DRAFTED, 0.0), seen.values.get(ACCEPTED, 0.0)
     if drafted > 0:
         share = _share(accepted, drafted, f"{ACCEPTED} is more than {DRAFTED}", notes)

@@ -18,7 +18,7 @@ from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSumma
 from capplan.workload.trace import Counts, Omissions, TracePart
 
 MOST_BLOCKS = 8_000_000
-"""Block accesses from which prefix reuse is computed; of a longer trace, the first ones."""
+"""Prefix reuse is computed from this many block accesses at most, the first ones of a trace."""
 CURVE_BLOCKS = (
     100,
     200,
@@ -58,9 +58,7 @@ def format_of(path: Path) -> str:
     if {"client", "rate_rps"} <= set(columns):
         return "servegen"
     if tuple(columns) == servegen.LENGTH_COLUMNS:
-        raise InputError(
-            f"{path}: holds the lengths of a ServeGen workload; give its file of clients instead"
-        )
+        raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
     return delimited.tool_of(columns)
 
 
@@ -109,18 +107,18 @@ class TraceFile:
 
 
 def trace_file(path: Path) -> TraceFile:
-    """Return a trace to be read; InputError for a file without individual requests."""
+    """Return a trace that is ready to be read; InputError for a file without individual requests."""
     kind = format_of(path)
     if kind in ("prometheus", "servegen"):
         raise InputError(
-            f"{path}: {'counters of a server' if kind == 'prometheus' else 'rates of clients'}, not individual requests\n"
+            f"{path}: {'has the counters of a server' if kind == 'prometheus' else 'has client rates'}, not individual requests\n"
             f"  turn it into a workload first: capplan workload {path.name} -o workload.yaml, and give that"
         )
     return TraceFile(path, kind)
 
 
 def workload_of(paths: list[Path], *, interval_s: float | None = None) -> WorkloadSummary:
-    """Return the traffic that a file (or two scrapes of Prometheus) describes.
+    """Return the traffic that a file (or two Prometheus scrapes) describes.
 
     Parameters
     ----------
@@ -139,7 +137,7 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
         raise InputError(f"--interval: applies to Prometheus text only; {paths[0]} has time stamps")
     if len(paths) != 1:
         raise InputError(
-            "more than one FILE is only read for two scrapes of Prometheus, the earlier one first"
+            "more than one FILE is accepted only for two Prometheus scrapes, the earlier one first"
         )
     if kinds[0] == "servegen":
         return servegen.servegen_summary(paths[0])
@@ -147,7 +145,7 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
 
 
 def trace_summary(trace: TraceFile) -> WorkloadSummary:
-    """Return the summary of a trace, reading it once, part by part."""
+    """Return the summary of a trace, which is read once, part by part."""
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []
     latency = np.zeros((3, 2))
@@ -199,7 +197,7 @@ def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> Hi
 
 
 def prefix_reuse(curve: HitCurve) -> PrefixReuse:
-    """Return the reuse at round sizes, up to the size beyond which a larger cache adds no hits."""
+    """Return the reuse at round cache sizes, up to that beyond which more cache adds no hits."""
     sizes = [size for size in CURVE_BLOCKS if size < curve.distinct_blocks] + [max(curve.distinct_blocks, 1)]
     shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
     return PrefixReuse(

@@ -13,7 +13,7 @@ from capplan.workload.trace import Omissions
 
 
 def log_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
-    """Yield the requests of a result file that kept them, in seconds, TTFT apart from the time per token."""
+    """Yield the requests of a result file that recorded each of them, with times in seconds."""
     values = result_objects(path)
     first = values[0] if values else None
     if isinstance(first, Mapping) and "benchmarks" in first:

@@ -1,4 +1,4 @@
-"""Lines and rows of a traffic file of any format: checked, and gathered into parts of columns."""
+"""Lines and rows of a traffic file of any format: checked, and collected into parts of columns."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +17,11 @@ from capplan.workload.statistics import LONGEST_TOKENS
 from capplan.workload.trace import PART_REQUESTS, Omissions, TracePart
 
 LATEST_S = 1e12
-"""A later time stamp is a mistake of the file."""
+"""A later time stamp is an error in the file."""
 YEAR_S = 365.25 * 86_400.0
 LONGEST_S = 10 * YEAR_S
-"""Of traffic that is worked with minute by minute; time stamps that lie further apart are not in one unit."""
-NO_TOKENS: tuple[int, ...] = ()
+"""Longest traffic that is analysed minute by minute; time stamps further apart are not in the same unit."""
+NO_BLOCKS: tuple[int, ...] = ()
 HEAD_CHARACTERS = 65_536
 KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
 
@@ -37,12 +37,12 @@ def blocks_of(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def lines_of_block(block: bytes, first_line: int, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what lines_of would, of one block."""
+    """Yield the numbers and lines of one block, as lines_of does for a file."""
     return numbered_lines_of_block(block, first_line, path, kind=KIND)
 
 
 def head_of(path: Path) -> str:
-    """Return the first characters of a file, unpacked; InputError where it is empty or cannot be read."""
+    """Return the first characters of a file, decompressed; InputError where it is empty or cannot be read."""
     text = ""
     for _, line in lines_of(path):
         text += line[:HEAD_CHARACTERS] + "\n"
@@ -62,7 +62,7 @@ class Row:
     """nan where the file has no times."""
     input_tokens: float
     output_tokens: float
-    block_ids: Sequence[int] = NO_TOKENS
+    block_ids: Sequence[int] = NO_BLOCKS
     ttft_s: float = math.nan
     e2e_s: float = math.nan
 
@@ -130,7 +130,7 @@ def problem_of(row: Row) -> Problem | None:
 
 
 def noted_unit(first: float | None, omissions: Omissions) -> float:
-    """Return the seconds of one unit of a time stamp, and note a unit that is not the second."""
+    """Return the unit of a time stamp in seconds, and note any unit other than the second."""
     factor, name = (1.0, "s") if first is None else time_unit(first)
     if name != "s":
         omissions.note(f"time stamps are in {name} since 1970")
@@ -176,7 +176,7 @@ def _usable_parts(rows: Iterable[Row | Columns], omissions: Omissions) -> Iterat
 
 
 def _part_of_columns(columns: Columns, omissions: Omissions) -> TracePart:
-    """Return the lines without a problem, as problem_of defines it."""
+    """Return the rows that problem_of has nothing against."""
     arrival, prompt, output = columns.arrival_s, columns.input_tokens, columns.output_tokens
     usable = (prompt >= 1) & (output >= 1) & (prompt <= LONGEST_TOKENS) & (output <= LONGEST_TOKENS)
     usable &= ~((arrival < 0.0) | (arrival > LATEST_S))
@@ -201,7 +201,7 @@ def _part_of_columns(columns: Columns, omissions: Omissions) -> TracePart:
 
 
 def _even_parts(parts: Iterable[TracePart]) -> Iterator[TracePart]:
-    """Yield parts of PART_REQUESTS and a last one; those with hashed blocks stay as they are."""
+    """Yield parts of PART_REQUESTS each and the rest; parts with block hashes stay as they are."""
     held: list[TracePart] = []
     count = 0
     for part in parts:
@@ -245,6 +245,6 @@ def part_of(rows: Sequence[Row]) -> TracePart:
 
 
 def _latencies(seconds: Sequence[float]) -> Array:
-    """Return measured times; nan, which is unknown, for those that cannot be."""
+    """Return measured times, with nan (unknown) for impossible ones."""
     times = np.array(seconds)
     return np.where((times >= 0) & (times <= LATEST_S), times, np.nan)

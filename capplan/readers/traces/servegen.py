@@ -26,19 +26,19 @@ WINDOW_S = 600.0
 CLIENT_COLUMNS = ("client", "start_s", "rate_rps", "cv")
 LENGTH_COLUMNS = ("field", "value", "prob")
 LARGEST = 1e9
-"""Of a rate, a coefficient of variation or a weight."""
+"""Upper limit of a rate, a coefficient of variation or a weight."""
 LEAST = 1e-12
-"""A smaller probability is none."""
+"""Smaller probabilities are taken as zero."""
 INPUT_FIELDS = ("input_tokens", "text_tokens")
 
 
 def lengths_beside(clients: Path) -> Path:
-    """Return the file of lengths that belongs to a file of clients, by its name."""
+    """Return the length file that belongs to a client file, by its name."""
     name = clients.name.replace("_clients", "_length_hist")
     beside = clients.with_name(name)
     if name == clients.name or not is_there(beside):
         raise InputError(
-            f"{clients}: rates of clients without their lengths; {beside.name} is expected beside it\n"
+            f"{clients}: has client rates but no lengths; {beside.name} is expected beside it\n"
             "  name the files NAME_clients.csv and NAME_length_hist.csv (columns field, value, prob)"
         )
     return beside
@@ -77,7 +77,7 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
         omissions=tuple(omissions.lines()),
         notes=(
             "rates are known by windows of 600 s, so the peak is that of the busiest window",
-            "cv is the rate-weighted mean over clients; many clients together are smoother",
+            "cv is the rate-weighted mean over clients; all clients together arrive more evenly",
             *omissions.notes,
         ),
     )
@@ -115,7 +115,7 @@ def _lengths(path: Path, omissions: Omissions) -> dict[str, LengthSummary]:
             raise InputError(f"{path}: line {line}: value or prob is negative or too large")
         fields[name][value] += share
     if any("image" in name for name in fields):
-        omissions.note("images are not counted: their tokens and their encoder come on top of the text")
+        omissions.note("image tokens and the image encoder are not counted, only text")
     prompt = next((name for name in INPUT_FIELDS if name in fields), None)
     if prompt is None or "output_tokens" not in fields:
         raise InputError(

@@ -18,9 +18,9 @@ from capplan.workload.trace import Counts, TracePart
 from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
 
 MAX_REQUESTS = 2_000_000
-"""Of a trace that is held as a whole; a longer one is summed up by `capplan workload` first."""
+"""Limit of a trace that is held in memory; a longer one is summarised by `capplan workload` first."""
 MOST_LINES = 2 * MAX_REQUESTS
-"""A table of more lines is refused before its rows are read."""
+"""A table with more lines is refused before its rows are read."""
 WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
 
@@ -31,11 +31,11 @@ class Trace:
 
     name: str
     arrival_s: Array
-    """From the first request on."""
+    """Since the first request."""
     input_tokens: Array
     output_tokens: Array
     block_ids: Counts
-    """Hashed blocks of all prompts, one prompt after the other; empty where the file has none."""
+    """Block hashes of all prompts, prompt after prompt; empty where the file has none."""
     block_counts: Counts
     block_tokens: int = 0
     remarks: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Trace:
         )
 
     def requests(self) -> Requests:
-        """Return the requests in the form of the simulation."""
+        """Return the requests as the simulator takes them."""
         prompts, outputs = self.input_tokens.astype(np.int64), self.output_tokens.astype(np.int64)
         hashed = self.block_ids.size > 0
         named = Requests(
@@ -137,12 +137,12 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
 def _too_many(name: str) -> InputError:
     return InputError(
         f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
-        f"  cut it, or sum it up first: capplan workload {Path(name).name} -o workload.yaml"
+        f"  shorten it, or summarise it first: capplan workload {Path(name).name} -o workload.yaml"
     )
 
 
 _last_read: dict[tuple[Path, int, int], tuple[TraceFile, Trace]] = {}
-"""The trace read last, while its file is unchanged: a scenario and its replay read the same one."""
+"""The trace read last, reused while its file is unchanged: a scenario and its replay read the same file."""
 
 
 def _state_of(path: Path) -> tuple[Path, int, int]:
@@ -168,8 +168,8 @@ def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:
         raise InputError(f"{name}: has no time stamps, so it cannot be replayed\n  add a column arrival_s")
     if arrival.max() - arrival.min() > LONGEST_S:
         raise InputError(
-            f"{name}: its time stamps lie {(arrival.max() - arrival.min()) / YEAR_S:,.0f} years apart, and ten are the most that is replayed"
-            "\n  are all of them in one unit?"
+            f"{name}: its time stamps span {(arrival.max() - arrival.min()) / YEAR_S:,.0f} years; at most ten can be replayed"
+            "\n  are all of them in the same unit?"
         )
     order = np.argsort(arrival, kind="stable")
     counts = column("block_counts")

@@ -1,0 +1,216 @@
+"""What the metadata of a GGUF file says in the keys of config.json, by `general.architecture`.
+
+The meaning of the keys: ggml, docs/gguf.md, and `Keys` of the gguf package, https://github.com/ggml-org/llama.cpp (gguf-py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from capplan.errors import InputError
+from capplan.model.stored_tensor import StoredModel
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How one architecture is written as a config.json."""
+
+    model_type: str
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """Key of config.json -> key of the metadata, besides those of every model."""
+    optional: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of config.json that follow from the architecture."""
+    latent: bool = False
+    """Multi-head latent attention: other lengths of keys and values."""
+
+
+_EVERY = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+}
+_DENSE = {"intermediate_size": "feed_forward_length"}
+_WINDOW = {"sliding_window": "attention.sliding_window"}
+_ROUTED = {"num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length"}
+_EXPERTS = {"num_experts": "expert_count", **_ROUTED}
+_SHARED = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
+
+_QWEN3 = Architecture("qwen3", _DENSE)
+_QWEN3_MOE = Architecture("qwen3_moe", _EXPERTS, _DENSE)
+_MIXTRAL = Architecture(
+    "mixtral", {**_DENSE, "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture("llama", _DENSE),
+    "qwen2": Architecture("qwen2", _DENSE),
+    "qwen2vl": Architecture("qwen2", _DENSE),
+    "qwen2moe": Architecture("qwen2_moe", {**_EXPERTS, **_SHARED}, _DENSE),
+    "qwen3": _QWEN3,
+    "qwen3vl": _QWEN3,
+    "qwen3moe": _QWEN3_MOE,
+    "qwen3vlmoe": _QWEN3_MOE,
+    "gemma": Architecture("gemma", _DENSE),
+    "gemma2": Architecture("gemma2", {**_DENSE, **_WINDOW}),
+    "gemma3": Architecture("gemma3_text", _DENSE, _WINDOW),
+    "phi3": Architecture("phi3", _DENSE, _WINDOW),
+    "granite": Architecture("granite", _DENSE),
+    "olmo2": Architecture("olmo2", _DENSE),
+    "smollm3": Architecture("smollm3", _DENSE),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        {
+            **_WINDOW,
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "intermediate_size": "expert_feed_forward_length",
+        },
+    ),
+    "deepseek2": Architecture(
+        "deepseek_v3",
+        {
+            **_DENSE,
+            **_ROUTED,
+            "n_routed_experts": "expert_count",
+            "n_shared_experts": "expert_shared_count",
+            "kv_lora_rank": "attention.kv_lora_rank",
+            "qk_rope_head_dim": "rope.dimension_count",
+        },
+        {"first_k_dense_replace": "leading_dense_block_count", "q_lora_rank": "attention.q_lora_rank"},
+        latent=True,
+    ),
+}
+"""Architectures whose tensors are known; any other is refused."""
+
+_PROJECTORS = frozenset({"clip", "mmproj", "t5encoder"})
+_PATTERN = "attention.sliding_window_pattern"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The metadata of one file, with the keys that were read."""
+
+    metadata: Mapping[str, Any]
+    architecture: str
+    place: str
+    used: dict[str, None] = field(default_factory=dict)
+
+    def error(self, key: str, problem: str) -> InputError:
+        return InputError(f"{self.place}: {self.architecture}.{key}: {problem}")
+
+    def value(self, key: str) -> Any:
+        """Return a value, a list of equal numbers as one number; None where it is missing."""
+        value = self.metadata.get(f"{self.architecture}.{key}")
+        if value is not None:
+            self.used[f"{self.architecture}.{key}"] = None
+        if isinstance(value, list) and value and key != _PATTERN:
+            if any(item != value[0] for item in value):
+                raise self.error(key, "differs from layer to layer, which is not modelled for GGUF files")
+            return value[0]
+        return value
+
+    def whole(self, key: str) -> int | None:
+        """Return a whole number of at least one; None where it is missing or zero."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.error(key, f"{value!r} is not a whole number")
+        return value or None
+
+    def needed(self, key: str) -> int:
+        value = self.whole(key)
+        if value is None:
+            raise self.error(
+                key, f"missing\n  every GGUF file of the architecture {self.architecture} has it"
+            )
+        return value
+
+
+def config_of(stored: StoredModel, place: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what the metadata of a GGUF file says in the keys of config.json, and the keys that were read.
+
+    Raises
+    ------
+    InputError
+        The architecture is not modelled, or a key is missing or no number.
+    """
+    architecture = stored.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise InputError(
+            f"{place}: general.architecture: missing\n  the GGUF file of a model names its architecture"
+        )
+    entry = _entry(stored, architecture, place)
+    reading = _Reading(stored.metadata, architecture, place)
+    shapes = {tensor.name: tensor.shape for tensor in stored.tensors}
+    if "token_embd.weight" not in shapes:
+        raise InputError(
+            f"{place}: has no tensor token_embd.weight; the whole model is expected, not an adapter"
+        )
+    config: dict[str, Any] = {"model_type": entry.model_type, "dtype": "float16", **entry.fixed}
+    config |= {key: reading.needed(name) for key, name in {**_EVERY, **entry.needed}.items()}
+    found = {key: reading.whole(name) for key, name in entry.optional.items()}
+    config |= {key: value for key, value in found.items() if value is not None}
+    config["num_key_value_heads"] = reading.whole("attention.head_count_kv") or config["num_attention_heads"]
+    config |= _latent_lengths(reading, config) if entry.latent else _head_length(reading, config)
+    config |= _pattern(reading)
+    if "sliding_window" not in config and reading.whole(_WINDOW["sliding_window"]):
+        raise reading.error(
+            _WINDOW["sliding_window"], "a window is not modelled in GGUF files of this architecture"
+        )
+    config["vocab_size"] = shapes["token_embd.weight"][-1]
+    config["tie_word_embeddings"] = "output.weight" not in shapes
+    config["attention_bias"] = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
+    return config, ("general.architecture", *reading.used)
+
+
+def _entry(stored: StoredModel, architecture: str, place: str) -> Architecture:
+    entry = ARCHITECTURES.get(architecture)
+    if entry is not None:
+        return _MIXTRAL if architecture == "llama" and stored.metadata.get("llama.expert_count") else entry
+    known = ", ".join(sorted(ARCHITECTURES))
+    if architecture in _PROJECTORS:
+        raise InputError(
+            f"{place}: holds a {architecture} tower, not a language model; give the file of the model itself"
+        )
+    near = get_close_matches(architecture, ARCHITECTURES, n=1, cutoff=0.6)
+    question = f": did you mean {near[0]!r}?" if near else ""
+    raise InputError(
+        f"{place}: general.architecture: {architecture[:60]!r} is not modelled as a GGUF file{question}\n"
+        f"  modelled: {known}\n"
+        "  give the config.json of the original model with --weight-dtype instead, such as q4_k_m"
+    )
+
+
+def _head_length(reading: _Reading, config: Mapping[str, Any]) -> dict[str, int]:
+    """Return head_dim, which is hidden size over heads where the file does not say it."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    key, value = reading.whole("attention.key_length"), reading.whole("attention.value_length")
+    if key is None and hidden % heads:
+        raise reading.error(
+            "attention.key_length", f"missing, and {hidden} does not divide into {heads} heads"
+        )
+    length = key or hidden // heads
+    if value not in (None, length):
+        raise reading.error("attention.value_length", f"{value} is not the length of the keys, {length}")
+    return {"head_dim": length}
+
+
+def _latent_lengths(reading: _Reading, config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the lengths of one head of latent attention, before the projections are absorbed into the cache."""
+    key = reading.whole("attention.key_length_mla") or reading.needed("attention.key_length")
+    value = reading.whole("attention.value_length_mla") or reading.needed("attention.value_length")
+    rotary = config["qk_rope_head_dim"]
+    if key <= rotary:
+        raise reading.error("attention.key_length", f"{key} is not longer than its rotary part, {rotary}")
+    return {"qk_nope_head_dim": key - rotary, "v_head_dim": value}
+
+
+def _pattern(reading: _Reading) -> dict[str, Any]:
+    """Return which layers slide, where the file says so by layer or by period."""
+    pattern = reading.value(_PATTERN)
+    if isinstance(pattern, list):
+        return {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
+    return {} if pattern is None else {"sliding_window_pattern": reading.needed(_PATTERN)}

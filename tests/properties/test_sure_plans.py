@@ -1,0 +1,177 @@
+"""How sure a plan is and how large it has to be, against plain trial of one replica; small runs, so that each test is quick."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from capplan.fleet.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
+from capplan.fleet.confirmed import cost_range, met_probability, plan_of, target_probability
+from capplan.fleet.decision import _choices_of, _insensible, fleet_decision
+from capplan.fleet.search import search
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.scenario import scenario_from
+from capplan.readers.yaml_file import parse_yaml
+from capplan.workload.slo import Slo, Target
+
+RATE, SPARES, HOURLY = 60.0, 2, 3.0
+TEXT = """name: small
+model: llama-3.1-8b
+traffic: [{name: chat, request_rate: 60 req/s, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 120, p95: 300}}]
+slo: {ttft_p95: 600 ms, tpot_p95: 60 ms}
+fleet: {hardware: [l40s], tensor_parallel: [1, 2], pipeline_parallel: 1}
+"""
+PRICE = SimpleNamespace(total_usd_per_hour=HOURLY, usd_per_hour=HOURLY, energy_usd_per_hour=None)
+TERMS = Terms(0.25, SPARES, {"l40s": PRICE})
+
+
+@pytest.fixture(scope="module")
+def question():
+    asked = asked_fleet(scenario_from(parse_yaml(TEXT, "small.yaml"), Path()), offline=True)
+    return replace(asked.question, requests=2500)
+
+
+@pytest.fixture(scope="module")
+def trial(question):
+    candidates = [item for item in search(question).candidates if item.layout.sharding.tensor == 1.0]
+    return Search(question, candidates, TERMS).trial(candidates[0])
+
+
+def holds(trial, rate, replicas, slowness=1.0, limits=None):
+    """Say whether every target holds where all steps take longer by a factor."""
+    seen = trial.at(rate, replicas, slowness)
+    wanted = trial.limits if limits is None else limits
+    return seen.steady and all(seen.value(target) * slowness <= limit for target, limit in wanted.items())
+
+
+def test_an_nth_of_the_traffic_takes_n_replicas():
+    for n in range(1, 2000):
+        for bounds in ((1.0 / n, 9.0), (9.0, 1.0 / n)):
+            bound = SimpleNamespace(share_bound=bounds[0], sure_share_bounds={0.8: bounds[1]})
+            assert busy_bound(bound, 0.8, Terms(0.0, 3, {})) == n
+    half = SimpleNamespace(share_bound=0.25, sure_share_bounds={0.8: 0.2})
+    assert busy_bound(half, 0.8, Terms(0.5, 0, {})) == 8  # four for the traffic, as many again for headroom
+    assert busy_bound(half, 0.8, Terms(0.0, 0, {})) == 5
+
+
+def test_the_fewest_replicas_hold_the_peak_as_slow_as_asked_and_headroom_as_predicted(trial):
+    for confidence, headroom in ((0.5, 0.0), (0.5, 0.4), (0.9, 0.0)):
+        busy = busy_replicas(trial, trial.limits, confidence, Terms(headroom, SPARES, {}))
+        slower = trial.candidate.slowness.quantile(confidence)
+        assert busy > 1
+        assert holds(trial, RATE / busy, min(busy, 16), slower)
+        assert holds(trial, RATE / (1.0 - headroom) / busy, min(busy, 16))
+        fewer = busy - 2  # one may be missing for want of a finer scale of loads
+        assert not (
+            holds(trial, RATE / fewer, min(fewer, 16), slower)
+            and holds(trial, RATE / (1.0 - headroom) / fewer, min(fewer, 16))
+        )
+        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, 0, {}), busy) == busy
+        assert busy_replicas(trial, trial.limits, confidence, Terms(headroom, 0, {}), busy - 1) is None
+
+
+@pytest.mark.parametrize("busy", [10, 14, 20])
+def test_the_probability_is_that_of_the_slowest_replica_that_holds(trial, busy):
+    distribution = trial.candidate.slowness
+    chance = met_probability(trial, busy)
+    assert 0.05 < chance < 0.99
+    slowest = distribution.quantile(chance)
+    classes = max(n for n in (1, 2, 4, 8, 16) if n <= busy)
+    assert holds(trial, RATE / busy, classes, slowest / 1.05)
+    assert not holds(trial, RATE / busy, classes, slowest * 1.05)
+    for target in trial.question.slo.targets:
+        assert target_probability(trial, busy, target) >= chance
+
+
+def test_a_plan_is_what_its_replicas_are_together(trial):
+    sized = Sized(trial, 14, 16)
+    plan = plan_of(sized, TERMS)
+    lengths = trial.demand.lengths
+    assert (plan.replicas, plan.spare_replicas, plan.busy_replicas, plan.gpus) == (16, SPARES, 14, 16)
+    assert plan.busy_replicas * plan.request_rate_per_replica == pytest.approx(RATE)
+    assert plan.concurrency_per_replica == pytest.approx(plan.request_rate_per_replica * plan.e2e_s.mean)
+    assert plan.usd_per_hour == pytest.approx(16 * HOURLY)
+    assert plan.usd_per_month == pytest.approx(16 * HOURLY * 730)
+    # dollars an hour over millions of tokens an hour
+    assert plan.usd_per_million_output_tokens == pytest.approx(
+        16 * HOURLY / (RATE * lengths.output_tokens * 3600 / 1e6)
+    )
+    both = lengths.output_tokens + lengths.input_tokens
+    assert plan.usd_per_million_tokens == pytest.approx(16 * HOURLY / (RATE * both * 3600 / 1e6))
+    assert plan.watts == 16 * 350.0  # NVIDIA L40S datasheet, maximum power
+    assert plan.request_rate_limit_per_replica == trial.limit(8, 1.0, trial.limits)
+    slower = trial.candidate.slowness.quantile(0.8)
+    assert plan.sure_rate_limit_per_replica == trial.limit(8, slower, trial.limits)
+    for values in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
+        assert values.low < values.mean < values.high
+        assert values.p50 <= values.p90 <= values.p95 <= values.p99
+    low, high = cost_range(sized, TERMS)
+    assert low < high
+    for cost, part in ((low, 0.1), (high, 0.9)):
+        slow = trial.candidate.slowness.quantile(part)
+        assert (
+            cost
+            == (trial.replicas_for(RATE / 0.75, slow, trial.limits) + SPARES) * HOURLY * 730
+        )  # fmt: skip
+    assert cost_range(sized, Terms(0.25, SPARES, {})) is None
+    unpriced = plan_of(sized, Terms(0.25, SPARES, {}))
+    assert unpriced.usd_per_hour is unpriced.usd_per_month is unpriced.usd_per_million_tokens is None
+
+
+def test_progress_goes_up_by_one_to_the_end(question):
+    calls = []
+    answer = fleet_decision(
+        replace(question, requests=800), TERMS, lambda done, steps: calls.append((done, steps))
+    )
+    assert answer.plans
+    assert calls == [(done, len(calls)) for done in range(1, len(calls) + 1)]
+
+
+def test_no_replica_serves_the_rate_at_the_top_of_the_scale(question):
+    """Without targets: a queue grows there, and what a replica does serve is not far below."""
+    loose = replace(question, requests=15_000)
+    for candidate in search(loose).candidates:
+        trial = Search(loose, [candidate], TERMS).trial(candidate)
+        assert not trial.at(trial.rate_ceiling, 16).steady
+        assert 0.6 * trial.rate_ceiling < trial.limit(16, 1.0, {}) < trial.rate_ceiling
+
+
+def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(question):
+    """Not the longest time: a whole response takes seconds, of a thousand that it may take."""
+    slo = Slo((Target("e2e", "p95", 1000.0), Target("ttft", "p95", 0.25)), 0.8)
+    asked = replace(question, slo=slo)
+    candidate = next(item for item in search(asked).candidates if item.layout.sharding.tensor == 1.0)
+    row = _insensible(Search(asked, [candidate], TERMS).trial(candidate), 40, TERMS)
+    assert (row.hardware, row.target, row.limit_s, row.gpus) == ("l40s", "ttft_p95", 0.25, 40)
+    assert 0.1 < row.value_s < 0.25
+    (first, many), (second, few) = row.gpus_at
+    assert (first, second) == pytest.approx((1.75 * row.value_s, 2.75 * row.value_s), rel=0.05)  # two digits
+    assert many >= few > SPARES
+
+
+def offer(usd, chance, gpus=8):
+    """Return a plan of a price and a probability; no replica can be added to it for the money of another."""
+    trial = SimpleNamespace(limits={"a target": 1.0})
+    plan = SimpleNamespace(
+        usd_per_hour=usd, slo_met_probability=chance, gpus=gpus, replicas=8, layout=SimpleNamespace(devices=1)
+    )
+    return SimpleNamespace(trial=trial, busy=10**9), plan
+
+
+@pytest.mark.parametrize(
+    ("others", "recommended"),
+    [
+        ([(104.9, 0.86)], 1),  # under 5 % dearer and 6 points surer
+        ([(105.1, 0.99)], 0),  # too dear
+        ([(104.9, 0.84)], 0),  # not clearly surer
+        ([(101.0, 0.86), (104.0, 0.95)], 2),  # the surest of those near
+        ([(100.0, 0.70)], 0),
+    ],
+)
+def test_a_little_more_is_recommended_for_clearly_more_certainty(others, recommended):
+    pairs = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
+    choices = _choices_of(pairs, TERMS)
+    assert choices.recommended is pairs[recommended][1]
+    assert choices.cheapest is pairs[0][1]
+    assert choices.fewest is pairs[1][1]
