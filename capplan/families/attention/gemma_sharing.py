@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from capplan.families.attention.gemma import with_defaults
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Heads,
@@ -17,32 +16,6 @@ from capplan.families.parts.blocks import (
 from capplan.families.parts.stacks import layer_windows, mixture
 from capplan.families.parts.vision import gemma4_vision
 from capplan.model.network import Layer, Network, Projection
-
-_GEMMA3N_DEFAULTS = {
-    "vocab_size": 262400,
-    "hidden_size": 2048,
-    "num_hidden_layers": 35,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "sliding_window": 512,
-    "max_position_embeddings": 32768,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "altup_num_inputs": 4,
-    "num_kv_shared_layers": 15,
-    "laurel_rank": 64,
-}
-_GEMMA4_DEFAULTS = {
-    "vocab_size": 262144,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "sliding_window": 512,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "num_kv_shared_layers": 0,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class _PerLayerInput:
@@ -107,7 +80,7 @@ def _first_sharing(config: Config, layers: int) -> int:
 
 def read_gemma3n(config: Config, name: str) -> Network:
     """Return the text model of a Gemma 3n; four residual streams that every layer predicts and corrects."""
-    config = with_defaults(config.section("text_config") or config, _GEMMA3N_DEFAULTS)
+    config = config.section("text_config") or config
     hidden, layers = config.dimension("hidden_size"), config.layers()
     kv_heads, head_dim = config.dimension("num_key_value_heads"), config.dimension("head_dim")
     shape = Heads(hidden, config.dimension("num_attention_heads"), kv_heads, head_dim, head_dim)
@@ -182,7 +155,6 @@ def _wide_heads(config: Config, layer: int) -> Heads | None:
 
 def read_gemma4_text(config: Config, name: str) -> Network:
     """Return the text model of a Gemma 4: full layers have wider heads, may share keys and values."""
-    config = with_defaults(config, _GEMMA4_DEFAULTS)
     hidden, layers = config.dimension("hidden_size"), config.layers()
     query_heads, kv_heads = config.dimension("num_attention_heads"), config.dimension("num_key_value_heads")
     same = config.flag("attention_k_eq_v", default=False)

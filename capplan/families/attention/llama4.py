@@ -55,7 +55,4 @@ def read_llama4_text(config: Config, name: str) -> Network:
 
 def read_llama4(config: Config, name: str) -> Network:
     """Return a Llama 4, with its vision tower where the file describes one."""
-    network = read_llama4_text(config.needed_section("text_config"), name)
-    if not config.has("vision_config"):
-        config.notes.append("no vision_config: the vision tower is not counted")
-    return with_tower(network, config, llama4_vision)
+    return with_tower(read_llama4_text(config.needed_section("text_config"), name), config, llama4_vision)

@@ -66,5 +66,5 @@ def read_step(config: Config, name: str) -> Network:
     vision = config.section("vision_config")
     if vision is None:
         config.notes.append("no vision_config: the vision tower of Step 3.7 Flash is counted")
-        vision = Config({}, config.place, "vision_config.", config.keys_used, [])
+        vision = Config({}, config.place, "vision_config.", config.keys_used, [], outer=config)
     return with_vision(network, config, step_vision(vision, network.hidden_size))

@@ -187,6 +187,7 @@ def latent_attention(
     them; kv_a is replicated on every rank, and so is q_a. The indexer of DeepSeek V3.2 adds its
     queries (from the query latent), its single key per token, and its head weights.
     """
+    config.unused("head_dim", "qk_head_dim", "num_key_value_heads")
     query_heads = config.dimension("num_attention_heads", most=100_000)
     rope = config.dimension("qk_rope_head_dim")
     nope = config.dimension("qk_nope_head_dim")
@@ -254,7 +255,7 @@ def decoder(
     """Return the whole network: token embedding, layers, final norm, LM head."""
     vocabulary = vocabulary or config.dimension("vocab_size")
     if tied is None:
-        tied = config.flag("tie_word_embeddings", default=tied_default)
+        tied = config.ties_embeddings(tied_default)
     return Network(
         name=name,
         model_type=config.model_type,
@@ -292,4 +293,9 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
     `tower` returns the parameters of a section for a text model of a hidden size.
     """
     vision = config.section("vision_config")
-    return with_vision(network, config, tower(vision, network.hidden_size) if vision else 0)
+    if vision is None:
+        config.notes.append("no vision_config: the vision tower is not counted")
+        return with_vision(network, config, 0)
+    config.unused("vision_feature_layer")
+    vision.unused("num_heads", "num_attention_heads", "vt_num_attention_heads", "vision_feature_layer")
+    return with_vision(network, config, tower(vision, network.hidden_size))
