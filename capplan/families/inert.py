@@ -61,12 +61,25 @@ _ENDINGS = (
 _OF_TYPE = {
     "bloom": "seq_length pretraining_tp",
     "deepseek_v4": "num_hash_layers num_key_value_heads expert_dtype",
+    "deepseek_v32": "layer_types",
     "deepseek_ref": "num_hash_layers num_key_value_heads expert_dtype",
+    "gemma3n_text": "activation_sparsity_pattern altup_correct_scale altup_active_idx",
+    "ernie4_5_moe": "moe_norm_min",
+    "glm_moe_dsa": "layer_types num_experts",
     "gemma4_vision": "global_head_dim max_position_embeddings",
     "kimi_k25_vision": "init_pos_emb_time merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size video_attn_type",
     "mimo_v2_flash": "attention_chunk_size",
+    "mamba2": "time_step_rank",
     "minimax_m2": "attn_type_list shared_intermediate_size",
+    "minimax_m3_vl": "image_token_compression_config merged_hidden_size",
+    "minimax_m3_vl_vision": "image_size",
+    "mpt": "alibi_bias_max attn_impl attn_type",
     "nemotron_h": "time_step_rank",
+    "pixtral": "head_dim image_size",
+    "qwen2_5_vl_vision": "window_size",
+    "qwen2_5_vl": "window_size",
+    "recurrent_gemma": "final_w_init_variance_scale",
+    "step3p5_vision": "max_position_embeddings num_attention_heads",
 }
 """Keys of one model_type that its class does not have, or has and does not use."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.registry import families
-from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import Network
 from capplan.model.parameters import parameters
 from tests.differential.files import File
@@ -30,8 +30,9 @@ class Compared:
 
 def our_cache(network: Network, tokens: int) -> int:
     """Return the elements that one sequence holds: keys, values and states, all in four bytes each."""
-    kept = float(kv_bytes_per_sequence(network, float(tokens), 4.0, index_bytes=4.0))
-    return round((kept + float(state_bytes_per_sequence(network, 1.0, 4.0))) / 4)
+    kept = float(kv_bytes_per_sequence(network, float(tokens), 4.0, index_bytes=4.0)) / 4
+    parts = (part for layer in network.layers for mixer in layer.mixers for part in mixer.description.state_parts)
+    return round(kept + sum(part.elements for part in parts))
 
 
 def compared(file: File, kept: Kept) -> Compared:

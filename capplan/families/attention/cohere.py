@@ -30,4 +30,4 @@ def read_cohere2(config: Config, name: str) -> Network:
     default = [(i + 1) % pattern != 0 for i in range(layers)]
     windows = layer_windows(config, layers, config.dimension("sliding_window", default=4096), default=default)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
-    return block_decoder(config, name, traits, shape=heads(config, default_head_dim=128), windows=windows)
+    return block_decoder(config, name, traits, windows=windows)

@@ -141,6 +141,7 @@ def read_falcon(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     query_heads = config.dimension("num_attention_heads", "n_head", most=100_000)
     head_dim = config.divisible("hidden_size", hidden, "num_attention_heads", query_heads)
+    config.unused("num_kv_heads", "n_head_kv", "num_ln_in_parallel_attn")
     new = config.flag("new_decoder_architecture", default=config.model_type == "RefinedWeb")
     kv_heads = query_heads
     if new:

@@ -26,8 +26,14 @@ def read_smollm3(config: Config, name: str) -> Network:
         qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), tied=True
     )
     layers = config.layers()
-    used = config.flag("use_sliding_window", default=False)
-    windows = layer_windows(config, layers, config.optional("sliding_window")) if used else None
+    config.unused("sliding_window", "use_sliding_window", "max_window_layers")
+    every = config.optional("no_rope_layer_interval") or 4
+    listed = config.whole_numbers("no_rope_layers")
+    rotary = listed if listed is not None else tuple((i + 1) % every for i in range(layers))
+    window = config.optional("sliding_window", least=0) if config.flag("use_sliding_window", default=False) else None
+    if config.has("layer_types"):
+        window = config.optional("sliding_window", least=0)
+    windows = layer_windows(config, layers, window, default=[window is not None and not r for r in rotary])
     return block_decoder(config, name, traits, windows=windows)
 
 

@@ -68,7 +68,7 @@ def read_qwen2_moe(config: Config, name: str) -> Network:
 
 def read_qwen3_moe(config: Config, name: str) -> Network:
     """Return a Qwen 3 with experts, none of them shared."""
-    shape = heads(config, default_head_dim=128 if "head_dim" not in config.values else None)
+    shape = heads(config)
     layers = config.layers()
     traits = _qwen3_traits(config)
     parts = _parts(config, shape, traits, layers, 0)

@@ -117,7 +117,7 @@ def qwen3_vision(vision: Config) -> int:
     return tower + 2 * hidden + merger + deep * (2 * merged + merger)
 
 
-def moonvit(vision: Config, text_hidden: int) -> int:
+def moonvit(vision: Config, outer: Config, text_hidden: int) -> int:
     """Return the parameters of MoonViT and the Kimi K2.5 projector."""
     hidden = vision.dimension("vt_hidden_size", "hidden_size")
     intermediate = vision.dimension("vt_intermediate_size", "intermediate_size")
@@ -128,7 +128,8 @@ def moonvit(vision: Config, text_hidden: int) -> int:
     tower = _linear(3 * patch * patch, hidden) + rows * columns * hidden
     tower += layers * _block(hidden, intermediate) + 2 * hidden
     merged = hidden * prod(vision.whole_numbers("merge_kernel_size") or (2, 2))
-    return tower + 2 * hidden + _linear(merged, merged) + _linear(merged, text_hidden)
+    normed = outer.optional("projection_hidden_size") or hidden
+    return tower + 2 * normed + _linear(merged, merged) + _linear(merged, text_hidden)
 
 
 def llama4_vision(vision: Config, text_hidden: int) -> int:
