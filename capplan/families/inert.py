@@ -47,7 +47,7 @@ _NAMES = frozenset(
     use_bidirectional_attention indexer_rope_interleave moe_router_dtype moe_shared_expert_overlap
     default_output_length pooling_kernel_size standardize video_seq_length use_routing_bias use_gemma_norm
     activation_situ_beta activation_situ_linear_beta gate_lower_bound mla_use_nope index_share_for_mtp_iteration
-    fp32_residual_connection fp32_residual mamba_use_mlp_act resid_scale add_bos_token vocab_file
+    fp32_residual_connection fp32_residual mamba_use_mlp_act resid_scale alibi_bias_max attn_impl attn_type add_bos_token vocab_file
     """.split()
 )
 
@@ -70,15 +70,19 @@ _OF_TYPE = {
     "kimi_k25_vision": "init_pos_emb_time merge_type mm_hidden_size mm_projector_type pos_emb_type text_hidden_size video_attn_type",
     "mimo_v2_flash": "attention_chunk_size",
     "mamba2": "time_step_rank",
+    "minimax": "full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor "
+    "mlp_beta_factor",
+    "gpt_bigcode": "num_key_value_heads",
+    "lfm2": "full_attn_idxs",
+    "lfm2_moe": "full_attn_idxs",
     "minimax_m2": "attn_type_list shared_intermediate_size",
     "minimax_m3_vl": "image_token_compression_config merged_hidden_size",
     "minimax_m3_vl_vision": "image_size",
-    "mpt": "alibi_bias_max attn_impl attn_type",
     "nemotron_h": "time_step_rank",
     "pixtral": "head_dim image_size",
     "qwen2_5_vl_vision": "window_size",
     "qwen2_5_vl": "window_size",
-    "recurrent_gemma": "final_w_init_variance_scale",
+    "recurrent_gemma": "final_w_init_variance_scale w_init_variance_scale",
     "step3p5_vision": "max_position_embeddings num_attention_heads",
 }
 """Keys of one model_type that its class does not have, or has and does not use."""

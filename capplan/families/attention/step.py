@@ -56,6 +56,8 @@ def read_step_text(config: Config, name: str) -> Network:
         if sliding and window is None:
             raise config.missing("sliding_window")
         stack.append(_layer(slide if sliding else full, part, window if sliding else None))
+    if config.count("num_nextn_predict_layers", "num_mtp_layers"):
+        config.notes.append("the layers for multi-token prediction are left out")
     return decoder(config, name, stack, hidden=full.hidden_size)
 
 

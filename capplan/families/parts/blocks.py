@@ -113,13 +113,15 @@ def attention(
 def gated_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return gate and up as one matmul, and down (SwiGLU, GeGLU).
+    """Return gate and up as one matmul, and down (SwiGLU, GeGLU); nothing where the width is zero.
 
     Examples
     --------
     >>> [(matrix.name, matrix.inputs, matrix.outputs) for matrix in gated_mlp(4096, 14336)]
     [('gate_up', 4096, 28672), ('down', 14336, 4096)]
     """
+    if not intermediate:
+        return ()
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(
@@ -137,7 +139,9 @@ def gated_mlp(
 def plain_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return up and down of a feed-forward without a gate."""
+    """Return up and down of a feed-forward without a gate; nothing where the width is zero."""
+    if not intermediate:
+        return ()
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(
