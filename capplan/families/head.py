@@ -41,11 +41,11 @@ def _scoring(network: Network, config: Config, name: str) -> Network:
     labels = config.optional("num_labels") or (len(names.values) if names else None) or 2
     scored = name.endswith("ForTokenClassification")
     head = replace(network.lm_head, outputs=labels, bias=labels if scored else 0)
-    note = f"{name}: {labels} scores for a text instead of the LM head; it generates no tokens"
-    return replace(network, lm_head=head, tied_embeddings=False, notes=(*network.notes, note))
+    note = f"{name}: {labels} score(s) for a text instead of the LM head; it generates no tokens"
+    return replace(network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note))
 
 
 def _without_head(network: Network, name: str) -> Network:
     note = f"{name} has no LM head; it generates no tokens"
     head = replace(network.lm_head, outputs=0, bias=0)
-    return replace(network, lm_head=head, tied_embeddings=False, notes=(*network.notes, note))
+    return replace(network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note))

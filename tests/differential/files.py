@@ -4,13 +4,13 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from tests.differential.records import File
 from tests.differential.small import default_file, small_file
 
 Path = tuple[str, ...]
@@ -18,19 +18,6 @@ Path = tuple[str, ...]
 UNTOUCHED = ("model_type", "transformers_version", "architectures", "rope_parameters", "rope_scaling", "rope_theta",
              "dtype", "quantization_config", "id2label", "label2id")  # fmt: skip
 """Keys that are never changed or left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """One config.json and how it came about."""
-
-    kind: str
-    """Its model_type."""
-    change: str
-    """What distinguishes it from the small model of the type."""
-    form: str
-    """typed, transformers 4, transformers 5 or the default."""
-    values: dict[str, Any]
 
 
 def key_paths(section: dict[str, Any], path: Path = ()) -> Iterator[Path]:

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import io
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +11,8 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.differential.records import Reference
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -35,19 +36,6 @@ TOWERS = ("vision", "visual", "audio", "image", "projector", "connector", "multi
 
 class CannotBuildError(Exception):
     """Transformers refuses the file, or fails on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What the reference implementation holds of a file."""
-
-    parameters: int = 0
-    text_parameters: int = 0
-    """Without towers and projectors."""
-    cache: dict[str, int] = field(default_factory=dict)
-    """Tokens of a prefill -> elements that it leaves in the cache; empty where the model was not run."""
-    failed: str = ""
-    """Why transformers does not build or run the file."""
 
 
 def class_of(file: dict[str, Any]) -> type:

@@ -1,5 +1,6 @@
 """How our reading of one file compares with the model that transformers builds from it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,9 +10,7 @@ from capplan.families.registry import families
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import Network
 from capplan.model.parameters import parameters
-from tests.differential.files import File
-from tests.differential.kept import Kept
-from tests.differential.reference import Reference
+from tests.differential.records import File, Reference
 
 Verdict = Literal["exact", "noted", "refused", "wrong", "not built"]
 
@@ -38,8 +37,8 @@ def our_cache(network: Network, tokens: int) -> int:
     return round(kept + sum(part.elements for part in parts))
 
 
-def compared(file: File, kept: Kept) -> Compared:
-    """Return the verdict on a file."""
+def compared(file: File, reference: Callable[[File], Reference]) -> Compared:
+    """Return the verdict on a file; `reference` is asked only where we read the file."""
     if file.kind not in families():
         return Compared(file, "refused", "not modelled")
     try:
@@ -49,8 +48,7 @@ def compared(file: File, kept: Kept) -> Compared:
         return Compared(file, "refused", str(error).splitlines()[0])
     except Exception as error:  # a crash of ours is a wrong answer
         return Compared(file, "wrong", f"crash: {type(error).__name__}: {error}")
-    run = not file.form.startswith("default") and file.kind not in CACHE_ELSEWHERE
-    truth = kept.reference(file.values, run=run)
+    truth = reference(file)
     if truth.failed:
         return Compared(file, "not built", truth.failed)
     return _against(file, network, ours, truth)

@@ -26,6 +26,8 @@ def _plain_layer(config: Config, shape: Heads, traits: Traits, *keys: str) -> La
 def read_gpt2(config: Config, name: str) -> Network:
     """Return a GPT-2, or a GPT-BigCode, whose queries share one key-value head."""
     hidden = config.dimension("n_embd", "hidden_size", "hidden_dim")
+    if config.flag("add_cross_attention", default=False):
+        raise config.error("add_cross_attention", "true is not modelled", "allowed: false")
     shared = config.model_type == "gpt_bigcode" and config.flag("multi_query", default=True)
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
