@@ -257,11 +257,11 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.error(key, f"{_short(value)} is not an object")
         path = f"{self.section_path}{key}."
-        kind = value.get("model_type") or (self.stated_class and self.stated_class.sections.get(key))
-        known = model_class(kind) if isinstance(kind, str) else None
-        return Config(
-            value, self.place, path, self.keys_used, self.notes, self.settled, self.outer or self, self.sections, known
-        )
+        kind = None if self.stated_class is None else self.stated_class.sections.get(key)
+        if kind is not None and not value.get("model_type"):
+            value = {**value, "model_type": kind}
+        whole = self.outer or self
+        return Config(value, self.place, path, self.keys_used, self.notes, self.settled, whole, self.sections)
 
     def needed_section(self, *keys: str) -> "Config":
         """Return a nested object that the network depends on."""

@@ -31,7 +31,7 @@ def with_stated_head(network: Network, config: Config) -> Network:
         raise config.error("architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none")
     if name.endswith(_SCORING):
         return _scoring(network, config, name)
-    bare = name.endswith("Model") and not name.endswith(("LMHeadModel", "LMModel"))
+    bare = name.endswith("Model") and not name.endswith("LMHeadModel")
     # classes outside transformers call themselves a Model with and without an LM head
     return _without_head(network, name) if bare and config.stated_class is not None else network
 

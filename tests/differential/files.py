@@ -63,9 +63,9 @@ def saved_by_5(values: dict[str, Any]) -> dict[str, Any] | None:
     return json.loads(text)
 
 
-def saved_by_4(values: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
+def saved_by_4(values: dict[str, Any], *, whole: bool = True) -> dict[str, Any]:
     """Return a file with the names of transformers 4: torch_dtype, rope_theta beside rope_scaling, names of old releases."""
-    kind = values.get("model_type", kind)
+    kind = values["model_type"]
     names = {} if kind not in CONFIG_MAPPING else CONFIG_MAPPING[kind].attribute_map
     old = {new: name for name, new in names.items()}
     out: dict[str, Any] = {}
@@ -75,10 +75,11 @@ def saved_by_4(values: dict[str, Any], kind: str | None = None) -> dict[str, Any
             rest = {k: v for k, v in value.items() if k != "rope_theta"}
             out["rope_scaling"] = None if rest.get("rope_type") == "default" and len(rest) == 1 else rest
         elif isinstance(value, dict) and "model_type" in value:
-            out[key] = saved_by_4(value)
+            out[key] = saved_by_4(value, whole=False)
         else:
             out[old.get(key, key)] = value
-    out.setdefault("torch_dtype", out.pop("dtype", None) or "bfloat16")
+    if whole:
+        out.setdefault("torch_dtype", out.pop("dtype", None) or "bfloat16")
     return out
 
 

@@ -30,7 +30,7 @@ WIDEST_RUN = 20_000_000
 """Parameters of the largest model that is run on the CPU; larger ones are counted on the meta device alone."""
 
 TOWERS = ("vision", "visual", "audio", "image", "projector", "connector", "multi_modal", "merger", "resampler", "video",
-          "aligner", "perceiver", "vqmodel", "encoder_model", "patch_embed", "sound", "mm_", "embedder")  # fmt: skip
+          "aligner", "talker", "token2wav", "code2wav", "encoder.", "perceiver", "vqmodel", "encoder_model", "patch_embed", "sound", "mm_", "embedder")  # fmt: skip
 """Parts of module names that belong to a tower or to what joins it to the text."""
 
 
