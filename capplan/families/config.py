@@ -21,8 +21,7 @@ MOST_KEYS_NAMED = 12
 """Keys that one remark names; the rest are counted."""
 
 _ALWAYS_STATED = frozenset(
-    "hidden_size n_embd d_model num_hidden_layers n_layer n_layers num_layers num_attention_heads n_head n_heads "
-    "vocab_size".split()
+    ["hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_attention_heads", "n_head", "n_heads", "vocab_size", "intermediate_size"]
 )
 """Sizes that no published file leaves out at its top level: missing, they are a mistake rather than a default."""
 
@@ -76,7 +75,7 @@ class Config:
             return keys[0], None
         for key in names:
             value = known.defaults.get(key)
-            if value is not None and not (self.outer is None and key in _ALWAYS_STATED):
+            if value is not None:
                 self._note_default(key, value)
                 return key, value
         return keys[0], None
@@ -111,11 +110,16 @@ class Config:
         return unread
 
     def ties_embeddings(self, default: bool) -> bool:
-        """Return whether embedding and LM head are one tensor: the top level of a file decides, then its text section."""
+        """Return whether embedding and LM head are one tensor.
+
+        The top level of a file decides. Where it is silent, transformers 4 asked the text section, and transformers 5,
+        which always writes the key, its class.
+        """
         whole = self.outer or self
         inner = self.flag("tie_word_embeddings", default=default)
         known = whole.stated_class
-        if whole.stated("tie_word_embeddings") or (known is not None and known.sections):
+        saved_by_5 = whole.text("transformers_version", default="").startswith("5.")
+        if whole.stated("tie_word_embeddings") or (known is not None and known.sections and saved_by_5):
             inner = whole.flag("tie_word_embeddings", default=inner)
         return inner and (known is None or known.ties)
 
@@ -161,6 +165,9 @@ class Config:
         self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_DIMENSION
     ) -> int:
         """Return a whole number of at least one; using the default adds a note."""
+        needed = default is None and self.outer is None and not _ALWAYS_STATED.isdisjoint(keys)
+        if needed and not self.stated(*keys):
+            raise self.missing(*keys)
         value = self.optional(*keys, least=least, most=most)
         if value is not None:
             return value

@@ -28,7 +28,9 @@ def with_stated_head(network: Network, config: Config) -> Network:
             "give the model that it belongs to, and describe the draft with the options of speculation",
         )
     if name.endswith(_OTHER_TASKS):
-        raise config.error("architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none")
+        raise config.error(
+            "architectures", f"the head of {name!r} is not modelled", "known: LM heads, scores, none"
+        )
     if name.endswith(_SCORING):
         return _scoring(network, config, name)
     bare = name.endswith("Model") and not name.endswith("LMHeadModel")
@@ -42,10 +44,14 @@ def _scoring(network: Network, config: Config, name: str) -> Network:
     scored = name.endswith("ForTokenClassification")
     head = replace(network.lm_head, outputs=labels, bias=labels if scored else 0)
     note = f"{name}: {labels} score(s) for a text instead of the LM head; it generates no tokens"
-    return replace(network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note))
+    return replace(
+        network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note)
+    )
 
 
 def _without_head(network: Network, name: str) -> Network:
     note = f"{name} has no LM head; it generates no tokens"
     head = replace(network.lm_head, outputs=0, bias=0)
-    return replace(network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note))
+    return replace(
+        network, lm_head=head, tied_embeddings=False, generates=False, notes=(*network.notes, note)
+    )

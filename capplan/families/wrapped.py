@@ -55,9 +55,13 @@ _WRAPPERS = {
     "cohere2_vision": Wrapper(projectors.cohere2_vision),
     "aya_vision": Wrapper(projectors.aya_vision),
     "qwen2_audio": Wrapper(tower="audio_config"),
-    "qwen2_5_omni": Wrapper(text=("thinker_config", "text_config"), others=("talker_config", "token2wav_config")),
+    "qwen2_5_omni": Wrapper(
+        text=("thinker_config", "text_config"), others=("talker_config", "token2wav_config")
+    ),
     "qwen2_5_omni_thinker": Wrapper(others=("audio_config",)),
-    "qwen3_omni_moe": Wrapper(text=("thinker_config", "text_config"), others=("talker_config", "code2wav_config")),
+    "qwen3_omni_moe": Wrapper(
+        text=("thinker_config", "text_config"), others=("talker_config", "code2wav_config")
+    ),
     "qwen3_omni_moe_thinker": Wrapper(others=("audio_config",)),
     "glm4v": Wrapper(),
     "glm46v": Wrapper(),

@@ -76,9 +76,7 @@ def read_json(
     def constant(word: str) -> float:
         if infinities:
             return float(word)
-        raise InputError(
-            f"{name}: {word} is not a number that can be used; write a finite number or null"
-        )
+        raise InputError(f"{name}: {word} is not a number that can be used; write a finite number or null")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return _unique(name, pairs)

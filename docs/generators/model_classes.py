@@ -1,6 +1,6 @@
 """Write capplan/families/classes.json: keys, defaults and names of the configuration classes of transformers.
 
-    python -m docs.generators.model_classes
+python -m docs.generators.model_classes
 """
 
 import json
@@ -71,7 +71,9 @@ def classes() -> dict[str, Any]:
         if not config.model_type or config.model_type in found:
             continue
         found[config.model_type] = _described(config.model_type, config)
-        wanted += [s for key in type(config).sub_configs if hasattr(s := getattr(config, key, None), "model_type")]
+        wanted += [
+            s for key in type(config).sub_configs if hasattr(s := getattr(config, key, None), "model_type")
+        ]
     return dict(sorted(found.items()))
 
 

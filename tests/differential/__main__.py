@@ -1,6 +1,6 @@
 """`make oracle`: every model type of transformers, in many files, against our reading of them.
 
-    python -m tests.differential --seed 1 --changed 12 --write
+python -m tests.differential --seed 1 --changed 12 --write
 """
 
 import argparse
@@ -22,11 +22,17 @@ def main() -> int:
     """Compare, print the counts, and return 1 where a figure is wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--changed", type=int, default=6, help="files with changed values for each type, in three forms")
+    parser.add_argument(
+        "--changed", type=int, default=6, help="files with changed values for each type, in three forms"
+    )
     parser.add_argument("--kind", action="append", help="only this model type")
     parser.add_argument("--show", default="wrong", help="verdicts to print, with commas")
-    parser.add_argument("--kept", type=Path, action="append", help="a file of references that were worked out before")
-    parser.add_argument("--write", action="store_true", help="write docs/models.md and the sample that make test reads")
+    parser.add_argument(
+        "--kept", type=Path, action="append", help="a file of references that were worked out before"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/models.md and the sample that make test reads"
+    )
     options = parser.parse_args()
     kept = Kept(options.kept or [])
     results: dict[str, list[Compared]] = {}

@@ -36,13 +36,17 @@ def other_value(value: Any, chance: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return chance.choice([v for v in (0, 1, 2, 3, 4, 6, 8, 12, 24, value // 2, value * 2, None) if v != value])
+        return chance.choice(
+            [v for v in (0, 1, 2, 3, 4, 6, 8, 12, 24, value // 2, value * 2, None) if v != value]
+        )
     if isinstance(value, float):
         return chance.choice([0.0, 1.0, value * 2, value / 2])
     if value is None:
         return chance.choice([2, 4, 8, 24, True])
     if isinstance(value, list) and value:
-        return chance.choice([chance.sample(value, len(value)), list(reversed(value)), [chance.choice(value)] * len(value)])
+        return chance.choice(
+            [chance.sample(value, len(value)), list(reversed(value)), [chance.choice(value)] * len(value)]
+        )
     return value
 
 
@@ -58,7 +62,7 @@ def saved_by_5(values: dict[str, Any]) -> dict[str, Any] | None:
     try:
         decoded = PreTrainedConfig._decode_special_floats(copy.deepcopy(values))
         text = CONFIG_MAPPING[values["model_type"]].from_dict(decoded).to_json_string()
-    except Exception:  # whatever a class raises for a file that it refuses
+    except Exception:  # noqa: BLE001 - whatever a class raises for a file that it refuses
         return None
     return json.loads(text)
 
@@ -101,7 +105,7 @@ def files(kind: str, seed: int, changed: int) -> Iterator[File]:
         yield File(kind, "", "default", default)
         yield File(kind, "", "default 4", saved_by_4(default))
         small = small_file(kind)
-    except Exception:  # a class whose defaults are not valid
+    except Exception:  # noqa: BLE001 - a class whose defaults are not valid
         return
     yield File(kind, "", "5", small)
     yield File(kind, "", "4", saved_by_4(small))

@@ -34,7 +34,9 @@ What is not compared: the cache of {elsewhere}.
 def page(results: dict[str, list[Compared]], contexts: Iterable[int], elsewhere: dict[str, str]) -> str:
     """Return the page for the verdicts of every model type."""
     total = collections.Counter(one.verdict for listed in results.values() for one in listed)
-    counts = ", ".join(f"{total[verdict]:,} {verdict}" for verdict in ("exact", "noted", "refused", "not built", "wrong"))
+    counts = ", ".join(
+        f"{total[verdict]:,} {verdict}" for verdict in ("exact", "noted", "refused", "not built", "wrong")
+    )
     reasons = "; ".join(f"`{kind}` ({why})" for kind, why in elsewhere.items())
     lines = [
         _HEAD.format(
@@ -72,5 +74,9 @@ def _refusal(kind: str) -> str:
         read_network({"model_type": kind}, kind)
     except InputError as error:
         first = str(error).splitlines()[0]
-        return first.removeprefix("config.json: model_type: ").removeprefix(f"{kind!r} is ").split(": did you mean")[0]
+        return (
+            first.removeprefix("config.json: model_type: ")
+            .removeprefix(f"{kind!r} is ")
+            .split(": did you mean")[0]
+        )
     return ""

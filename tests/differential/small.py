@@ -93,14 +93,18 @@ def _merged(file: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shrunk(section: dict[str, Any]) -> dict[str, Any]:
-    layers = next((section[k] for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if k in section), 0)
+    layers = next(
+        (section[k] for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if k in section), 0
+    )
     heads = next((section[k] for k in ("num_attention_heads", "n_head", "n_heads") if k in section), 0)
     out: dict[str, Any] = {}
     for key, value in section.items():
-        if key == "per_layer_config" or ("qk_rope_head_dim" in section and key in ("head_dim", "qk_head_dim")):
+        if key == "per_layer_config" or (
+            "qk_rope_head_dim" in section and key in ("head_dim", "qk_head_dim")
+        ):
             continue
         if isinstance(value, dict) and "mrope_section" in value:
-            width = section.get("head_dim") and 24 or 16
+            width = (section.get("head_dim") and 24) or 16
             third = int(width * value.get("partial_rotary_factor", 1.0)) // 2
             parts = [third // 3, third // 3, third - 2 * (third // 3)]
             out[key] = value | {"mrope_section": parts}

@@ -33,7 +33,9 @@ class Compared:
 def our_cache(network: Network, tokens: int) -> int:
     """Return the elements that one sequence holds: keys, values and states, all in four bytes each."""
     kept = float(kv_bytes_per_sequence(network, float(tokens), 4.0, index_bytes=4.0)) / 4
-    parts = (part for layer in network.layers for mixer in layer.mixers for part in mixer.description.state_parts)
+    parts = (
+        part for layer in network.layers for mixer in layer.mixers for part in mixer.description.state_parts
+    )
     return round(kept + sum(part.elements for part in parts))
 
 
@@ -46,7 +48,7 @@ def compared(file: File, reference: Callable[[File], Reference]) -> Compared:
         ours = parameters(network)
     except InputError as error:
         return Compared(file, "refused", str(error).splitlines()[0])
-    except Exception as error:  # a crash of ours is a wrong answer
+    except Exception as error:  # noqa: BLE001 - a crash of ours is a wrong answer
         return Compared(file, "wrong", f"crash: {type(error).__name__}: {error}")
     truth = reference(file)
     if truth.failed:

@@ -28,9 +28,9 @@ def test_a_stored_sample_of_every_family_has_the_figures_of_its_class():
 
 def test_files_of_two_versions_of_transformers_agree_to_the_last_byte():
     pytest.importorskip("transformers", reason="make test installs it")
+    from capplan.families.model_config import read_network
     from tests.differential.files import saved_by_4
     from tests.differential.small import small_file
-    from capplan.families.model_config import read_network
 
     for kind in ("qwen3_moe", "deepseek_v3", "gemma3_text", "mixtral"):
         small = small_file(kind)

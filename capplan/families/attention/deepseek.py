@@ -82,7 +82,9 @@ def _scheduled_reuses(config: Config, layers: int) -> list[bool]:
     pattern = config.text("index_topk_pattern", default="")
     if pattern:
         if len(pattern) < layers or set(pattern) - {"F", "S"}:
-            raise config.error("index_topk_pattern", f"{pattern!r} is not a pattern", "allowed: F or S for each layer")
+            raise config.error(
+                "index_topk_pattern", f"{pattern!r} is not a pattern", "allowed: F or S for each layer"
+            )
         return [letter == "S" for letter in pattern[:layers]]
     every = max(config.count("index_topk_freq", default=1), 1)
     offset = config.count("index_skip_topk_offset", default=2)

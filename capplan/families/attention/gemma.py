@@ -6,6 +6,7 @@ from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
 from capplan.families.parts.vision import siglip
 from capplan.model.network import Network
 
+
 def _heads(config: Config) -> Heads:
     return heads(config, default_head_dim=256)
 

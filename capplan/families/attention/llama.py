@@ -30,7 +30,11 @@ def read_smollm3(config: Config, name: str) -> Network:
     every = config.optional("no_rope_layer_interval") or 4
     listed = config.whole_numbers("no_rope_layers")
     rotary = listed if listed is not None else tuple((i + 1) % every for i in range(layers))
-    window = config.optional("sliding_window", least=0) if config.flag("use_sliding_window", default=False) else None
+    window = (
+        config.optional("sliding_window", least=0)
+        if config.flag("use_sliding_window", default=False)
+        else None
+    )
     if config.has("layer_types"):
         window = config.optional("sliding_window", least=0)
     windows = layer_windows(config, layers, window, default=[window is not None and not r for r in rotary])

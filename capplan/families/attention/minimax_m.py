@@ -60,7 +60,11 @@ def _indexed_layers(config: Config, indexing: Config, layers: int) -> list[bool]
     if kinds is not None:
         for i, kind in enumerate(kinds[:layers]):
             if kind not in ("full_attention", "minimax_m3_sparse"):
-                raise config.error(f"layer_types[{i}]", f"{kind!r} is not known", "allowed: full_attention, minimax_m3_sparse")
+                raise config.error(
+                    f"layer_types[{i}]",
+                    f"{kind!r} is not known",
+                    "allowed: full_attention, minimax_m3_sparse",
+                )
         return [kind == "minimax_m3_sparse" for kind in kinds[:layers]]
     if not indexing.has("sparse_attention_freq"):
         return [False] * layers
@@ -86,7 +90,9 @@ def read_minimax_m3(config: Config, name: str) -> Network:
         sparse_layers = [flag > 0 for flag in config.per_layer("moe_layer_freq", layers=layers)]
     dense = gated_mlp(hidden, config.dimension("dense_intermediate_size")), None
     indexing = config.section("sparse_attention_config") or config
-    config.unused("index_local_blocks", "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks")
+    config.unused(
+        "index_local_blocks", "index_n_heads", "index_head_dim", "index_block_size", "index_topk_blocks"
+    )
     indexing.unused(*_WHICH_BLOCKS)
     indexed = _indexed_layers(config, indexing, layers)
     traits = Traits(head_norms=config.flag("use_qk_norm", default=True))

@@ -18,7 +18,9 @@ _CROSSING = range(3, 39, 5)
 def read_mllama(config: Config, name: str) -> Network:
     """Return a Llama 3.2 Vision; tower and the cache of image keys are not counted."""
     network = read_mllama_text(config.needed_section("text_config"), name)
-    config.notes.append("the vision tower is not counted, nor are the keys of an image that cross-attention caches")
+    config.notes.append(
+        "the vision tower is not counted, nor are the keys of an image that cross-attention caches"
+    )
     config.unused("vision_config")
     return with_vision(network, config, 0)
 
@@ -27,7 +29,9 @@ def read_mllama_text(config: Config, name: str) -> Network:
     """Return the text model of a Llama 3.2 Vision."""
     shape = heads(config)
     listed = config.whole_numbers("cross_attention_layers")
-    crossing = set(_CROSSING if listed is None and not config.stated("cross_attention_layers") else listed or ())
+    crossing = set(
+        _CROSSING if listed is None and not config.stated("cross_attention_layers") else listed or ()
+    )
     width = config.dimension("intermediate_size")
     plain = block(shape, Traits(), (gated_mlp(shape.hidden_size, width), None))
     crossed = _cross_layer(shape, width)

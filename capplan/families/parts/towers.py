@@ -50,7 +50,9 @@ def siglip2(vision: Config) -> int:
     pooled = 0
     if vision.flag("vision_use_head", default=True):
         wide = vision.dimension("intermediate_size", default=3072)
-        pooled = hidden + 4 * linear(hidden, hidden) + 2 * hidden + linear(hidden, wide) + linear(wide, hidden)
+        pooled = (
+            hidden + 4 * linear(hidden, hidden) + 2 * hidden + linear(hidden, wide) + linear(wide, hidden)
+        )
     return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + pooled
 
 
@@ -73,7 +75,9 @@ def internvl(vision: Config) -> int:
     if vision.flag("use_mask_token", default=False):
         tower += hidden
     norm = hidden if vision.text("norm_type", default="layer_norm") == "rms_norm" else 2 * hidden
-    block = 3 * linear(hidden, hidden, bias=vision.flag("attention_bias", default=False)) + linear(hidden, hidden)
+    block = 3 * linear(hidden, hidden, bias=vision.flag("attention_bias", default=False)) + linear(
+        hidden, hidden
+    )
     block += linear(hidden, wide) + linear(wide, hidden) + 2 * norm + 2 * hidden
     if vision.flag("use_qk_norm", default=False):
         block += 2 * hidden

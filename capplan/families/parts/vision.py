@@ -141,7 +141,12 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
     vision.unused("pixel_shuffle_ratio")
     wide = vision.dimension("projector_input_dim", default=4096)
     out = vision.dimension("projector_output_dim", default=4096)
-    tower = vision.dimension("num_channels", default=3) * patch * patch * hidden + hidden + (side * side + 1) * hidden + 4 * hidden
+    tower = (
+        vision.dimension("num_channels", default=3) * patch * patch * hidden
+        + hidden
+        + (side * side + 1) * hidden
+        + 4 * hidden
+    )
     tower += vision.layers() * _block(hidden, intermediate)
     adapter = intermediate * wide + out * out
     return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
@@ -173,7 +178,9 @@ def step_vision(vision: Config, text_hidden: int) -> int:
     side = vision.dimension("image_size", default=728) // patch
     channels = vision.dimension("num_channels", default=3)
     tower = channels * patch * patch * hidden + side * side * hidden + 2 * hidden
-    tower += vision.dimension("layers", "num_hidden_layers", default=47) * (_block(hidden, intermediate) + 2 * hidden)
+    tower += vision.dimension("layers", "num_hidden_layers", default=47) * (
+        _block(hidden, intermediate) + 2 * hidden
+    )
     down = _linear(9 * hidden, 2 * hidden) + _linear(9 * 2 * hidden, 4 * hidden)
     return tower + down + 4 * hidden * text_hidden
 
@@ -188,7 +195,11 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
     merge = compression.dimension("spatial_merge_size", default=2) if compression else 2
     wide = outer.dimension("projector_hidden_size", default=text_hidden)
     channels = vision.dimension("num_channels", default=3)
-    tower = channels * frames * patch * patch * hidden + 2 * hidden + vision.layers() * _block(hidden, intermediate)
+    tower = (
+        channels * frames * patch * patch * hidden
+        + 2 * hidden
+        + vision.layers() * _block(hidden, intermediate)
+    )
     projector = _linear(hidden, wide) + _linear(wide, text_hidden)
     projector += _linear(merge * merge * text_hidden, wide) + _linear(wide, text_hidden)
     return tower + projector

@@ -172,7 +172,10 @@ def _from_path(path: Path) -> Network:
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
     beside = file.with_name(_QUANTISATION)
     return _network(
-        read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), beside if is_there(beside) else None
+        read_json(file, kind=_KIND, infinities=True),
+        title,
+        printable(str(file)),
+        beside if is_there(beside) else None,
     )
 
 
