@@ -27,7 +27,11 @@ _TOWERS: dict[str, Tower] = {
 }
 
 
-_COPIES = ("hidden_size", "vocab_size", "window_size", "num_image_tokens")
+_COPIES = (
+    "dynamic_image_size", "force_image_size", "max_dynamic_patch", "min_dynamic_patch", "pad2square", "ps_version",
+    "select_layer", "template", "use_backbone_lora", "use_llm_lora", "use_thumbnail", "downsample_ratio", "hidden_size", "vocab_size",
+    "window_size", "num_image_tokens",
+)  # fmt: skip
 """Keys at the top level of some files that repeat a section or say how many tokens an image has."""
 
 
@@ -51,6 +55,7 @@ _WRAPPERS = {
     "idefics3": Wrapper(projectors.shuffled_one_layer),
     "smolvlm": Wrapper(projectors.shuffled_one_layer),
     "internvl": Wrapper(projectors.internvl),
+    "internvl_chat": Wrapper(text=("llm_config",)),
     "lfm2_vl": Wrapper(projectors.lfm2_vl),
     "cohere2_vision": Wrapper(projectors.cohere2_vision),
     "aya_vision": Wrapper(projectors.aya_vision),

@@ -91,7 +91,7 @@ def _states_small_sizes(section: dict[str, Any]) -> bool:
     """Tell whether a file states sizes that are quick to build, so that its model need not be counted first."""
     wide = [v for v in section.values() if isinstance(v, int) and 1000 < v < 100_000]
     inner = [value for key, value in section.items() if key.endswith("_config") and isinstance(value, dict)]
-    stated = "hidden_size" in section or "n_embd" in section or "d_model" in section
+    stated = bool(inner) or "hidden_size" in section or "n_embd" in section or "d_model" in section
     return len(wide) < 3 and stated and all(map(_states_small_sizes, inner))
 
 

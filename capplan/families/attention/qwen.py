@@ -15,9 +15,11 @@ from capplan.model.network import Network
 
 def _windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
     """Return the window of each layer: use_sliding_window switches windows on, max_window_layers is the first layer with one."""
-    window = config.optional("sliding_window", least=0)
-    if not config.flag("use_sliding_window", default=False) or not window:
-        config.unused("max_window_layers", "layer_types")
+    config.unused("sliding_window", "max_window_layers", "layer_types")
+    window = None
+    if config.flag("use_sliding_window", default=False):
+        window = config.optional("sliding_window", least=0)
+    if not window:
         return (None,) * layers
     first = config.count("max_window_layers", default=28)
     return layer_windows(config, layers, window, default=[i >= first for i in range(layers)])
