@@ -21,7 +21,20 @@ MOST_KEYS_NAMED = 12
 """Keys that one remark names; the rest are counted."""
 
 _ALWAYS_STATED = frozenset(
-    ["hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_attention_heads", "n_head", "n_heads", "vocab_size", "intermediate_size"]
+    [
+        "hidden_size",
+        "n_embd",
+        "d_model",
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "vocab_size",
+        "intermediate_size",
+    ]
 )
 """Sizes that no published file leaves out at its top level: missing, they are a mistake rather than a default."""
 

@@ -8,7 +8,9 @@ import collections
 import time
 from pathlib import Path
 
+from capplan.families.registry import families
 from tests.differential.files import files
+from tests.differential.flop import OTHERWISE, flop_difference
 from tests.differential.kept import Kept
 from tests.differential.page import page
 from tests.differential.reference import CONTEXTS, MODEL_TYPES
@@ -46,16 +48,22 @@ def main() -> int:
                 print(f"{one.verdict}\t{kind}\t{file.form}\t{file.change}\t{one.why}", flush=True)
             if one.why == "not modelled":
                 break
+    flop = {kind: flop_difference(kind) for kind in results if kind in families()}
+    off = {kind: difference for kind, difference in flop.items() if difference}
+    for kind, difference in off.items():
+        print(f"wrong\t{kind}\t{difference}")
+    same = sum(difference == "" for difference in flop.values())
+    print(f"matrix products of {same} model types within 1 %, {len(off)} not")
     every = [one for listed in results.values() for one in listed]
     counts = collections.Counter(one.verdict for one in every)
     print(f"{dict(counts)} of {len(every)} files in {time.process_time() - begun:.0f} s of CPU")
     if options.write:
-        PAGE.write_text(page(results, CONTEXTS, CACHE_ELSEWHERE), encoding="utf-8")
+        PAGE.write_text(page(results, CONTEXTS, CACHE_ELSEWHERE, same, OTHERWISE), encoding="utf-8")
         read = (one for one in every if one.verdict in ("exact", "noted"))
         store(((one, kept.reference(one.file)) for one in read), options.seed)
-    if counts["wrong"]:
+    if counts["wrong"] or off:
         print(f"repeat with: python -m tests.differential --seed {options.seed} --changed {options.changed}")
-    return 1 if counts["wrong"] else 0
+    return 1 if counts["wrong"] or off else 0
 
 
 if __name__ == "__main__":

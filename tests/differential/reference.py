@@ -58,6 +58,7 @@ def built(file: dict[str, Any], device: str) -> torch.nn.Module:
             values = PreTrainedConfig._decode_special_floats(copy.deepcopy(file))
             config = CONFIG_MAPPING[file["model_type"]].from_dict(values)
             config._attn_implementation = "eager"
+            config._experts_implementation = "eager"
             with torch.device(device):
                 model = class_of(file)(config)
             model.tie_weights()
@@ -109,19 +110,26 @@ def reference(file: dict[str, Any], *, run: bool) -> Reference:
         return Reference(failed=str(error))
 
 
+def run_prefill(model: torch.nn.Module, tokens: int) -> Any:
+    """Return what a model says of a prompt of so many tokens."""
+    ids = torch.ones((1, tokens), dtype=torch.long)
+    with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            return model(input_ids=ids, use_cache=True)
+        except Exception as error:
+            raise CannotBuildError(f"{type(error).__name__}: {str(error).splitlines()[:1]}") from error
+
+
 def cache_elements(model: torch.nn.Module, tokens: int) -> int:
     """Return the elements that a prefill of one sequence leaves in the cache.
 
     A sliding layer of transformers keeps window - 1 tokens, because the token of the next step is added before it is
     read. A position sees the whole window, itself included, so one token more is counted there.
     """
-    ids = torch.ones((1, tokens), dtype=torch.long)
-    with torch.no_grad(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        try:
-            output = model(input_ids=ids, use_cache=True)
-        except Exception as error:
-            raise CannotBuildError(f"{type(error).__name__}: {str(error).splitlines()[:1]}") from error
+    if any(getattr(module, "head_dim", 0) == 1 for module in model.modules()):
+        raise CannotBuildError("a head of one element: the rotary table of the reference is two wide")
+    output = run_prefill(model, tokens)
     cache = getattr(output, "past_key_values", None)
     if cache is None:
         cache = getattr(output, "cache_params", None)

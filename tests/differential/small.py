@@ -32,7 +32,7 @@ SIZES = {
     "adapter_rank": 6, "num_mem_blocks": 2, "attention_hidden_size": 128, "rotary_dim": 8, "kv_channels": 16,
     "router_hidden_size": 16, "expansion_factor": 2, "num_key_value_heads": 2, "time_step_rank": 6, "mamba_dt_rank": 6,
     "chunk_size": 4, "mamba_chunk_size": 4, "max_window_layers": 2, "swa_head_dim": 24, "swa_v_head_dim": 16,
-    "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48, "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 96,
+    "linear_head_dim": 12, "linear_num_heads": 4, "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48, "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 96,
 }  # fmt: skip
 """Sizes of a model that is quick to build, each unlike the others so that a mix-up shows."""
 

@@ -15,6 +15,8 @@ from tests.differential.records import File, Reference
 Verdict = Literal["exact", "noted", "refused", "wrong", "not built"]
 
 CACHE_ELSEWHERE = {
+    "qwen2_5_omni": "the whole cannot be run; its thinker is compared",
+    "qwen3_omni_moe": "the whole cannot be run; its thinker is compared",
     "recurrent_gemma": "its modules keep their states to themselves",
     "deepseek_v4": "its compressors fill with tokens up to the fixed states that an engine holds from the start",
 }

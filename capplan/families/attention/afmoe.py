@@ -35,6 +35,8 @@ def read_afmoe(config: Config, name: str) -> Network:
     for part, window in zip(parts, windows, strict=True):
         if (id(part), window) not in made:
             layer = block(shape, traits, part, window=window)
-            made[id(part), window] = replace(layer, projections=(layer.projections[0], gate, *layer.projections[1:]))
+            made[id(part), window] = replace(
+                layer, projections=(layer.projections[0], gate, *layer.projections[1:])
+            )
     stack = [made[id(part), window] for part, window in zip(parts, windows, strict=True)]
     return decoder(config, name, stack, hidden=shape.hidden_size)

@@ -19,7 +19,11 @@ def read_apertus(config: Config, name: str) -> Network:
     """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
     bias = config.flag("attention_bias", default=False)
     traits = Traits(
-        qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), gated=False, head_norms=True
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.flag("mlp_bias", default=False),
+        gated=False,
+        head_norms=True,
     )
     network = block_decoder(config, name, traits)
     layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + 2)
