@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -280,8 +280,16 @@ class Config:
         kind = None if self.stated_class is None else self.stated_class.sections.get(key)
         if kind is not None and not value.get("model_type"):
             value = {**value, "model_type": kind}
-        whole = self.outer or self
-        return Config(value, self.place, path, self.keys_used, self.notes, self.settled, whole, self.sections)
+        whole, known = self.outer or self, self.stated_class
+        inside = Config(
+            value, self.place, path, self.keys_used, self.notes, self.settled, whole, self.sections
+        )
+        own = known.section_defaults.get(key) if known and inside.model_type == kind else None
+        if own and inside.stated_class:
+            inside.stated_class = replace(
+                inside.stated_class, defaults={**inside.stated_class.defaults, **own}
+            )
+        return inside
 
     def needed_section(self, *keys: str) -> "Config":
         """Return a nested object that the network depends on."""

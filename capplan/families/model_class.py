@@ -26,6 +26,8 @@ class ModelClass:
     """Another name of a key -> the key."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Key of a section -> model_type of its class."""
+    section_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Key of a section -> defaults there that differ from those of the section's own class."""
     ties: bool = True
     """Whether the class can share the embedding with the LM head."""
 

@@ -48,9 +48,29 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
         described["names"] = names
     if sections:
         described["sections"] = sections
+    inside = {key: own for key in sections if (own := _section_defaults(type(config), key, sections[key]))}
+    if inside:
+        described["section_defaults"] = inside
     if not _ties(kind):
         described["ties"] = False
     return described
+
+
+def _section_defaults(whole: Any, key: str, kind: str) -> dict[str, Any]:
+    """Return the defaults that a class gives its section where they differ from those of the section's own class."""
+    spec = (whole.sub_configs_defaults or {}).get(key)
+    if spec is None or kind not in CONFIG_MAPPING:
+        return {}
+    usual = CONFIG_MAPPING[kind].default_config_fields()
+    stated = spec.default_config_fields()
+    return {
+        name: _plain(value)
+        for name, value in sorted(stated.items())
+        if not is_inert(name)
+        and not callable(value)
+        and not isinstance(value, dict)
+        and value != usual.get(name)
+    }
 
 
 def _ties(kind: str) -> bool:
