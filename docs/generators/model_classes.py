@@ -57,19 +57,23 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
 
 
 def _section_defaults(whole: Any, key: str, kind: str) -> dict[str, Any]:
-    """Return the defaults that a class gives its section where they differ from those of the section's own class."""
-    spec = (whole.sub_configs_defaults or {}).get(key)
-    if spec is None or kind not in CONFIG_MAPPING:
+    """Return the defaults that a class gives its section where they differ from those of the section's own class.
+
+    Most classes have such values for a section that is missing altogether; a few complete every section with them.
+    """
+    if kind not in CONFIG_MAPPING:
         return {}
-    usual = CONFIG_MAPPING[kind].default_config_fields()
-    stated = spec.default_config_fields()
+    try:
+        inside = getattr(whole(**{key: {"model_type": kind}}), key)
+    except Exception:  # noqa: BLE001 - whatever a class raises for a section without keys
+        return {}
+    usual, stated = CONFIG_MAPPING[kind]().to_dict(), inside.to_dict()
     return {
         name: _plain(value)
-        for name, value in sorted(stated.items())
+        for name in sorted(usual)
         if not is_inert(name)
-        and not callable(value)
-        and not isinstance(value, dict)
-        and value != usual.get(name)
+        and isinstance(value := stated.get(name), int | float | str | None)
+        and value != usual[name]
     }
 
 
