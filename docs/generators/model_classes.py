@@ -57,24 +57,22 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
 
 
 def _section_defaults(whole: Any, key: str, kind: str) -> dict[str, Any]:
-    """Return the defaults that a class gives its section where they differ from those of the section's own class.
+    """Return the defaults that a class completes its section with, where they differ from those of the section's own class.
 
-    Most classes have such values for a section that is missing altogether; a few complete every section with them.
+    Most classes have such values for a section that is missing altogether; they do not count here.
     """
-    if kind not in CONFIG_MAPPING:
+    spec = (whole.sub_configs_defaults or {}).get(key)
+    if spec is None or not spec.init_kwargs or kind not in CONFIG_MAPPING:
         return {}
     try:
-        inside = getattr(whole(**{key: {"model_type": kind}}), key)
+        stated = getattr(whole(**{key: {"model_type": kind}}), key).to_dict()
     except Exception:  # noqa: BLE001 - whatever a class raises for a section without keys
         return {}
-    usual, stated = CONFIG_MAPPING[kind]().to_dict(), inside.to_dict()
-    return {
-        name: _plain(value)
-        for name in sorted(usual)
-        if not is_inert(name)
-        and isinstance(value := stated.get(name), int | float | str | None)
-        and value != usual[name]
-    }
+    usual, declared = CONFIG_MAPPING[kind]().to_dict(), CONFIG_MAPPING[kind].default_config_fields()
+    taken = {name: value for name, value in sorted(spec.init_kwargs.items()) if stated.get(name) == value}
+    if all(value == usual.get(name) for name, value in taken.items()):
+        return {}
+    return {name: value for name, value in taken.items() if not is_inert(name) and value != declared.get(name)}
 
 
 def _ties(kind: str) -> bool:
