@@ -72,7 +72,9 @@ def _section_defaults(whole: Any, key: str, kind: str) -> dict[str, Any]:
     taken = {name: value for name, value in sorted(spec.init_kwargs.items()) if stated.get(name) == value}
     if all(value == usual.get(name) for name, value in taken.items()):
         return {}
-    return {name: value for name, value in taken.items() if not is_inert(name) and value != declared.get(name)}
+    return {
+        name: value for name, value in taken.items() if not is_inert(name) and value != declared.get(name)
+    }
 
 
 def _ties(kind: str) -> bool:

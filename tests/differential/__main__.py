@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--changed", type=int, default=6, help="files with changed values for each type, in three forms"
+        "--changed", type=int, default=7, help="files with changed values for each type, in three forms"
     )
     parser.add_argument("--kind", action="append", help="only this model type")
     parser.add_argument("--show", default="wrong", help="verdicts to print, with commas")

@@ -77,7 +77,7 @@ def _remark(kind: str, listed: list[Compared]) -> str:
     noted = [one for one in listed if one.verdict == "noted"]
     if noted and not any(one.verdict == "exact" for one in listed):
         return noted[0].why.split(";")[0].replace("|", "/")
-    base = [one for one in listed if not one.change]
+    base = [one for one in listed if not one.file.change]
     if base and all(one.verdict == "refused" for one in base):
         return base[0].why.removeprefix("config.json: ").replace("|", "/")
     return ""
