@@ -9,6 +9,8 @@
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
 #   make fuzz     new questions: laws over random inputs, and files of every kind with small faults;
 #                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
+#   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
+#                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +19,7 @@ SEED ?= 7
 SECONDS ?= 60
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs mutants fuzz pictures clean
+.PHONY: plan test lint check bench golden docs mutants fuzz oracle pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -53,6 +55,9 @@ else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif
 
+oracle: $(VENV)/.ready-oracle
+	$(BIN)/python -m tests.differential $(if $(CHANGED),--changed $(CHANGED),--write) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --picture docs/pictures/support-chat-frontier.svg
@@ -71,6 +76,10 @@ $(VENV)/.ready: pyproject.toml | $(BIN)/python
 
 $(VENV)/.ready-test: pyproject.toml | $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/.ready-oracle: pyproject.toml | $(VENV)/.ready-test
+	$(BIN)/python -m pip install --quiet --editable '.[oracle]'
 	@touch $@
 
 $(VENV)/.ready-lint: pyproject.toml | $(VENV)/.ready

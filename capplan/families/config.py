@@ -1,12 +1,15 @@
 """One config.json, read by key: every value is checked, every key that is read is recorded."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.families.inert import is_inert
+from capplan.families.model_class import ModelClass, model_class
 
 LARGEST_DIMENSION = 100_000_000
 """Above any published vocabulary, context length or width; a larger number is a mistake."""
@@ -14,6 +17,26 @@ LARGEST_RATIO = 1_000.0
 """Above any widening factor; a larger number is a mistake."""
 MOST_LAYERS = 2_000
 """A network is held as a list of its layers; the deepest published ones have about 130."""
+MOST_KEYS_NAMED = 12
+"""Keys that one remark names; the rest are counted."""
+
+_ALWAYS_STATED = frozenset(
+    [
+        "hidden_size",
+        "n_embd",
+        "d_model",
+        "num_hidden_layers",
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "num_attention_heads",
+        "n_head",
+        "n_heads",
+        "vocab_size",
+        "intermediate_size",
+    ]
+)
+"""Sizes that no published file leaves out at its top level: missing, they are a mistake rather than a default."""
 
 
 @dataclass(slots=True)
@@ -32,15 +55,86 @@ class Config:
     """Dotted keys that were read, in order; shared with the sections."""
     notes: list[str] = field(default_factory=list)
     """Remarks for readers of the result; shared with the sections."""
+    settled: set[str] = field(default_factory=set)
+    """Dotted keys that were asked for, be they null, or that the family declares to change nothing; shared."""
+    outer: "Config | None" = None
+    """The file, for a section of it."""
+    sections: list["Config"] = field(default_factory=list)
+    """Every section that was opened; shared with the sections."""
+    stated_class: ModelClass | None = None
+    """What the class of this section says; None where there is no such class."""
+
+    def __post_init__(self) -> None:
+        """Find the class by `model_type`."""
+        if self.stated_class is None and isinstance(kind := self.values.get("model_type"), str):
+            self.stated_class = model_class(kind)
+        self.sections.append(self)
 
     def first_present(self, *keys: str) -> tuple[str, Any]:
-        """Return the first key that is present and not null, with its value; else the first key and None."""
-        for key in keys:
+        """Return the first key that is present and not null, with its value; else the first key and None.
+
+        A key also answers to the other names that the class gives it. One that the file lacks altogether has the
+        default of the class, and a remark says so; null is an answer, not a default.
+        """
+        known = self.stated_class
+        names = keys if known is None else [name for key in keys for name in known.same(key)]
+        self.unused(*names)
+        for key in names:
             value = self.values.get(key)
             if value is not None:
                 self.keys_used[self.section_path + key] = None
                 return key, value
+        if known is None or any(key in self.values for key in names):
+            return keys[0], None
+        for key in names:
+            value = known.defaults.get(key)
+            if value is not None:
+                self._note_default(key, value)
+                return key, value
         return keys[0], None
+
+    def _note_default(self, key: str, value: Any) -> None:
+        if value is not False and value != []:
+            note = f"{self.section_path}{key} is missing: {json.dumps(value)}, the default of this model_type"
+            if note not in self.notes:
+                self.notes.append(note)
+
+    def unused(self, *keys: str) -> None:
+        """Declare keys that change neither parameters nor cache of this network, whatever they say."""
+        self.settled.update(self.section_path + key for key in keys)
+
+    def stated(self, *keys: str) -> bool:
+        """Return whether the file itself has one of the keys, be it null."""
+        known = self.stated_class
+        return any(name in self.values for key in keys for name in (known.same(key) if known else (key,)))
+
+    def unread_keys(self) -> list[str]:
+        """Return the dotted keys that may matter, that nobody read, and that do not say what is the default anyway."""
+        known = self.stated_class or ModelClass()
+        kind = str(self.values.get("model_type"))
+        unread = []
+        for key, value in self.values.items():
+            usual = next((known.defaults[name] for name in known.same(key) if name in known.defaults), None)
+            off = value is None or value is False or value in ([], {}, "")
+            settled = any(self.section_path + name in self.settled for name in known.same(key))
+            if settled or is_inert(key, kind) or value == usual or (off and not usual):
+                continue
+            unread.append(self.section_path + key)
+        return unread
+
+    def ties_embeddings(self, default: bool) -> bool:
+        """Return whether embedding and LM head are one tensor.
+
+        The top level of a file decides. Where it is silent, transformers 4 asked the text section, and transformers 5,
+        which always writes the key, its class.
+        """
+        whole = self.outer or self
+        inner = self.flag("tie_word_embeddings", default=default)
+        known = whole.stated_class
+        saved_by_5 = whole.text("transformers_version", default="").startswith("5.")
+        if whole.stated("tie_word_embeddings") or (known is not None and known.sections and saved_by_5):
+            inner = whole.flag("tie_word_embeddings", default=inner)
+        return inner and (known is None or known.ties)
 
     def has(self, *keys: str) -> bool:
         """Return whether one of the keys is present and not null."""
@@ -84,14 +178,16 @@ class Config:
         self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_DIMENSION
     ) -> int:
         """Return a whole number of at least one; using the default adds a note."""
+        needed = default is None and self.outer is None and not _ALWAYS_STATED.isdisjoint(keys)
+        if needed and not self.stated(*keys):
+            raise self.missing(*keys)
         value = self.optional(*keys, least=least, most=most)
         if value is not None:
             return value
         if default is None:
             raise self.missing(*keys)
-        self.notes.append(
-            f"{self.section_path}{keys[0]} is missing: {default}, the default of this model_type"
-        )
+        if not self.stated(*keys):
+            self._note_default(keys[0], default)
         return default
 
     def count(self, *keys: str, default: int = 0) -> int:
@@ -181,7 +277,19 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.error(key, f"{_short(value)} is not an object")
         path = f"{self.section_path}{key}."
-        return Config(value, self.place, path, self.keys_used, self.notes)
+        kind = None if self.stated_class is None else self.stated_class.sections.get(key)
+        if kind is not None and not value.get("model_type"):
+            value = {**value, "model_type": kind}
+        whole, known = self.outer or self, self.stated_class
+        inside = Config(
+            value, self.place, path, self.keys_used, self.notes, self.settled, whole, self.sections
+        )
+        own = known.section_defaults.get(key) if known and inside.model_type == kind else None
+        if own and inside.stated_class:
+            inside.stated_class = replace(
+                inside.stated_class, defaults={**inside.stated_class.defaults, **own}
+            )
+        return inside
 
     def needed_section(self, *keys: str) -> "Config":
         """Return a nested object that the network depends on."""

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.families.config import Config
+from capplan.families.config import MOST_KEYS_NAMED, Config
+from capplan.families.head import with_stated_head
 from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Network
 
@@ -42,12 +43,26 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
     read = family(model_type)
     if read is None:
         raise _unknown(reader, model_type)
-    network = read(reader, name)
+    network = with_stated_head(read(reader, name), reader)
+    network = replace(network, notes=(*network.notes, *_not_read(reader)))
     return replace(
         network,
         activation_format=_activation_format(reader),
         scaled_rotary_tokens=_scaled_rotary_tokens(reader, network.max_context_tokens or 0),
     )
+
+
+def _not_read(config: Config) -> list[str]:
+    """Return the remark about keys that may matter and that the family does not read."""
+    seen: dict[str, None] = {}
+    for section in config.sections:
+        seen.update(dict.fromkeys(section.unread_keys()))
+    keys = list(seen)
+    if not keys:
+        return []
+    more = len(keys) - MOST_KEYS_NAMED
+    named = ", ".join(keys[:MOST_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return [f"not read: {named}; if one of them changes parameters or cache, the figures here do not show it"]
 
 
 def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:

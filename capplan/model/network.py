@@ -155,6 +155,8 @@ class Network:
     scaled_rotary_tokens: int = 0
     """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None
+    generates: bool = True
+    """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     keys_used: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, NoReturn
+from typing import Any
 
 from capplan.errors import InputError
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
@@ -47,7 +47,11 @@ def _unique(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(
-    path: str | os.PathLike[str], *, kind: str = "a JSON object", max_bytes: int = MAX_BYTES
+    path: str | os.PathLike[str],
+    *,
+    kind: str = "a JSON object",
+    max_bytes: int = MAX_BYTES,
+    infinities: bool = False,
 ) -> dict[str, Any]:
     """Return the object of a JSON file.
 
@@ -58,24 +62,27 @@ def read_json(
         What the file should be, for the error, such as "a model's config.json".
     max_bytes : [B]
         A longer file is refused.
+    infinities : bool
+        Read `Infinity` and `NaN`, which Python's writer of JSON leaves in files of other tools; whoever uses such
+        a number has to refuse it.
 
     Returns
     -------
-    The object; numbers are finite.
+    The object; numbers are finite unless infinities are read.
     """
     name = os.fspath(path)
     text = read_text(path, kind=kind, max_bytes=max_bytes)
 
-    def refuse(constant: str) -> NoReturn:
-        raise InputError(
-            f"{name}: {constant} is not a number that can be used; write a finite number or null"
-        )
+    def constant(word: str) -> float:
+        if infinities:
+            return float(word)
+        raise InputError(f"{name}: {word} is not a number that can be used; write a finite number or null")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return _unique(name, pairs)
 
     try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{name}: line {error.lineno}, column {error.colno}: is not JSON ({error.msg.lower()}); {kind} is expected"

@@ -7,6 +7,7 @@ import numpy as np
 
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import Scheduling
+from capplan.errors import InputError
 from capplan.memory.budget import memory_plan
 from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
 from capplan.memory.launch import Launch, engine_launch
@@ -139,8 +140,19 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
 
 
 def plans_tables(plans: Plans) -> PlansTables:
-    """Return the step times of each plan, at the same knots for all plans."""
+    """Return the step times of each plan, at the same knots for all plans.
+
+    Raises
+    ------
+    InputError
+        The model generates no tokens, so there is no decode step.
+    """
     first = plans.specs[0]
+    if not first.network.generates:
+        raise InputError(
+            f"{first.network.name} has no LM head and generates no tokens: its decode steps are not modelled\n"
+            "  allowed: capplan model, kv-size and fit, which need memory alone"
+        )
     places: dict[str, int] = {}
     labelled: list[LabelledRates] = []
     for spec in plans.specs:

@@ -146,7 +146,8 @@ COUNTS = [
     ("Command R", llama(40, 8192, 22528, 64, 64, 256000, model_type="cohere"), 34_980_831_232),
     (
         "Gemma-3n-E4B text",
-        {"model_type": "gemma3n_text", "intermediate_size": 16384, "num_hidden_layers": 35},
+        {"model_type": "gemma3n_text", "intermediate_size": 16384, "num_hidden_layers": 35, "hidden_size": 2048,
+         "num_attention_heads": 8, "vocab_size": 262400},
         6_835_235_568,
     ),
 ]  # fmt: skip

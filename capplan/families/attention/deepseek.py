@@ -56,7 +56,8 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
     if not experts:
         return [(gated_mlp(hidden, config.dimension("intermediate_size")), None)] * layers
     sparse = deepseek_mixture(config, hidden)
-    first = config.count("first_k_dense_replace")
+    config.unused("intermediate_size")
+    first = config.count("first_k_dense_replace", default=1 if config.model_type == "glm4_moe_lite" else 0)
     dense = sparse
     if first or config.has("mlp_layer_types"):
         dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
@@ -69,16 +70,31 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
 def _reuses_index(config: Config, layers: int) -> list[bool]:
     kinds = config.items("indexer_types", length=layers)
     if kinds is None:
-        return [False] * layers
+        return _scheduled_reuses(config, layers)
     for i, kind in enumerate(kinds[:layers]):
         if kind not in ("full", "shared"):
             raise config.error(f"indexer_types[{i}]", f"{kind!r} is not known", "allowed: full, shared")
     return [kind == "shared" for kind in kinds[:layers]]
 
 
+def _scheduled_reuses(config: Config, layers: int) -> list[bool]:
+    """Return which layers reuse an index by a pattern of letters, or by a frequency after the first layers."""
+    pattern = config.text("index_topk_pattern", default="")
+    if pattern:
+        if len(pattern) < layers or set(pattern) - {"F", "S"}:
+            raise config.error(
+                "index_topk_pattern", f"{pattern!r} is not a pattern", "allowed: F or S for each layer"
+            )
+        return [letter == "S" for letter in pattern[:layers]]
+    every = max(config.count("index_topk_freq", default=1), 1)
+    offset = config.count("index_skip_topk_offset", default=2)
+    return [max(i - offset + 1, 0) % every != 0 for i in range(layers)]
+
+
 def read_kimi_k25(config: Config, name: str) -> Network:
     """Return a Kimi K2.5 or later: Kimi K2 with a MoonViT vision tower."""
-    return with_tower(read_latent(config.needed_section("text_config"), name), config, moonvit)
+    network = read_latent(config.needed_section("text_config"), name)
+    return with_tower(network, config, lambda vision, hidden: moonvit(vision, config, hidden))
 
 
 def read_longcat(config: Config, name: str) -> Network:
@@ -115,7 +131,8 @@ def read_dots1(config: Config, name: str) -> Network:
     sparse = deepseek_mixture(config, shape.hidden_size)
     traits = Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
     first = config.count("first_k_dense_replace")
-    dense = dense_mlp(config, shape, traits) if first else sparse
+    config.unused("intermediate_size")
+    dense = dense_mlp(config, shape, traits) if first or config.has("mlp_layer_types") else sparse
     window = config.optional("sliding_window", least=0) or None
     from_layer = config.count("max_window_layers", default=layers)
     sliding = [window is not None and i >= from_layer for i in range(layers)]

@@ -39,6 +39,12 @@ def read_deepseek_v4(config: Config, name: str) -> Network:
 
 def _entry_tokens(config: Config, layers: int) -> list[int]:
     """Return the tokens per entry of each layer; further entries belong to multi-token-prediction layers."""
+    rates = config.section("compress_rates")
+    config.unused("mlp_layer_types")
+    for key, entry_tokens in (("compressed_sparse_attention", 4), ("heavily_compressed_attention", 128)):
+        stated = rates.optional(key) if rates else None
+        if rates and stated not in (None, entry_tokens):
+            raise rates.error(key, f"{stated} is not modelled", f"allowed: {entry_tokens}")
     ratios = config.items("compress_ratios", length=layers)
     if ratios is None:
         kinds = config.items("layer_types", length=layers)

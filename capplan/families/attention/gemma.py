@@ -6,19 +6,6 @@ from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
 from capplan.families.parts.vision import siglip
 from capplan.model.network import Network
 
-_GEMMA3_DEFAULTS = {
-    "vocab_size": 262208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "sliding_window": 4096,
-    "max_position_embeddings": 131072,
-}
-"""What Gemma 3 files leave out: their text section holds only what differs from the defaults of its class."""
-
 
 def _heads(config: Config) -> Heads:
     return heads(config, default_head_dim=256)
@@ -42,26 +29,15 @@ def read_gemma2(config: Config, name: str) -> Network:
     return block_decoder(config, name, traits, shape=_heads(config), windows=windows)
 
 
-def with_defaults(config: Config, defaults: dict[str, int]) -> Config:
-    """Return the section with defaults for missing keys; each default that is used adds a note."""
-    absent = {key: value for key, value in defaults.items() if key not in config.values}
-    for key, value in absent.items():
-        config.notes.append(f"{config.section_path}{key} is missing: {value}, the default of this model_type")
-    return Config(
-        {**config.values, **absent}, config.place, config.section_path, config.keys_used, config.notes
-    )
-
-
 def read_gemma3_text(config: Config, name: str) -> Network:
     """Return a Gemma 3 without its vision tower: five sliding layers, then a full one."""
-    full = with_defaults(config, _GEMMA3_DEFAULTS)
-    bias = full.flag("attention_bias", default=False)
-    layers = full.layers()
-    pattern = full.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
+    bias = config.flag("attention_bias", default=False)
+    layers = config.layers()
+    pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
     default = [(i + 1) % pattern != 0 for i in range(layers)]
-    windows = layer_windows(full, layers, full.optional("sliding_window"), default=default)
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=default)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
-    return block_decoder(full, name, traits, windows=windows)
+    return block_decoder(config, name, traits, windows=windows)
 
 
 def read_gemma3(config: Config, name: str) -> Network:

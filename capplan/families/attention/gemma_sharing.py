@@ -1,8 +1,8 @@
 """Gemma 3n and Gemma 4: layers that read the cache of earlier ones, an embedding per layer, wider full layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from capplan.families.attention.gemma import with_defaults
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Heads,
@@ -18,30 +18,8 @@ from capplan.families.parts.stacks import layer_windows, mixture
 from capplan.families.parts.vision import gemma4_vision
 from capplan.model.network import Layer, Network, Projection
 
-_GEMMA3N_DEFAULTS = {
-    "vocab_size": 262400,
-    "hidden_size": 2048,
-    "num_hidden_layers": 35,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "sliding_window": 512,
-    "max_position_embeddings": 32768,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "altup_num_inputs": 4,
-    "num_kv_shared_layers": 15,
-    "laurel_rank": 64,
-}
-_GEMMA4_DEFAULTS = {
-    "vocab_size": 262144,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "sliding_window": 512,
-    "vocab_size_per_layer_input": 262144,
-    "hidden_size_per_layer_input": 256,
-    "num_kv_shared_layers": 0,
-}
+_WIDE_HEAD = 512
+"""Head size of full layers in a Gemma 4 file that does not state it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +57,9 @@ def _per_layer_input(config: Config) -> _PerLayerInput:
     )
 
 
-def _mixing(shape: Heads, *, cached: bool, keys_are_values: bool = False) -> tuple[Projection, ...]:
+def _mixing(
+    shape: Heads, *, cached: bool, bias: bool, keys_are_values: bool = False
+) -> tuple[Projection, ...]:
     fused = qkv(shape)
     if not cached:
         outputs = shape.query_heads * shape.head_dim
@@ -87,7 +67,7 @@ def _mixing(shape: Heads, *, cached: bool, keys_are_values: bool = False) -> tup
     elif keys_are_values:
         keys = shape.kv_heads * shape.head_dim
         fused = replace(fused, outputs=fused.outputs - keys, kv_outputs=keys)
-    return fused, attention_output(shape)
+    return replace(fused, bias=fused.outputs if bias else 0), attention_output(shape, bias=bias)
 
 
 def _head_norms(shape: Heads, *, cached: bool) -> int:
@@ -107,7 +87,7 @@ def _first_sharing(config: Config, layers: int) -> int:
 
 def read_gemma3n(config: Config, name: str) -> Network:
     """Return the text model of a Gemma 3n; four residual streams that every layer predicts and corrects."""
-    config = with_defaults(config.section("text_config") or config, _GEMMA3N_DEFAULTS)
+    config = config.section("text_config") or config
     hidden, layers = config.dimension("hidden_size"), config.layers()
     kv_heads, head_dim = config.dimension("num_key_value_heads"), config.dimension("head_dim")
     shape = Heads(hidden, config.dimension("num_attention_heads"), kv_heads, head_dim, head_dim)
@@ -115,6 +95,7 @@ def read_gemma3n(config: Config, name: str) -> Network:
     windows = layer_windows(
         config, layers, config.optional("sliding_window"), default=[(i + 1) % 5 != 0 for i in range(layers)]
     )
+    bias = config.flag("attention_bias", default=False)
     streams, rank = config.dimension("altup_num_inputs"), config.dimension("laurel_rank")
     extra = _per_layer_input(config)
     beside = (
@@ -128,7 +109,7 @@ def read_gemma3n(config: Config, name: str) -> Network:
     stack: list[Layer] = []
     for i, (width, window) in enumerate(zip(widths, windows, strict=True)):
         cached = i < first_sharing
-        matmuls = (*_mixing(shape, cached=cached), *gated_mlp(hidden, width), *beside)
+        matmuls = (*_mixing(shape, cached=cached, bias=bias), *gated_mlp(hidden, width), *beside)
         norms = 5 * hidden + extra.norms(hidden) + _head_norms(shape, cached=cached) + altup
         stack.append(Layer((attention(shape, window, cached=cached),), matmuls, None, norms))
     stream = Projection("altup_projection", "other", hidden, hidden, "none")
@@ -155,6 +136,7 @@ def _gemma4_feed_forward(
         width *= 2
     dense = gated_mlp(hidden, width)
     if not config.flag("enable_moe_block", default=False):
+        config.unused("moe_intermediate_size", "num_experts", "top_k_experts")
         return dense, Layer((), ())
     experts = config.dimension("num_experts")
     matmuls, routed = mixture(
@@ -167,52 +149,60 @@ def _gemma4_feed_forward(
     return dense, Layer((), matmuls, routed, norm_parameters=3 * hidden + hidden + experts)
 
 
-def _wide_heads(config: Config, layer: int) -> Heads | None:
-    """Return the heads of a full layer from `per_layer_config`, where newer files state them layer by layer."""
+def _heads_of_layers(config: Config, windows: Sequence[int | None]) -> list[Heads]:
+    """Return the heads of each layer: full layers are wider; newer files state what differs layer by layer."""
+    query_heads, kv_heads = config.dimension("num_attention_heads"), config.dimension("num_key_value_heads")
+    hidden, narrow = config.dimension("hidden_size"), config.dimension("head_dim")
+    usual = Heads(hidden, query_heads, kv_heads, narrow, narrow)
+    config.unused("global_head_dim", "num_global_key_value_heads")
     overrides = config.section("per_layer_config")
-    override = overrides.section(str(layer), f"{layer:02d}", f"{layer:03d}") if overrides else None
+    if overrides is not None:
+        return [_overridden(overrides.section(*_layer_names(i)), usual) for i in range(len(windows))]
+    wide = config.optional("global_head_dim") or _WIDE_HEAD
+    same = config.flag("attention_k_eq_v", default=False)
+    global_kv_heads = (config.optional("num_global_key_value_heads") if same else None) or kv_heads
+    full = Heads(hidden, query_heads, global_kv_heads, wide, wide)
+    return [full if window is None else usual for window in windows]
+
+
+def _layer_names(layer: int) -> tuple[str, ...]:
+    return str(layer), f"{layer:02d}", f"{layer:03d}"
+
+
+def _overridden(override: Config | None, usual: Heads) -> Heads:
     if override is None:
-        return None
-    head_dim = override.optional("head_dim") or config.dimension("head_dim")
-    kv_heads = override.optional("num_key_value_heads") or config.dimension("num_key_value_heads")
-    return Heads(
-        config.dimension("hidden_size"), config.dimension("num_attention_heads"), kv_heads, head_dim, head_dim
-    )
+        return usual
+    head_dim = override.optional("head_dim") or usual.head_dim
+    kv_heads = override.optional("num_key_value_heads") or usual.kv_heads
+    return replace(usual, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=head_dim)
 
 
 def read_gemma4_text(config: Config, name: str) -> Network:
     """Return the text model of a Gemma 4: full layers have wider heads, may share keys and values."""
-    config = with_defaults(config, _GEMMA4_DEFAULTS)
     hidden, layers = config.dimension("hidden_size"), config.layers()
-    query_heads, kv_heads = config.dimension("num_attention_heads"), config.dimension("num_key_value_heads")
-    same = config.flag("attention_k_eq_v", default=False)
-    global_kv_heads = (config.optional("num_global_key_value_heads") if same else None) or kv_heads
-    narrow, wide = config.dimension("head_dim"), config.dimension("global_head_dim")
+    same, bias = config.flag("attention_k_eq_v", default=False), config.flag("attention_bias", default=False)
     default = [(i + 1) % 6 != 0 for i in range(layers)]
     windows = list(layer_windows(config, layers, config.optional("sliding_window"), default=default))
     windows[-1] = None
     extra = _per_layer_input(config)
     first_sharing = _first_sharing(config, layers)
-    made: dict[tuple[int | None, bool], Layer] = {}
+    made: dict[tuple[Heads, int | None, bool], Layer] = {}
     stack = []
-    for i, window in enumerate(windows):
+    for i, (shape, window) in enumerate(zip(_heads_of_layers(config, windows), windows, strict=True)):
         cached = i < first_sharing
-        if (window, cached) not in made:
-            shape = Heads(hidden, query_heads, kv_heads, narrow, narrow)
-            if window is None:
-                shape = _wide_heads(config, i) or Heads(hidden, query_heads, global_kv_heads, wide, wide)
+        if (shape, window, cached) not in made:
             dense, mixed = _gemma4_feed_forward(config, hidden, sharing=not cached)
-            matmuls = _mixing(shape, cached=cached, keys_are_values=same and window is None)
+            matmuls = _mixing(shape, cached=cached, bias=bias, keys_are_values=same and window is None)
             norms = (
                 4 * hidden + extra.norms(hidden) + _head_norms(shape, cached=cached) + mixed.norm_parameters
             )
-            made[window, cached] = Layer(
+            made[shape, window, cached] = Layer(
                 (attention(shape, window, cached=cached),),
                 (*matmuls, *dense, *mixed.projections, *extra.projections(hidden)),
                 mixed.experts,
                 norms,
             )
-        stack.append(made[window, cached])
+        stack.append(made[shape, window, cached])
     first = stack[0]
     stack[0] = replace(
         first,

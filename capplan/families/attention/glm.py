@@ -20,7 +20,7 @@ def read_glm(config: Config, name: str) -> Network:
     older = config.model_type == "glm"
     bias = config.flag("attention_bias", default=True)
     norms = 2 if older else 4
-    shape = heads(config, default_head_dim=128)
+    shape = heads(config)
     return block_decoder(config, name, Traits(qkv_bias=bias, norms=norms), shape=shape)
 
 

@@ -26,6 +26,8 @@ def _plain_layer(config: Config, shape: Heads, traits: Traits, *keys: str) -> La
 def read_gpt2(config: Config, name: str) -> Network:
     """Return a GPT-2, or a GPT-BigCode, whose queries share one key-value head."""
     hidden = config.dimension("n_embd", "hidden_size", "hidden_dim")
+    if config.flag("add_cross_attention", default=False):
+        raise config.error("add_cross_attention", "true is not modelled", "allowed: false")
     shared = config.model_type == "gpt_bigcode" and config.flag("multi_query", default=True)
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
@@ -141,6 +143,7 @@ def read_falcon(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     query_heads = config.dimension("num_attention_heads", "n_head", most=100_000)
     head_dim = config.divisible("hidden_size", hidden, "num_attention_heads", query_heads)
+    config.unused("num_kv_heads", "n_head_kv", "num_ln_in_parallel_attn")
     new = config.flag("new_decoder_architecture", default=config.model_type == "RefinedWeb")
     kv_heads = query_heads
     if new:

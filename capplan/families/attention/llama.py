@@ -1,8 +1,10 @@
 """Llama and the families that are Llama with other keys: RMS norm, rotary positions, gated feed-forward."""
 
+from dataclasses import replace
+
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
+from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, layer_windows
 from capplan.model.network import Network
 
 
@@ -11,6 +13,35 @@ def read_llama(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     traits = Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
     return block_decoder(config, name, traits)
+
+
+def read_apertus(config: Config, name: str) -> Network:
+    """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=config.flag("mlp_bias", default=False),
+        gated=False,
+        head_norms=True,
+    )
+    network = block_decoder(config, name, traits)
+    layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + 2)
+    return replace(network, layers=(layer,) * len(network.layers))
+
+
+def read_exaone(config: Config, name: str) -> Network:
+    """Return an EXAONE 3 or 3.5: a Llama whose depth is `num_layers`."""
+    shape = heads(config)
+    part = dense_mlp(config, shape, Traits())
+    layers = config.layers("num_layers", "num_hidden_layers")
+    return block_decoder(config, name, Traits(), [part] * layers, shape=shape)
+
+
+def read_minicpm(config: Config, name: str) -> Network:
+    """Return a MiniCPM 1 or 2: a Llama with scaled residuals and a tied LM head."""
+    config.unused("scale_emb", "dim_model_base", "scale_depth", "mup_denominator", "sparse_config")
+    return block_decoder(config, name, Traits(tied=True))
 
 
 def read_internlm(config: Config, name: str) -> Network:
@@ -26,8 +57,18 @@ def read_smollm3(config: Config, name: str) -> Network:
         qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), tied=True
     )
     layers = config.layers()
-    used = config.flag("use_sliding_window", default=False)
-    windows = layer_windows(config, layers, config.optional("sliding_window")) if used else None
+    config.unused("sliding_window", "use_sliding_window", "max_window_layers")
+    every = config.optional("no_rope_layer_interval") or 4
+    listed = config.whole_numbers("no_rope_layers")
+    rotary = listed if listed is not None else tuple((i + 1) % every for i in range(layers))
+    window = (
+        config.optional("sliding_window", least=0)
+        if config.flag("use_sliding_window", default=False)
+        else None
+    )
+    if config.has("layer_types"):
+        window = config.optional("sliding_window", least=0)
+    windows = layer_windows(config, layers, window, default=[window is not None and not r for r in rotary])
     return block_decoder(config, name, traits, windows=windows)
 
 

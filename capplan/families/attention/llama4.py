@@ -12,6 +12,7 @@ def _chunked(config: Config, layers: int) -> list[bool]:
     if "attention_chunk_size" in config.values and not config.has("attention_chunk_size"):
         return [False] * layers
     kinds = config.items("layer_types", length=layers)
+    config.unused("no_rope_layers", "no_rope_layer_interval", "use_qk_norm")
     if kinds:
         return [kind == "chunked_attention" for kind in kinds[:layers]]
     rotary = config.items("no_rope_layers")
@@ -39,6 +40,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
     step = config.optional("interleave_moe_layer_step") or 1
     listed = config.whole_numbers("moe_layers")
     mixed_layers = set(range(step - 1, layers, step)) if listed is None else set(listed)
+    config.unused("intermediate_size_mlp", "interleave_moe_layer_step")
     dense = dense_mlp(config, shape, traits, "intermediate_size_mlp") if len(mixed_layers) < layers else mixed
     chunk = config.optional("attention_chunk_size") or 8192
     made: dict[tuple[bool, bool], Layer] = {}
@@ -55,7 +57,4 @@ def read_llama4_text(config: Config, name: str) -> Network:
 
 def read_llama4(config: Config, name: str) -> Network:
     """Return a Llama 4, with its vision tower where the file describes one."""
-    network = read_llama4_text(config.needed_section("text_config"), name)
-    if not config.has("vision_config"):
-        config.notes.append("no vision_config: the vision tower is not counted")
-    return with_tower(network, config, llama4_vision)
+    return with_tower(read_llama4_text(config.needed_section("text_config"), name), config, llama4_vision)

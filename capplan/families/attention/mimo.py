@@ -38,6 +38,8 @@ def _sliding(config: Config, layers: int) -> list[bool]:
     kinds = config.items("layer_types", length=layers)
     if kinds is not None:
         return [kind == "sliding_attention" for kind in kinds[:layers]]
+    if not config.has("hybrid_layer_pattern"):
+        return [i > 0 and (i + 1) % 6 != 0 for i in range(layers)]
     return [flag == 1 for flag in config.per_layer("hybrid_layer_pattern", layers=layers)]
 
 
@@ -49,7 +51,7 @@ def read_mimo_v2_flash(config: Config, name: str) -> Network:
     slide = Heads(
         hidden,
         config.optional("swa_num_attention_heads") or full.query_heads,
-        config.optional("swa_num_key_value_heads") or full.kv_heads,
+        config.optional("swa_num_key_value_heads") or 2 * full.kv_heads,
         config.optional("swa_head_dim") or full.head_dim,
         config.optional("swa_v_head_dim") or full.value_head_dim,
     )

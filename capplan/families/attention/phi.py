@@ -35,6 +35,22 @@ def read_phi3(config: Config, name: str) -> Network:
     return block_decoder(config, name, Traits(), windows=windows)
 
 
+def read_phi_with_towers(config: Config, name: str) -> Network:
+    """Return the text model of a Phi-3 or 3.5 Vision or of a Phi-4 Multimodal, without towers and their adapters."""
+    config.notes.append("the towers and their adapters are not counted")
+    towers = (
+        "img_processor",
+        "embd_layer",
+        "audio_processor",
+        "vision_lora",
+        "speech_lora",
+        "vision_config",
+        "audio_config",
+    )
+    config.unused(*towers, "embed_layer", "image_embd_layer", "audio_embd_layer")
+    return read_phi3(config, name)
+
+
 def read_phimoe(config: Config, name: str) -> Network:
     """Return a Phi-3.5-MoE: sixteen experts, layer norms, biases where the file says so."""
     bias = config.flag("attention_bias", default=False)

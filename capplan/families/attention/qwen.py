@@ -1,7 +1,5 @@
 """Qwen 2, 2.5, 3 and 3-VL: dense and with experts."""
 
-from dataclasses import replace
-
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, Part, heads, with_tower
 from capplan.families.parts.stacks import (
@@ -17,8 +15,11 @@ from capplan.model.network import Network
 
 def _windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
     """Return the window of each layer: use_sliding_window switches windows on, max_window_layers is the first layer with one."""
-    window = config.optional("sliding_window", least=0)
-    if not config.flag("use_sliding_window", default=False) or not window:
+    config.unused("sliding_window", "max_window_layers", "layer_types")
+    window = None
+    if config.flag("use_sliding_window", default=False):
+        window = config.optional("sliding_window", least=0)
+    if not window:
         return (None,) * layers
     first = config.count("max_window_layers", default=28)
     return layer_windows(config, layers, window, default=[i >= first for i in range(layers)])
@@ -69,7 +70,7 @@ def read_qwen2_moe(config: Config, name: str) -> Network:
 
 def read_qwen3_moe(config: Config, name: str) -> Network:
     """Return a Qwen 3 with experts, none of them shared."""
-    shape = heads(config, default_head_dim=128 if "head_dim" not in config.values else None)
+    shape = heads(config)
     layers = config.layers()
     traits = _qwen3_traits(config)
     parts = _parts(config, shape, traits, layers, 0)
@@ -77,24 +78,15 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
 
 
 def read_qwen3_vl(config: Config, name: str) -> Network:
-    """Return a Qwen 3-VL: a Qwen 3 with a vision tower; `tie_word_embeddings` is outside the text section."""
+    """Return a Qwen 3-VL: a Qwen 3 with a vision tower."""
     text = config.needed_section("text_config")
     reader = read_qwen3_moe if text.has("num_experts") else read_qwen3
-    tied = config.flag("tie_word_embeddings", default=text.flag("tie_word_embeddings", default=False))
-    inner = Config(
-        {**text.values, "tie_word_embeddings": tied},
-        text.place,
-        text.section_path,
-        text.keys_used,
-        text.notes,
-    )
-    return with_tower(reader(inner, name), config, lambda vision, _: qwen3_vision(vision))
+    return with_tower(reader(text, name), config, lambda vision, _: qwen3_vision(vision))
 
 
 def read_qwen2_vl(config: Config, name: str) -> Network:
     """Return a Qwen 2-VL or 2.5-VL; older files have the text keys beside the vision section."""
     text = config.section("text_config")
     network = read_qwen2(text or config, name)
-    tied = config.flag("tie_word_embeddings", default=network.tied_embeddings)
     tower = qwen2_vision if config.model_type == "qwen2_vl" else qwen2_5_vision
-    return with_tower(replace(network, tied_embeddings=tied), config, tower)
+    return with_tower(network, config, tower)

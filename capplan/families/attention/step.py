@@ -56,6 +56,8 @@ def read_step_text(config: Config, name: str) -> Network:
         if sliding and window is None:
             raise config.missing("sliding_window")
         stack.append(_layer(slide if sliding else full, part, window if sliding else None))
+    if config.count("num_nextn_predict_layers", "num_mtp_layers"):
+        config.notes.append("the layers for multi-token prediction are left out")
     return decoder(config, name, stack, hidden=full.hidden_size)
 
 
@@ -66,5 +68,5 @@ def read_step(config: Config, name: str) -> Network:
     vision = config.section("vision_config")
     if vision is None:
         config.notes.append("no vision_config: the vision tower of Step 3.7 Flash is counted")
-        vision = Config({}, config.place, "vision_config.", config.keys_used, [])
+        vision = Config({}, config.place, "vision_config.", config.keys_used, [], outer=config)
     return with_vision(network, config, step_vision(vision, network.hidden_size))

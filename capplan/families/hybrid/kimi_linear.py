@@ -12,6 +12,7 @@ from capplan.families.parts.blocks import (
     router,
     with_vision,
 )
+from capplan.families.parts.stacks import parts_after
 from capplan.families.parts.state_blocks import StateBlock, layer_kinds
 from capplan.model.network import Layer, LinearAttention, Network, Projection
 
@@ -82,7 +83,8 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     count = config.layers()
     delta = _delta_attention(config, hidden)
-    latent, attending, latent_norms = latent_attention(config, hidden)
+    bias = config.flag("attention_bias", default=False)
+    latent, attending, latent_norms = latent_attention(config, hidden, attention_bias=bias)
     if config.flag("mla_use_output_gate", default=False):
         gate = Projection("g", "attention", hidden, latent.query_heads * latent.value_head_dim, "columns")
         attending = (*attending, gate)
@@ -90,10 +92,11 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     sparse, sparse_norms = _sparse(config, hidden)
     first = config.count("first_k_dense_replace", default=1)
     every = config.dimension("moe_layer_freq", default=1, most=1000) if config.has("moe_layer_freq") else 1
+    usual = [sparse if index >= first and index % every == 0 else dense for index in range(count)]
+    parts = parts_after(config, dense, sparse, count, 0) if config.has("mlp_layer_types") else usual
     layers = []
-    for index, kind in enumerate(_kinds(config, count)):
-        part, extra = (dense, 0) if index < first or index % every else (sparse, sparse_norms)
-        norms = 2 * hidden + extra
+    for part, kind in zip(parts, _kinds(config, count), strict=True):
+        norms = 2 * hidden + (sparse_norms if part is sparse else 0)
         if kind == "attention":
             layers.append(Layer((latent,), (*attending, *part[0]), part[1], norms + latent_norms))
         else:

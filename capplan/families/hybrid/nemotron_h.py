@@ -98,6 +98,7 @@ class _Blocks:
 def read_nemotron_h(config: Config, name: str) -> Network:
     """Return a Nemotron-H, Nemotron 3 (Nano, Super, Ultra) with its multi-token-prediction layers."""
     hidden = config.dimension("hidden_size")
+    config.unused("num_hidden_layers", "intermediate_size", "mtp_layers_block_type")
     blocks = _Blocks(config, hidden)
     kinds = _kinds(config, "layers_block_type", "hybrid_override_pattern")
     by_kind = {kind: blocks.layer(kind) for kind in dict.fromkeys(kinds)}

@@ -56,6 +56,7 @@ def _is_dense(config: Config, index: int) -> bool:
 def read_qwen3_next(config: Config, name: str) -> Network:
     """Return a Qwen3-Next or the text half of a Qwen3.5, dense or with experts."""
     hidden = config.dimension("hidden_size")
+    config.unused("intermediate_size", "attn_output_gate")
     count = config.layers()
     shape = heads(config, hidden=hidden, default_head_dim=256)
     bias = config.flag("attention_bias", default=False)
@@ -99,6 +100,4 @@ def read_qwen3_5(config: Config, name: str) -> Network:
     if text is None:
         return read_qwen3_next(config, name)
     network = read_qwen3_next(text, name)
-    if config.has("tie_word_embeddings") and not text.has("tie_word_embeddings"):
-        network = replace(network, tied_embeddings=config.flag("tie_word_embeddings", default=False))
     return with_tower(network, config, lambda vision, _: qwen3_vision(vision))

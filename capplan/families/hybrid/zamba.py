@@ -13,6 +13,9 @@ _KINDS = {"mamba": "state", "linear_attention": "state", "hybrid": "hybrid"}
 def read_zamba2(config: Config, name: str) -> Network:
     """Return a Zamba2: a hybrid layer runs a shared transformer block on twice the width, then a Mamba-2 that is not shared."""
     hidden = config.dimension("hidden_size")
+    config.unused(
+        "kv_channels", "mamba_headdim", "num_query_groups", "hybrid_layer_ids", "attention_hidden_size"
+    )
     count = config.layers()
     blocks = config.dimension("num_mem_blocks", default=1)
     kinds = layer_kinds(config, ("layers_block_type", "layer_types"), count, _KINDS)

@@ -113,13 +113,15 @@ def attention(
 def gated_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return gate and up as one matmul, and down (SwiGLU, GeGLU).
+    """Return gate and up as one matmul, and down (SwiGLU, GeGLU); nothing where the width is zero.
 
     Examples
     --------
     >>> [(matrix.name, matrix.inputs, matrix.outputs) for matrix in gated_mlp(4096, 14336)]
     [('gate_up', 4096, 28672), ('down', 14336, 4096)]
     """
+    if not intermediate:
+        return ()
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(
@@ -137,7 +139,9 @@ def gated_mlp(
 def plain_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
-    """Return up and down of a feed-forward without a gate."""
+    """Return up and down of a feed-forward without a gate; nothing where the width is zero."""
+    if not intermediate:
+        return ()
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
         Projection(
@@ -187,6 +191,7 @@ def latent_attention(
     them; kv_a is replicated on every rank, and so is q_a. The indexer of DeepSeek V3.2 adds its
     queries (from the query latent), its single key per token, and its head weights.
     """
+    config.unused("head_dim", "qk_head_dim", "num_key_value_heads")
     query_heads = config.dimension("num_attention_heads", most=100_000)
     rope = config.dimension("qk_rope_head_dim")
     nope = config.dimension("qk_nope_head_dim")
@@ -254,7 +259,7 @@ def decoder(
     """Return the whole network: token embedding, layers, final norm, LM head."""
     vocabulary = vocabulary or config.dimension("vocab_size")
     if tied is None:
-        tied = config.flag("tie_word_embeddings", default=tied_default)
+        tied = config.ties_embeddings(tied_default)
     return Network(
         name=name,
         model_type=config.model_type,
@@ -292,4 +297,10 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
     `tower` returns the parameters of a section for a text model of a hidden size.
     """
     vision = config.section("vision_config")
-    return with_vision(network, config, tower(vision, network.hidden_size) if vision else 0)
+    if vision is None:
+        if config.stated_class is None or "vision_config" in config.stated_class.sections:
+            config.notes.append("no vision_config: the vision tower is not counted")
+        return with_vision(network, config, 0)
+    config.unused("vision_feature_layer")
+    vision.unused("num_heads", "num_attention_heads", "vt_num_attention_heads", "vision_feature_layer")
+    return with_vision(network, config, tower(vision, network.hidden_size))

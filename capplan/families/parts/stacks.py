@@ -154,6 +154,7 @@ def parts_by_layer(
     config: Config, shape: Heads, traits: Traits, sparse: Part, is_sparse: Sequence[bool]
 ) -> list[Part]:
     """Return the feed-forward of each layer; the keys of the dense one are read only where a layer uses it."""
+    config.unused("intermediate_size")
     dense = sparse if all(is_sparse) else dense_mlp(config, shape, traits)
     return [sparse if mixed else dense for mixed in is_sparse]
 

@@ -117,7 +117,7 @@ def qwen3_vision(vision: Config) -> int:
     return tower + 2 * hidden + merger + deep * (2 * merged + merger)
 
 
-def moonvit(vision: Config, text_hidden: int) -> int:
+def moonvit(vision: Config, outer: Config, text_hidden: int) -> int:
     """Return the parameters of MoonViT and the Kimi K2.5 projector."""
     hidden = vision.dimension("vt_hidden_size", "hidden_size")
     intermediate = vision.dimension("vt_intermediate_size", "intermediate_size")
@@ -128,7 +128,8 @@ def moonvit(vision: Config, text_hidden: int) -> int:
     tower = _linear(3 * patch * patch, hidden) + rows * columns * hidden
     tower += layers * _block(hidden, intermediate) + 2 * hidden
     merged = hidden * prod(vision.whole_numbers("merge_kernel_size") or (2, 2))
-    return tower + 2 * hidden + _linear(merged, merged) + _linear(merged, text_hidden)
+    normed = outer.optional("projection_hidden_size") or hidden
+    return tower + 2 * normed + _linear(merged, merged) + _linear(merged, text_hidden)
 
 
 def llama4_vision(vision: Config, text_hidden: int) -> int:
@@ -137,13 +138,17 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
     intermediate = vision.dimension("intermediate_size", default=5632)
     patch = vision.dimension("patch_size", default=14)
     side = vision.dimension("image_size", default=448) // patch
-    shrink = vision.ratio("pixel_shuffle_ratio", default=0.5)
+    vision.unused("pixel_shuffle_ratio")
     wide = vision.dimension("projector_input_dim", default=4096)
     out = vision.dimension("projector_output_dim", default=4096)
-    merged = int(hidden / shrink**2)
-    tower = 3 * patch * patch * hidden + hidden + (side * side + 1) * hidden + 4 * hidden
+    tower = (
+        vision.dimension("num_channels", default=3) * patch * patch * hidden
+        + hidden
+        + (side * side + 1) * hidden
+        + 4 * hidden
+    )
     tower += vision.layers() * _block(hidden, intermediate)
-    adapter = merged * wide + wide * out
+    adapter = intermediate * wide + out * out
     return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
 
 
@@ -166,12 +171,16 @@ def gemma4_vision(vision: Config, text_hidden: int) -> int:
 
 def step_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the Step 3.7 tower, its two down-samplers and projector."""
-    hidden = vision.dimension("hidden_size", default=1536)
-    intermediate = vision.dimension("intermediate_size", default=8960)
+    hidden = vision.dimension("width", "hidden_size", default=1536)
+    intermediate = int(hidden * vision.ratio("mlp_ratio", default=8960 / 1536))
+    vision.unused("intermediate_size")
     patch = vision.dimension("patch_size", default=14)
     side = vision.dimension("image_size", default=728) // patch
-    tower = 3 * patch * patch * hidden + side * side * hidden + 2 * hidden
-    tower += vision.dimension("num_hidden_layers", default=47) * (_block(hidden, intermediate) + 2 * hidden)
+    channels = vision.dimension("num_channels", default=3)
+    tower = channels * patch * patch * hidden + side * side * hidden + 2 * hidden
+    tower += vision.dimension("layers", "num_hidden_layers", default=47) * (
+        _block(hidden, intermediate) + 2 * hidden
+    )
     down = _linear(9 * hidden, 2 * hidden) + _linear(9 * 2 * hidden, 4 * hidden)
     return tower + down + 4 * hidden * text_hidden
 
@@ -185,7 +194,12 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
     frames = compression.dimension("temporal_patch_size", default=2) if compression else 2
     merge = compression.dimension("spatial_merge_size", default=2) if compression else 2
     wide = outer.dimension("projector_hidden_size", default=text_hidden)
-    tower = 3 * frames * patch * patch * hidden + 2 * hidden + vision.layers() * _block(hidden, intermediate)
+    channels = vision.dimension("num_channels", default=3)
+    tower = (
+        channels * frames * patch * patch * hidden
+        + 2 * hidden
+        + vision.layers() * _block(hidden, intermediate)
+    )
     projector = _linear(hidden, wide) + _linear(wide, text_hidden)
     projector += _linear(merge * merge * text_hidden, wide) + _linear(wide, text_hidden)
     return tower + projector

@@ -233,7 +233,8 @@ def _gptq(section: Config) -> Scheme:
         place=section.where(),
     )
     skipped = [(f"re:{key[2:]}", LEFT_OUT) for key in _object(section, "dynamic") if key.startswith("-:")]
-    return Scheme(name, name_list([*skipped, *left_out(section)]))
+    head = [("lm_head", name)] if section.flag("lm_head", default=False) else []
+    return Scheme(name, name_list([*skipped, *left_out(section), *head]))
 
 
 def _aqlm(section: Config) -> Scheme:

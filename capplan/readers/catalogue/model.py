@@ -172,7 +172,10 @@ def _from_path(path: Path) -> Network:
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
     beside = file.with_name(_QUANTISATION)
     return _network(
-        read_json(file, kind=_KIND), title, printable(str(file)), beside if is_there(beside) else None
+        read_json(file, kind=_KIND, infinities=True),
+        title,
+        printable(str(file)),
+        beside if is_there(beside) else None,
     )
 
 
@@ -186,7 +189,7 @@ def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
         ) from error
     assert file is not None
     beside = hub_file(name, _QUANTISATION, revision=revision, offline=offline, optional=True)
-    return _network(read_json(file, kind=_KIND), name, f"{name}/config.json", beside)
+    return _network(read_json(file, kind=_KIND, infinities=True), name, f"{name}/config.json", beside)
 
 
 def _network(config: Mapping[str, Any], title: str, place: str, beside: Path | None = None) -> Network:

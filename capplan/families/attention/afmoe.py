@@ -1,0 +1,42 @@
+"""Arcee Trinity (AFMoE): gated attention with head norms, windows in three of four layers, shared and routed experts."""
+
+from dataclasses import replace
+
+from capplan.families.config import Config
+from capplan.families.parts.blocks import decoder, heads
+from capplan.families.parts.stacks import Traits, block, layer_windows, mixture, parts_by_layer
+from capplan.model.network import Layer, Network, Projection
+
+
+def read_afmoe(config: Config, name: str) -> Network:
+    """Return a Trinity; the balancing bias of the router counts as a parameter there."""
+    shape = heads(config)
+    layers = config.layers()
+    bias = config.flag("attention_bias", default=False)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True)
+    width = config.dimension("moe_intermediate_size")
+    sparse = mixture(
+        config,
+        shape.hidden_size,
+        experts=config.dimension("num_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=config.count("num_shared_experts") * width,
+        router_bias=True,
+    )
+    first = config.count("num_dense_layers")
+    parts = parts_by_layer(config, shape, traits, sparse, [i >= first for i in range(layers)])
+    every = config.dimension("global_attn_every_n_layers", default=4)
+    config.unused("route_scale", "mup_enabled")
+    default = [(i + 1) % every != 0 for i in range(layers)]
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=default)
+    gate = Projection("gate", "attention", shape.hidden_size, shape.query_heads * shape.head_dim, "columns")
+    made: dict[tuple[int, int | None], Layer] = {}
+    for part, window in zip(parts, windows, strict=True):
+        if (id(part), window) not in made:
+            layer = block(shape, traits, part, window=window)
+            made[id(part), window] = replace(
+                layer, projections=(layer.projections[0], gate, *layer.projections[1:])
+            )
+    stack = [made[id(part), window] for part, window in zip(parts, windows, strict=True)]
+    return decoder(config, name, stack, hidden=shape.hidden_size)

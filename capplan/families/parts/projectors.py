@@ -1,0 +1,59 @@
+"""What joins a vision tower to a text model, counted only: parameters by file, section of the tower and hidden size of the text."""
+
+from capplan.families.config import Config
+from capplan.families.parts.towers import linear
+
+
+def two_layers(config: Config, tower: Config, text: int) -> int:
+    """Return LLaVA's projector: two matrices; the first reads one layer of the tower or several."""
+    key, layers = config.first_present("vision_feature_layer")
+    if layers is not None and not isinstance(layers, int | list):
+        raise config.error(key, f"{layers!r} is not a layer or a list of layers")
+    read = len(layers) if isinstance(layers, list) else 1
+    bias = config.flag("multimodal_projector_bias", default=True)
+    width = tower.dimension("hidden_size")
+    return linear(read * width, text, bias=bias) + linear(text, text, bias=bias)
+
+
+def two_layers_and_newline(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LLaVA-NeXT, with the embedding of a line break."""
+    return two_layers(config, tower, text) + text
+
+
+def one_layer(config: Config, tower: Config, text: int) -> int:
+    """Return PaliGemma's projector: one matrix."""
+    return linear(tower.dimension("hidden_size"), config.dimension("projection_dim", default=text))
+
+
+def shuffled_one_layer(config: Config, tower: Config, text: int) -> int:
+    """Return the connector of Idefics 3: one matrix that reads a square of patches."""
+    return tower.dimension("hidden_size") * config.dimension("scale_factor", default=2) ** 2 * text
+
+
+def internvl(config: Config, tower: Config, text: int) -> int:
+    """Return InternVL's projector: a norm and two matrices."""
+    inputs = tower.dimension("hidden_size") * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
+    return 2 * inputs + linear(inputs, text) + linear(text, text)
+
+
+def lfm2_vl(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LFM2-VL: perhaps a norm, then two matrices."""
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
+    wide = config.dimension("projector_hidden_size", default=2560)
+    bias = config.flag("projector_bias", default=True)
+    norm = 2 * inputs if config.flag("projector_use_layernorm", default=True) else 0
+    return norm + linear(inputs, wide, bias=bias) + linear(wide, text, bias=bias)
+
+
+def cohere2_vision(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Command A Vision: two matrices around a gate."""
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
+    wide = config.dimension("alignment_intermediate_size", default=36864)
+    return linear(inputs, wide) + linear(wide // 2, text)
+
+
+def aya_vision(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Aya Vision: a norm, then two matrices around a gate."""
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
+    wide = config.dimension("alignment_intermediate_size", default=text)
+    return 2 * inputs + linear(inputs, wide) + linear(wide // 2, text)

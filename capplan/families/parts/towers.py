@@ -1,0 +1,95 @@
+"""Vision towers that many models share, counted only, under the keys of their own classes."""
+
+from capplan.families.config import Config
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
+    """Return the parameters of a matrix and its bias."""
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def encoder_block(hidden: int, intermediate: int) -> int:
+    """Return the parameters of a transformer block with biases and two layer norms."""
+    attended = 4 * linear(hidden, hidden)
+    return attended + linear(hidden, intermediate) + linear(intermediate, hidden) + 4 * hidden
+
+
+def _sizes(vision: Config) -> tuple[int, int, int, int]:
+    """Return hidden size, inputs of a patch, patches, and the parameters of all blocks."""
+    hidden = vision.dimension("hidden_size", default=768)
+    patch = vision.dimension("patch_size", default=16)
+    inputs = vision.dimension("num_channels", default=3) * patch * patch
+    side = vision.dimension("image_size", default=224) // patch
+    vision.unused("projection_dim", "vocab_size")
+    blocks = vision.layers() * encoder_block(hidden, vision.dimension("intermediate_size", default=3072))
+    return hidden, inputs, side * side, blocks
+
+
+def clip(vision: Config) -> int:
+    """Return the parameters of CLIP: a class token, a norm before and after."""
+    hidden, inputs, patches, blocks = _sizes(vision)
+    return inputs * hidden + hidden + (patches + 1) * hidden + blocks + 4 * hidden
+
+
+def siglip(vision: Config) -> int:
+    """Return the parameters of SigLIP, with its pooling head where the file has it."""
+    hidden, inputs, patches, blocks = _sizes(vision)
+    pooled = 0
+    if vision.flag("vision_use_head", default=True):
+        pooled = hidden + 4 * linear(hidden, hidden) + 2 * hidden
+        wide = vision.dimension("intermediate_size", default=3072)
+        pooled += linear(hidden, wide) + linear(wide, hidden)
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + pooled
+
+
+def siglip2(vision: Config) -> int:
+    """Return the parameters of SigLIP 2, whose number of patches is a key."""
+    vision.unused("image_size")
+    hidden, inputs, _, blocks = _sizes(vision)
+    patches = vision.dimension("num_patches", default=256)
+    pooled = 0
+    if vision.flag("vision_use_head", default=True):
+        wide = vision.dimension("intermediate_size", default=3072)
+        pooled = (
+            hidden + 4 * linear(hidden, hidden) + 2 * hidden + linear(hidden, wide) + linear(wide, hidden)
+        )
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + pooled
+
+
+def idefics3(vision: Config) -> int:
+    """Return the parameters of the tower of Idefics 3 and SmolVLM: SigLIP without a head."""
+    hidden, inputs, patches, blocks = _sizes(vision)
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden
+
+
+def internvl(vision: Config) -> int:
+    """Return the parameters of the InternVL tower: scaled residuals, optional biases and head norms."""
+    hidden = vision.dimension("hidden_size", default=1024)
+    wide = vision.dimension("intermediate_size", default=4096)
+    patch_rows, patch_columns = _pair(vision, "patch_size", 14)
+    rows, columns = _pair(vision, "image_size", 448)
+    patches = (rows // patch_rows) * (columns // patch_columns)
+    tower = linear(vision.dimension("num_channels", default=3) * patch_rows * patch_columns, hidden) + hidden
+    if vision.flag("use_absolute_position_embeddings", default=True):
+        tower += (patches + 1) * hidden
+    if vision.flag("use_mask_token", default=False):
+        tower += hidden
+    norm = hidden if vision.text("norm_type", default="layer_norm") == "rms_norm" else 2 * hidden
+    block = 3 * linear(hidden, hidden, bias=vision.flag("attention_bias", default=False)) + linear(
+        hidden, hidden
+    )
+    block += linear(hidden, wide) + linear(wide, hidden) + 2 * norm + 2 * hidden
+    if vision.flag("use_qk_norm", default=False):
+        block += 2 * hidden
+    final = 0 if vision.flag("use_mean_pooling", default=True) else 2 * hidden
+    return tower + vision.layers() * block + final
+
+
+def _pair(vision: Config, key: str, default: int) -> tuple[int, int]:
+    sizes = vision.whole_numbers(key) if isinstance(vision.values.get(key), list) else None
+    if sizes is None:
+        size = vision.dimension(key, default=default)
+        return size, size
+    if len(sizes) != 2 or 0 in sizes:
+        raise vision.error(key, f"{list(sizes)} is not a height and a width")
+    return sizes[0], sizes[1]

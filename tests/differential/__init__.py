@@ -1,0 +1,1 @@
+"""Our reading of config.json against the models that transformers builds from the same files."""

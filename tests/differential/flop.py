@@ -1,0 +1,70 @@
+"""FLOP of the matrix products of a prefill: what torch counts while transformers runs, and what our operators demand.
+
+Not compared: scores and values of attention (the reference multiplies the masked half too, and latent attention in
+another order), scans and convolutions of recurrent mixers, and anything elementwise. The LM head is left out: an engine
+multiplies it for the last position of a prompt alone.
+"""
+
+from typing import Any
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from capplan.errors import InputError
+from capplan.families.model_config import read_network
+from capplan.operators.experts import experts_flop
+from capplan.operators.matmul import matmul_flop
+from tests.differential.reference import CannotBuildError, built, run_prefill
+from tests.differential.small import small_file
+
+_PRODUCTS = ("aten.mm", "aten.addmm")
+_TOKENS = 16
+_WITHIN = 0.01
+
+OTHERWISE = {
+    "deepseek_v4": "the reference multiplies the grouped output matrix as a batch",
+    "llama4": "the reference multiplies every token with every expert, as a batch",
+    "llama4_text": "the reference multiplies every token with every expert, as a batch",
+    "longcat_flash": "its router also chooses experts without weights, how many depends on the text",
+    "mllama": "a prompt without an image skips the cross-attention layers",
+    "recurrent_gemma": "the reference multiplies the gates of the recurrence as a batch",
+}
+"""Types whose products the reference does otherwise, and how."""
+
+
+def _reference_flop(file: dict[str, Any]) -> float:
+    """Return the FLOP of the matrix products of a prefill of the file's model, its LM head left out."""
+    model = built(file, "cpu")
+    with FlopCounterMode(display=False) as counter:
+        run_prefill(model, _TOKENS)
+    counted = counter.get_flop_counts()["Global"]
+    whole = sum(flop for operator, flop in counted.items() if str(operator) in _PRODUCTS)
+    heads = [
+        m.weight.numel()
+        for name, m in model.named_modules()
+        if name.split(".")[-1] in ("lm_head", "embed_out")
+    ]
+    return float(whole - 2 * _TOKENS * sum(heads))
+
+
+def _our_flop(file: dict[str, Any]) -> float:
+    """Return the FLOP that our projections and experts demand for as many tokens."""
+    total, tokens = 0.0, float(_TOKENS)
+    for layer in read_network(file, "flop").layers:
+        total += sum(float(matmul_flop(tokens, p.inputs, p.outputs)) for p in layer.projections if p.matmul)
+        if (e := layer.experts) is not None:
+            many = float(e.experts)
+            widths = (float(e.experts_per_token), float(e.inputs), float(e.intermediate_size))
+            total += float(experts_flop(tokens, many, many, *widths, e.gated))
+    return total
+
+
+def flop_difference(kind: str) -> str | None:
+    """Return how far our demand is off for the small model of a type; empty within 1 %, None where it is not compared."""
+    if kind in OTHERWISE:
+        return None
+    try:
+        file = small_file(kind)
+        ours, reference = _our_flop(file), _reference_flop(file)
+    except (CannotBuildError, InputError):
+        return None
+    return "" if abs(ours / reference - 1.0) <= _WITHIN else f"{ours:.0f} FLOP for {reference:.0f}"

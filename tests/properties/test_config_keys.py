@@ -1,0 +1,106 @@
+"""A key of a config.json is read, or equals what the class says anyway, or cannot count, or is named: never ignored in silence."""
+
+import json
+
+import pytest
+
+from capplan.errors import InputError
+from capplan.families.model_config import read_network
+from capplan.families.quantization.network_formats import quantised
+from capplan.model.parameters import parameters, weight_bytes_by_class
+from capplan.readers.catalogue.model import read_model
+
+LLAMA_8B = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+
+
+def test_a_reward_model_has_a_score_in_place_of_the_lm_head():
+    # transformers 5.23 on the meta device: LlamaForSequenceClassification with one label.
+    scored = LLAMA_8B | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
+    assert parameters(read_network(scored, "reward")) == 7_504_928_768
+    assert (
+        parameters(read_network(LLAMA_8B | {"architectures": ["LlamaForCausalLM"]}, "chat")) == 8_030_261_248
+    )
+
+
+def test_a_model_without_a_head_has_no_decode_steps():
+    bare = read_network(LLAMA_8B | {"architectures": ["LlamaModel"]}, "bare")
+    assert (parameters(bare), bare.generates) == (7_504_924_672, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["LlamaForCausalLMEagle3", "Qwen2ForRewardModel", "BertForQuestionAnswering"]
+)
+def test_a_head_that_is_not_modelled_is_refused_by_its_name(name):
+    with pytest.raises(InputError, match=name):
+        read_network(LLAMA_8B | {"architectures": [name]}, "head")
+
+
+def test_a_missing_key_means_what_the_class_means_and_is_listed():
+    lacking = {"model_type": "mistral"} | {
+        k: LLAMA_8B[k] for k in LLAMA_8B if k not in ("num_key_value_heads", "model_type")
+    }
+    network = read_network(lacking, "mistral")
+    assert network.layers[0].mixers[0].kv_heads == 8
+    assert any(note.startswith("num_key_value_heads is missing: 8") for note in network.notes)
+
+
+def test_a_key_answers_to_the_name_that_transformers_5_saves():
+    old = LLAMA_8B | {
+        "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 768, "head_dim": 128,
+    }  # fmt: skip
+    new = {("num_local_experts" if key == "num_experts" else key): value for key, value in old.items()}
+    assert read_network(old, "old").layers == read_network(new, "new").layers
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("surprising_width", 12), ("memory_layers", [1, 2]), ("extra", {"a": 1})]
+)
+def test_an_unknown_key_is_named(key, value):
+    (note,) = (
+        note for note in read_network(LLAMA_8B | {key: value}, "odd").notes if note.startswith("not read")
+    )
+    assert key in note
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("bos_token_id", 7), ("rope_theta", 5e5), ("surprising_flag", False), ("odd", None)]
+)
+def test_a_key_that_cannot_count_is_not_named(key, value):
+    assert not any(
+        note.startswith("not read") for note in read_network(LLAMA_8B | {key: value}, "plain").notes
+    )
+
+
+def test_the_lm_head_of_gptq_is_quantised_where_the_file_says_so():
+    section = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    network = read_network(LLAMA_8B, "gptq")
+    plain, whole = (
+        weight_bytes_by_class(quantised(network, {"quantization_config": section | {"lm_head": head}}))[
+            "lm_head"
+        ]
+        for head in (False, True)
+    )
+    assert plain == 128256 * 4096 * 2
+    assert 0.25 * plain < whole < 0.27 * plain
+
+
+def test_infinity_that_nobody_uses_does_not_stop_a_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_8B | {"time_step_limit": [0.0, float("inf")]}))
+    assert parameters(read_model(str(path))) == 8_030_261_248
+    path.write_text(json.dumps(LLAMA_8B | {"hidden_size": float("inf")}))
+    with pytest.raises(InputError, match="hidden_size: inf is not a finite number"):
+        read_model(str(path))
+
+
+def test_ten_sections_inside_each_other_and_a_hundred_thousand_layers_are_refused_in_a_line():
+    nested = LLAMA_8B
+    for _ in range(10):
+        nested = {"model_type": "gemma3", "text_config": nested}
+    for config in (nested, nested | {"model_type": "llava"}, LLAMA_8B | {"num_hidden_layers": 100_000}):
+        with pytest.raises(InputError) as caught:
+            read_network(config, "bad")
+        assert str(caught.value).startswith("config.json: ")
