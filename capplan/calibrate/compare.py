@@ -10,7 +10,7 @@ from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.host import refitted_overhead
-from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
+from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
 from capplan.readers.calibration.record import Calibration, CalibrationFile, HostRefit, Machine, Measurement
 
 REPEATABLE_FRACTION = 0.03

@@ -7,6 +7,10 @@ from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
 
 
+MERGED = "calibration_merge"
+"""Key of the line that says what a calibration changed: a statement, no doubt about the device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """The fitted numbers of one kernel, and how well they describe what was measured."""
@@ -40,6 +44,8 @@ class Efficiency:
     """Set where the device borrows the numbers of another one."""
     note: str = ""
     """Remarks about the fits, for people."""
+    merged: Assumption | None = None
+    """Set where a calibration replaced or scaled fits: says which, and what it left alone."""
 
     @property
     def label(self) -> Label:

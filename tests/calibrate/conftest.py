@@ -35,7 +35,7 @@ def calibration(target):
     from capplan.calibrate.measure import calibrated
     from capplan.calibrate.shapes import cases
 
-    planned = [case for case in cases(accelerator=False, quick=True) if case.operator in KEPT and small(case)]
+    planned = [case for case in cases(quick=True) if case.operator in KEPT and small(case)]
     return calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
 
 

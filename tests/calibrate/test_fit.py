@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.calibrate.fit import fitted
+from capplan.calibrate.fit import Fitting, fit_all
 from capplan.calibrate.forms import FORMS, sheet
 from capplan.calibrate.prior import known_beforehand
 from capplan.calibrate.shapes import cases, held_out
@@ -14,6 +14,13 @@ from capplan.readers.calibration.record import Machine, Measurement, Peaks
 
 MACHINE = Machine("cuda:0", "test", "0" * 12, None, None, "2", None, 80e9, 132, 50e6)
 PEAKS = Peaks(3.35e12, {"bf16": 989e12})
+
+
+def fitted(measurements, machine, peaks):
+    """Return every fit of these measurements."""
+    fitting = Fitting(list(measurements))
+    fit_all(fitting, machine, peaks)
+    return fitting.fits
 
 
 def made(form, dtype, numbers, noise=0.0, wild=0, seed=1):
@@ -50,7 +57,7 @@ def truth(form, **chosen):
 def test_known_rates_of_a_matmul_come_back_from_noisy_times():
     form = of("matmul")
     numbers = truth(form, compute_fraction=0.82, memory_fraction=0.75, floor_s=4e-6)
-    fits, _ = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
+    fits = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
     found = only(fits).numbers
     assert found["memory_fraction"].value == pytest.approx(0.75, rel=0.02)
     assert found["floor_s"].value == pytest.approx(4e-6, rel=0.06)
@@ -62,7 +69,7 @@ def test_known_rates_of_a_matmul_come_back_from_noisy_times():
 def test_a_few_wild_shapes_do_not_move_the_fit():
     form = of("elementwise")
     numbers = {"memory_fraction": 0.8, "floor_s": 3e-6}
-    fits, _ = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
+    fits = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
     assert only(fits).numbers["memory_fraction"].value == pytest.approx(0.8, rel=0.02)
 
 
@@ -71,7 +78,7 @@ def test_the_interval_holds_the_truth_and_narrows_with_less_noise():
     numbers = {"memory_fraction": 0.6, "floor_s": 2e-6}
     widths = []
     for noise in (0.1, 0.01):
-        fits, _ = fitted(made(form, "bf16", numbers, noise=noise, seed=3), MACHINE, PEAKS)
+        fits = fitted(made(form, "bf16", numbers, noise=noise, seed=3), MACHINE, PEAKS)
         number = only(fits).numbers["memory_fraction"]
         assert number.low <= 0.6 <= number.high
         widths.append(number.high / number.low)
@@ -84,7 +91,7 @@ def test_a_number_that_no_shape_tells_is_called_not_constrained():
         Measurement("elementwise", "bf16", {"moved_bytes": size}, 3e-6, 0.0, 5)
         for size in (1e2, 2e2, 3e2, 4e2, 5e2, 6e2)
     ]
-    fits, _ = fitted(tiny, MACHINE, PEAKS)
+    fits = fitted(tiny, MACHINE, PEAKS)
     assert form.numbers() == tuple(only(fits).numbers)
     assert not only(fits).numbers["memory_fraction"].constrained
     assert only(fits).numbers["floor_s"].constrained
@@ -99,7 +106,7 @@ def test_where_the_form_does_not_hold_is_said():
         )
         for m in own * 2
     ]
-    fits, _ = fitted(bent, MACHINE, PEAKS)
+    fits = fitted(bent, MACHINE, PEAKS)
     assert any("than measured" in remark for remark in only(fits).operators["elementwise"].remarks)
 
 

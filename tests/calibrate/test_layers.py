@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
-from capplan.calibrate.experts import routed_experts
+from capplan.calibrate.kernels.attention import attention
+from capplan.calibrate.kernels.experts import PADDED, SEPARATE, draw_routing, routed_experts
+from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, verified
 from capplan.errors import InputError
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection, StateSpace
-from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
+from capplan.readers.calibration.measured_device import device_from_calibration, torch_efficiency
 
 
 def plain_attention(query, key, value, causal):
@@ -139,7 +140,7 @@ def test_a_layer_keeps_the_shape_of_the_residual_and_stays_finite(layer):
 
 def test_dense_and_moe_gqa_and_mla_are_measured_beside_their_prediction(written, target):
     own = device_from_calibration(written)
-    efficiency = efficiency_from_calibration(written, own)
+    efficiency = torch_efficiency(written, own)
     proofs = verified(network(dense(), sparse(), latent()), target, own, efficiency, quick=True)
     assert {(p.layer, p.phase) for p in proofs} == {
         (layer, phase)
@@ -153,7 +154,7 @@ def test_a_layer_that_torch_cannot_run_is_left_out_and_said(written, target):
     state = replace(dense(), mixers=(StateSpace(2, 512, 8, 64, 16, 1, 544, 4),))
     assert "StateSpace" in refusal(state)
     own = device_from_calibration(written)
-    efficiency = efficiency_from_calibration(written, own)
+    efficiency = torch_efficiency(written, own)
     with pytest.raises(InputError, match="none of its layers can be built"):
         verified(network(state), target, own, efficiency, quick=True)
 
