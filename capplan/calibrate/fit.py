@@ -24,6 +24,8 @@ NARROWED = 0.6
 """A number counts as constrained where the shapes narrow its prior to less than this fraction."""
 TAIL_WEIGHT = 0.25
 """Weight of the 80th percentile of the errors beside their median, when choosing among fits."""
+STARTS = (0.0, -1.4, -0.7, 0.3, 0.8)
+"""Shifts of all logarithms from the priors, from which a fit starts."""
 REMARKED_BIAS = 0.15
 REMARKED_SHAPES = 4
 
@@ -57,7 +59,10 @@ def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | N
             ]
             if places:
                 key = f"{form.kernel}/{dtype}" + (f"@{library}" if library else "")
-                _fit_one(fitting, key, form, dtype, places, sheet(form, dtype, machine, peaks), family or {})
+                fixed = sheet(form, dtype, machine, peaks)
+                free = form.numbers(dtype)
+                known = {name: value for name, value in fixed.items() if name not in free}
+                _fit_one(fitting, key, form, dtype, places, known, family or {})
 
 
 def _fit_one(
@@ -184,8 +189,7 @@ def _best_of_starts(
         return np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
 
     options: Any = {"bounds": bounds, "f_scale": TYPICAL_ERROR, "max_nfev": 100}
-    shifts = (0.0, -1.4, -0.7, 0.3, 0.8)
-    starts = [inside(center + shift) for shift in shifts] if start is None else [inside(start)]
+    starts = [inside(center + shift) for shift in STARTS] if start is None else [inside(start)]
     fits = [least_squares(residuals, start, loss="soft_l1", **options) for start in starts]
     fits += [least_squares(residuals, inside(rough.x), loss="cauchy", **options) for rough in list(fits)]
 

@@ -203,7 +203,7 @@ def _finished(
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
     fitting = _fitted(run, marked, target, peaks)
     missing = missing_kinds(chosen, run)
-    notes = [*run.remarks, *fitting.failures, *([run.ended_early] if run.ended_early else [])]
+    notes = [*run.remarks, *run.skipped_remarks(), *fitting.failures, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,

@@ -33,6 +33,8 @@ class Run:
     """Kinds that are not tried again."""
     failures: dict[tuple[Kind, str], dict[str, str]] = field(default_factory=dict)
     """By kind and way: the shapes that failed, with the reason."""
+    skipped: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By kind: single shapes that failed, with the reason."""
     ended_early: str = ""
     """Why it ended before all shapes were measured; empty otherwise."""
     stopped: bool = False
@@ -70,6 +72,18 @@ class Run:
             if len(set(self.failures.get((case.kind, name), {}).values())) < MOST_FAILURES
             and len(self.failures.get((case.kind, name), {})) < 2 * MOST_FAILURES
         }
+
+    def reason(self, case: Case) -> str:
+        """Return why the last way of a kind failed."""
+        reasons = [why for (kind, _), seen in self.failures.items() if kind == case.kind for why in seen.values()]
+        return reasons[-1] if reasons else "this device has no kernel for it"
+
+    def skipped_remarks(self) -> list[str]:
+        """Return a line for each kind of which some shapes failed."""
+        return [
+            f"{kind}: {len(shapes)} shape(s) failed: {', '.join(dict.fromkeys(shapes.values()))} (as {next(iter(shapes))})"
+            for kind, shapes in self.skipped.items()
+        ]
 
     def fail(self, case: Case, way: str, error: BaseException) -> None:
         """Keep the failure of one way at one shape; say so when it is not tried again."""
@@ -126,13 +140,11 @@ def _quickest(run: Run, place: int, case: Case, target: Target, effort: Effort) 
 def _give_up(run: Run, case: Case, target: Target) -> None:
     """Drop a kind of which no way is left."""
     if run.open_ways(case, target) or any(kept.kind == case.kind for kept, _, _ in run.samples.values()):
-        reasons = [seen[case.title] for (kind, _), seen in run.failures.items() if kind == case.kind and case.title in seen]
-        if reasons:
-            run.remark(f"{case.title} is skipped: {reasons[-1]}")
+        run.skipped.setdefault(case.kind_title, {})[case.title] = run.reason(case)
         return
-    reasons = [reason for (kind, _), seen in run.failures.items() if kind == case.kind for reason in seen.values()]
     run.unsupported.add(case.kind)
-    run.remark(f"{case.kind_title} is skipped: {reasons[-1] if reasons else 'this device has no kernel for it'}")
+    run.skipped.pop(case.kind_title, None)
+    run.remark(f"{case.kind_title} is skipped: {run.reason(case)}")
 
 
 def _attempt(run: Run, case: Case, name: str, way: Way, target: Target, effort: Effort) -> Sample | None:

@@ -16,6 +16,8 @@ SMALLEST_PASS_S = 3e-4
 """A repeat lasts at least this long, so that the cost of reading the clock does not show."""
 DEVICE_PASS_S = 2e-3
 """A repeat on an accelerator lasts about this long, so that the start of a graph does not show."""
+MOST_CALLS = 200
+"""Calls of one repeat, unless there are more sets of operands."""
 ENOUGH_SPREAD_FRACTION = 0.01
 """Repetition stops once the standard error of the median is below this fraction of it."""
 
@@ -191,7 +193,7 @@ def _enough(calls: Sequence[Call]) -> list[Call]:
     calls[0]()
     torch.cuda.synchronize()
     single_s = max(_event_pass(calls[:1])(), 1e-6)
-    turns = int(np.clip(DEVICE_PASS_S / (single_s * len(calls)), 1, max(200 // len(calls), 1)))
+    turns = int(np.clip(DEVICE_PASS_S / (single_s * len(calls)), 1, max(MOST_CALLS // len(calls), 1)))
     return [call for _ in range(turns) for call in calls]
 
 
