@@ -18,6 +18,8 @@ from capplan.readers.calibration.record import Machine, Measurement, Peaks
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
 _LOSING = 1e3
+SCALED = QUANTISED_FIRST | {"nvfp4"}
+"""Formats with scales, whose products are not split along what is summed over."""
 UNFITTED: Mapping[str, float] = {
     "launch_s": 0.0,
     "router_skew": 0.0,
@@ -171,6 +173,8 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "domain_devices": float(peaks.node_ranks),
         **UNFITTED,
     }
+    if dtype in SCALED:
+        known["largest_split"] = 1.0
     names = {f.name for f in fields(form.record)}
     return {name: value for name, value in known.items() if name in names}
 
