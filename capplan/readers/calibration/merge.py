@@ -66,6 +66,7 @@ SAME = (
     Same("attention/fp8@flashinfer", lambda key: key.startswith("attention/fp8@") and key.endswith(":flashinfer"), "FlashInfer", by_operator=True),
     Same("attention/bf16@flash_attn_interface", _plain("attention/bf16@vllm:flash", "attention/bf16@sglang:flash"), "FlashAttention 3", hopper_only=True, by_operator=True),
     Same("latent_attention/bf16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, cuBLAS", only=BMM),
+    Same("latent_attention/fp16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, in fp16", only=BMM),
     Same("latent_attention/bf16@flash_mla", _plain("latent_attention/bf16@vllm", "latent_attention/bf16@sglang"), "FlashMLA", hopper_only=True, by_operator=True),
     Same("experts/bf16@vllm", lambda key: key.startswith("experts/bf16@vllm:") and ("triton" in key or key.endswith("fused_moe")) and "trtllm" not in key, "vLLM's Triton experts"),
     Same("link/bf16", lambda key: key.startswith("link/bf16@"), "NCCL or RCCL", but=(*NOT_MEASURED, *NETWORK)),
@@ -94,7 +95,7 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
     for same in SAME:
         if same.fitted not in calibration.fitted or (same.hopper_only and device.architecture not in HOPPER):
             continue
-        if same.fitted == "matmul/fp16" and "matmul/bf16" in calibration.fitted:
+        if same.fitted.endswith("/fp16") and same.fitted.replace("/fp16", "/bf16") in calibration.fitted:
             continue
         own = taken_fit(same.fitted, calibration, device, family, name, path)
         for key in [key for key in fits if same.keys(key)]:
