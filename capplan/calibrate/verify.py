@@ -93,8 +93,9 @@ def verified(
             why = refusal(layer)
             if not why:
                 trial = _trial(plain, layer, title, count, target, device, efficiency, tell, quick=quick)
-                proofs += trial.rows(decodes, prefills, tell)
+                trial.add_rows(proofs, decodes, prefills, tell)
         except DeviceLostError as error:
+            refused.append(f"the device failed: {error}")
             tell(f"the device failed: {error}; the rows so far are kept")
             break
         except RuntimeError as error:  # torch lacks a kernel, or memory for the weights
@@ -213,17 +214,18 @@ class _Trial:
     rates: StepRates
     effort: Effort
 
-    def rows(
+    def add_rows(
         self,
+        proofs: list[Proof],
         decodes: Sequence[tuple[int, int]],
         prefills: Sequence[tuple[int, int]],
         tell: Callable[[str], None],
-    ) -> list[Proof]:
+    ) -> None:
+        """Add a row for each shape, at once: what was measured stays where the device fails later."""
         able = self.target.abilities
         copies = layer_copies(self.layer, self.target)
         room = self.target.usable_bytes - copies * layer_bytes(self.layer)
         real = [built(self.layer, self.target.device, able.wide) for _ in range(copies)]
-        rows = []
         for phase, shapes in (("prefill", prefills), ("decode", decodes)):
             for sequences, tokens in shapes:
                 what = f"{self.title} {phase} of {sequences} x {tokens}"
@@ -235,8 +237,7 @@ class _Trial:
                     tell(f"left out: {what}: {measured_s}")
                     continue
                 predicted_s = self.predicted_s(phase, sequences, tokens)
-                rows.append(Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s))
-        return rows
+                proofs.append(Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s))
 
     def measured_s(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> float | str:
         """Return the time of one layer with the quickest of its kernels, or why none of them runs."""

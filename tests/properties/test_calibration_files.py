@@ -1,8 +1,10 @@
 """What is written into a calibration file comes back as it was, whatever the names and hashes in it look like."""
 
+import hashlib
 from dataclasses import fields
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,3 +193,21 @@ def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError, match=rf"wrong\.yaml: line [0-9]+: {said}"):
         read_efficiency(path)
+
+
+def test_ten_thousand_hashes_are_quoted_and_come_back():
+    """One in 230 used to be read as a number: digits around an e. Other readers of YAML must not take one for a number either."""
+    hashes = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(10_000)]
+    for length in (12, 16):
+        text = yaml_text({f"hash{place}": digest[:length] for place, digest in enumerate(hashes)})
+        assert all(line.endswith("'") for line in text.splitlines())
+        wanted = [digest[:length] for digest in hashes]
+        assert list(parse_yaml(text, "x.yaml").value.values()) == wanted
+        assert list(yaml.safe_load(text).values()) == wanted
+
+
+def test_a_file_of_a_newer_capplan_says_so(tmp_path):
+    path = tmp_path / "newer.calibration.yaml"
+    path.write_text("schema_version: 99\nchecksum: 'ab'\nmachine: {}\n")
+    with pytest.raises(InputError, match=r"schema_version 99 is that of a newer capplan; this one reads up to 3"):
+        read_calibration_file(path)

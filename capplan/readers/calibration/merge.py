@@ -103,7 +103,8 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
             if changed is not None:
                 fits[key] = changed
                 replaced.setdefault(same.library, []).append(key)
-    statement = Assumption(statement_of(name, ratio, family, replaced, calibration), "--calibration", MERGED)
+    text = statement_of(name, ratio, family, replaced, calibration)
+    statement = Assumption(text, "capplan calibrate where the libraries of the engine are installed", MERGED)
     machine = calibration.machine
     return Efficiency(machine.name, fits, note=partial_note(calibration), merged=statement)
 
