@@ -9,15 +9,17 @@
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
 #   make fuzz     new questions: laws over random inputs, and files of every kind with small faults;
 #                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
+#   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
 SEED ?= 7
 SECONDS ?= 60
+WHEELS_PYTHON ?= 3.12
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs mutants fuzz pictures clean
+.PHONY: plan test lint check bench golden docs mutants fuzz wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -52,6 +54,9 @@ ifeq ($(KIND),)
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif
+
+wheels: $(BIN)/python
+	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest wheels pydantic pyyaml scipy typer rich huggingface-hub
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
