@@ -72,7 +72,11 @@ def mxfp4_experts(target: Target) -> Rows:
 
         what = {"what": "mxfp4 experts, unpacked", "tokens": count, "experts": experts, "way": way}
         yield what, [call], True
-    yield {"what": "mxfp4 weights, unpacked alone", "experts": experts}, [partial(unpacked, packed[0], table)], True
+    yield (
+        {"what": "mxfp4 weights, unpacked alone", "experts": experts},
+        [partial(unpacked, packed[0], table)],
+        True,
+    )
 
 
 def unpacked(packed: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -155,7 +159,11 @@ def _timed(target: Target, calls: Sequence[Call], *, graph: bool) -> dict[str, A
     except RuntimeError as error:
         why = str(error)[:200]
     else:
-        return {"median_s": sample.seconds, "spread_fraction": sample.spread_fraction, "repeats": sample.repeats}
+        return {
+            "median_s": sample.seconds,
+            "spread_fraction": sample.spread_fraction,
+            "repeats": sample.repeats,
+        }
     settle(target, lost=why)
     return {"failed": why}
 
@@ -168,7 +176,9 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(words)
     target = opened(asked.device, force=True)
     rows = timed_rows(target)
-    asked.file.write_text(json.dumps({"device": target.machine.name, "rows": rows}, indent=1), encoding="utf-8")
+    asked.file.write_text(
+        json.dumps({"device": target.machine.name, "rows": rows}, indent=1), encoding="utf-8"
+    )
     return 0
 
 

@@ -50,7 +50,10 @@ def busy_reason(properties: Any) -> str:
         return _busy_amd(files)
     uuid = str(getattr(properties, "uuid", properties.name))
     own = str(os.getpid())
-    rows = [[cell.strip() for cell in row.split(",")] for row in smi("compute-apps=pid,used_memory,process_name", uuid)]
+    rows = [
+        [cell.strip() for cell in row.split(",")]
+        for row in smi("compute-apps=pid,used_memory,process_name", uuid)
+    ]
     others = [row for row in rows if row[0] != own]
     if others:
         name = f" ({others[0][2]})" if len(others[0]) > 2 else ""
@@ -82,7 +85,10 @@ def pci_folder(properties: Any) -> Path | None:
 
 def _busy_amd(files: Path) -> str:
     try:
-        figures = [float((files / name).read_text()) for name in ("mem_info_vram_used", "mem_info_vram_total", "gpu_busy_percent")]
+        figures = [
+            float((files / name).read_text())
+            for name in ("mem_info_vram_used", "mem_info_vram_total", "gpu_busy_percent")
+        ]
     except (OSError, ValueError):
         return ""
     used, total, load = figures

@@ -173,7 +173,9 @@ def _many(
     return repeat, count
 
 
-def _on_device(call: Callable[[], object], count: int, *, captured: bool, group: Group) -> Callable[[], float]:
+def _on_device(
+    call: Callable[[], object], count: int, *, captured: bool, group: Group
+) -> Callable[[], float]:
     def several() -> None:
         for _ in range(count):
             call()

@@ -10,7 +10,6 @@ from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.host import refitted_overhead
-from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
 from capplan.readers.calibration.record import (
     Calibration,
     CalibrationFile,
@@ -20,6 +19,7 @@ from capplan.readers.calibration.record import (
     Measurement,
     Range,
 )
+from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
 """Of the driver, compared where both runs have them."""
@@ -99,7 +99,9 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
     for key, fit in calibration.fitted.items():
-        flop = peaks.flop_per_s.get(key.partition("@")[0].partition("/")[2]) or max(peaks.flop_per_s.values(), default=None)
+        flop = peaks.flop_per_s.get(key.partition("@")[0].partition("/")[2]) or max(
+            peaks.flop_per_s.values(), default=None
+        )
         values = {name: number.value for name, number in fit.numbers.items()}
         quantities |= _reached(key, values, flop, peaks.memory_bytes_per_s)
     return Side(title, quantities)
@@ -157,7 +159,8 @@ def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
     ]
     shown = [name for name in SETTINGS if first.clocks.get(name) != second.clocks.get(name)]
     return notes + [
-        f"{name}: {first.clocks.get(name, 'unknown')} against {second.clocks.get(name, 'unknown')}" for name in shown
+        f"{name}: {first.clocks.get(name, 'unknown')} against {second.clocks.get(name, 'unknown')}"
+        for name in shown
     ]
 
 
@@ -184,7 +187,9 @@ def condition_notes(first: Calibration, second: Calibration) -> list[str]:
 
 
 def _range_words(found: Range | None, scale: float) -> str:
-    return f"{found.median * scale:.0f} ({found.low * scale:.0f} to {found.high * scale:.0f})" if found else ""
+    return (
+        f"{found.median * scale:.0f} ({found.low * scale:.0f} to {found.high * scale:.0f})" if found else ""
+    )
 
 
 def _slowed_words(conditions: Conditions | None) -> str:

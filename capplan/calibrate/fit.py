@@ -55,7 +55,9 @@ def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | N
             places = [
                 place
                 for place, m in enumerate(fitting.measurements)
-                if m.operator in form.operators and (m.dtype, library_of(m)) == (dtype, library) and not m.throttled
+                if m.operator in form.operators
+                and (m.dtype, library_of(m)) == (dtype, library)
+                and not m.throttled
             ]
             if places:
                 key = f"{form.kernel}/{dtype}" + (f"@{library}" if library else "")

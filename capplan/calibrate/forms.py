@@ -12,8 +12,8 @@ from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 from capplan.readers.calibration.formats import MATMUL_BYTES, QUANTISED_FIRST
-from capplan.readers.calibration.taken import SHEET, tile_row_halvings
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
+from capplan.readers.calibration.taken import SHEET, tile_row_halvings
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
@@ -60,7 +60,9 @@ class Form:
 
 def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
     weight, activation = MATMUL_BYTES[dtype]
-    return matmul.matmul_time_s(columns["rows"], columns["inputs"], columns["outputs"], weight, activation, rates)
+    return matmul.matmul_time_s(
+        columns["rows"], columns["inputs"], columns["outputs"], weight, activation, rates
+    )
 
 
 def _prefill(columns: Columns, dtype: str, rates: Any) -> Any:

@@ -15,7 +15,14 @@ from torch.nn import functional
 from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import random_operand
 from capplan.calibrate.kernels.attention import BACKENDS, attention
-from capplan.calibrate.kernels.experts import GROUPED, SEPARATE, Routing, can_group, read_routing, routed_experts
+from capplan.calibrate.kernels.experts import (
+    GROUPED,
+    SEPARATE,
+    Routing,
+    can_group,
+    read_routing,
+    routed_experts,
+)
 from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
@@ -108,7 +115,11 @@ class RealLayer:
         return result
 
     def _routed(
-        self, normed: torch.Tensor, scores: torch.Tensor, experts: tuple[torch.Tensor, torch.Tensor], chosen: int
+        self,
+        normed: torch.Tensor,
+        scores: torch.Tensor,
+        experts: tuple[torch.Tensor, torch.Tensor],
+        chosen: int,
     ) -> torch.Tensor:
         rows = scores.shape[0]
         if self.choice.experts != GROUPED and rows not in self.routings:
@@ -197,9 +208,7 @@ class RealLayer:
         def heads(values: torch.Tensor) -> torch.Tensor:
             return values.reshape(sequences, -1, *values.shape[1:]).transpose(1, 2)
 
-        mixed = expanded_attention(
-            heads(query), heads(key), heads(expanded[..., nope:]), self.choice.backend
-        )
+        mixed = expanded_attention(heads(query), heads(key), heads(expanded[..., nope:]), self.choice.backend)
         return mixed.transpose(1, 2).reshape(normed.shape[0], -1)
 
     def _latent_decode(
@@ -267,9 +276,7 @@ def built(layer: Layer, device: torch.device, wide: str = "bf16") -> RealLayer:
     if isinstance(mixer, LatentAttention):
         heads, rank = mixer.query_heads, mixer.kv_lora_rank
         absorbed = (
-            random_operand((heads, mixer.nope_head_dim, rank), wide, device).mul_(
-                mixer.nope_head_dim**-0.5
-            ),
+            random_operand((heads, mixer.nope_head_dim, rank), wide, device).mul_(mixer.nope_head_dim**-0.5),
             random_operand((heads, rank, mixer.value_head_dim), wide, device).mul_(rank**-0.5),
         )
     return RealLayer(layer, weights, experts, absorbed)

@@ -32,6 +32,7 @@ UNKNOWN_LAST_LEVELS = 64.0
 CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
 """Rows of the smallest tile: of a matrix register (AMX), and of vector kernels according to timings."""
 
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A device to measure."""

@@ -21,7 +21,14 @@ from capplan.calibrate.timing import FULL, QUICK, Effort
 from capplan.calibrate.warmup import warmed_up
 from capplan.errors import InputError
 from capplan.readers.calibration.identify import same_device
-from capplan.readers.calibration.record import Calibration, Conditions, KernelFit, Measurement, Peaks, Sustained
+from capplan.readers.calibration.record import (
+    Calibration,
+    Conditions,
+    KernelFit,
+    Measurement,
+    Peaks,
+    Sustained,
+)
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 
@@ -203,7 +210,12 @@ def _finished(
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
     fitting = _fitted(run, marked, target, peaks)
     missing = missing_kinds(chosen, run)
-    notes = [*run.remarks, *run.skipped_remarks(), *fitting.failures, *([run.ended_early] if run.ended_early else [])]
+    notes = [
+        *run.remarks,
+        *run.skipped_remarks(),
+        *fitting.failures,
+        *([run.ended_early] if run.ended_early else []),
+    ]
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,

@@ -80,7 +80,12 @@ def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen:
     ways = dict.fromkeys(name for place in places for name in ways_of(chosen[place], target.abilities))
     largest = max(case_bytes(chosen[place], 0.0) for place in places)
     return PlannedKind(
-        first.operator, first.dtype, ", ".join(ways) or "none", len(places), len(unseen.intersection(places)), largest
+        first.operator,
+        first.dtype,
+        ", ".join(ways) or "none",
+        len(places),
+        len(unseen.intersection(places)),
+        largest,
     )
 
 

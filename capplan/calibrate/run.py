@@ -75,7 +75,9 @@ class Run:
 
     def reason(self, case: Case) -> str:
         """Return why the last way of a kind failed."""
-        reasons = [why for (kind, _), seen in self.failures.items() if kind == case.kind for why in seen.values()]
+        reasons = [
+            why for (kind, _), seen in self.failures.items() if kind == case.kind for why in seen.values()
+        ]
         return reasons[-1] if reasons else "this device has no kernel for it"
 
     def skipped_remarks(self) -> list[str]:
@@ -88,7 +90,9 @@ class Run:
     def fail(self, case: Case, way: str, error: BaseException) -> None:
         """Keep the failure of one way at one shape; say so when it is not tried again."""
         seen = self.failures.setdefault((case.kind, way), {})
-        seen[case.title] = (str(error).splitlines() or [type(error).__name__])[0][:100] or type(error).__name__
+        seen[case.title] = (str(error).splitlines() or [type(error).__name__])[0][:100] or type(
+            error
+        ).__name__
 
 
 def measure_case(run: Run, place: int, case: Case, target: Target, effort: Effort) -> None:
@@ -155,7 +159,9 @@ def _attempt(run: Run, case: Case, name: str, way: Way, target: Target, effort: 
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a library's kernel may raise anything; the run goes on without it
-        if isinstance(error.__context__, KeyboardInterrupt):  # while a graph was recorded, whose end then fails
+        if isinstance(
+            error.__context__, KeyboardInterrupt
+        ):  # while a graph was recorded, whose end then fails
             raise KeyboardInterrupt from None
         if any(words in str(error) for words in ("out of memory", "allocate memory")):
             raise torch.OutOfMemoryError(str(error)) from None

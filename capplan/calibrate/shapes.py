@@ -91,7 +91,9 @@ def library_of(measurement: Measurement) -> str:
     return measurement.library if (measurement.operator, measurement.library) in ENGINES else ""
 
 
-def _held_of(group: Sequence[Case | Measurement], members: Sequence[int], draw: np.random.Generator) -> set[int]:
+def _held_of(
+    group: Sequence[Case | Measurement], members: Sequence[int], draw: np.random.Generator
+) -> set[int]:
     names = CONFIGURATION.get(group[0].operator, ())
     owners = [tuple(case.shape[name] for name in names) for case in group]
     distinct = list(dict.fromkeys(owners))
@@ -209,7 +211,9 @@ def _latent(grid: Grid, able: Abilities) -> Iterator[Case]:
             yield Case("latent_bmm", able.wide, _named("tokens query_heads inputs outputs", sizes))
 
 
-def _latent_decodes(grid: Grid, able: Abilities, sizes: tuple[int, int, int], library: str = "") -> Iterator[Case]:
+def _latent_decodes(
+    grid: Grid, able: Abilities, sizes: tuple[int, int, int], library: str = ""
+) -> Iterator[Case]:
     for sequences, context in grid.contexts:
         shape = _named("sequences query_heads latent rope context_tokens", (sequences, *sizes, context))
         yield Case("latent_decode", able.wide, shape, library=library)
@@ -224,8 +228,8 @@ def _engines(grid: Grid, able: Abilities) -> Iterator[Case]:
         elif operator == "experts":
             yield from _experts(grid, able, library)
         elif operator == "latent_decode":
-            for heads, latent, rope, *_ in grid.latent:
-                yield from _latent_decodes(grid, able, (heads, latent, rope), library)
+            for query_heads, latent, rope, *_ in grid.latent:
+                yield from _latent_decodes(grid, able, (query_heads, latent, rope), library)
         elif operator == "prefill_attention":
             for heads, (sequences, tokens) in product(grid.heads, grid.prompts):
                 yield prefill_case((sequences, *heads, tokens), able.wide, library=library)
@@ -239,4 +243,3 @@ def _host_copies(grid: Grid) -> Iterator[Case]:
     for operator, size in product(("host_to_device", "device_to_host"), grid.copies):
         if size <= 512 * _MIB:
             yield Case(operator, "int8", {"moved_bytes": size}, graph=False)
-

@@ -122,7 +122,9 @@ def _trial(
     quick: bool,
 ) -> "_Trial":
     fitting = fitted_to_memory(layer, target, tell)
-    rates = step_rates(_of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16").rates
+    rates = step_rates(
+        _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
+    ).rates
     return _Trial(plain, fitting, title, count, target, _evenly_routed(rates), QUICK if quick else FULL)
 
 
@@ -237,7 +239,9 @@ class _Trial:
                     tell(f"left out: {what}: {measured_s}")
                     continue
                 predicted_s = self.predicted_s(phase, sequences, tokens)
-                proofs.append(Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s))
+                proofs.append(
+                    Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s)
+                )
 
     def measured_s(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> float | str:
         """Return the time of one layer with the quickest of its kernels, or why none of them runs."""
@@ -257,7 +261,13 @@ class _Trial:
         return sample if isinstance(sample, str) else sample.seconds
 
     def _sampled(
-        self, real: Sequence[RealLayer], choice: Choice, phase: str, sequences: int, tokens: int, effort: Effort
+        self,
+        real: Sequence[RealLayer],
+        choice: Choice,
+        phase: str,
+        sequences: int,
+        tokens: int,
+        effort: Effort,
     ) -> Sample | str:
         try:
             with torch.inference_mode():
@@ -277,7 +287,9 @@ class _Trial:
         calls: list[Call] = []
         for one in real:
             one.routings.clear()
-            residual = torch.randn((rows, self.network.hidden_size), device=device).to(torch_dtype(wide, device))
+            residual = torch.randn((rows, self.network.hidden_size), device=device).to(
+                torch_dtype(wide, device)
+            )
             if phase == "prefill":
                 calls.append(partial(one.prefill, residual, sequences))
             else:

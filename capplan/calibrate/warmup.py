@@ -53,7 +53,8 @@ def _rates(call: Callable[[], object], flop: float, watch: Watch, seconds: float
     """Return the rate of each call in order [FLOP/s]."""
     call()
     torch.cuda.synchronize()
-    begin, rates, looked = time.monotonic(), [], 0
+    rates: list[float] = []
+    begin, looked = time.monotonic(), 0
     while (elapsed := time.monotonic() - begin) < seconds or len(rates) < LEAST_PARTS:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(5)]
         for event in events:

@@ -33,7 +33,8 @@ class Measuring:
 
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(metavar="FILE", help="More files for --from or --results.", show_default=False)
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="More files for --from or --results.", show_default=False),
 ]
 Measure = Annotated[
     Measuring,
@@ -45,7 +46,9 @@ Measure = Annotated[
         minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
         threads=whole("--threads", of="threads", help="CPU threads; one gives the steadiest times."),
         force=typer.Option("--force", help="Measure even if the device is in use."),
-        dry_run=typer.Option("--dry-run", help="Only say what would be measured, how long and with how much memory."),
+        dry_run=typer.Option(
+            "--dry-run", help="Only say what would be measured, how long and with how much memory."
+        ),
     ),
 ]
 Verify = Annotated[
@@ -57,7 +60,9 @@ Verify = Annotated[
 Results = Annotated[
     Path | None,
     typer.Option(
-        "--results", metavar="FILE", help="With --verify and --calibration: compare with results of an engine instead."
+        "--results",
+        metavar="FILE",
+        help="With --verify and --calibration: compare with results of an engine instead.",
     ),
 ]
 From = Annotated[
@@ -133,7 +138,9 @@ def command(
     if asked == _OF_ENGINE and verify and engine_results:
         return show(_proven(verify, [engine_results, *more], stated, serving), to)
     if files:
-        raise InputError(f"{files[0]}: files are read only with --from or --results\n  see: capplan calibrate --help")
+        raise InputError(
+            f"{files[0]}: files are read only with --from or --results\n  see: capplan calibrate --help"
+        )
     if measuring.dry_run:
         return show(_planned(measuring), to)
     if verify and serving.calibration:
@@ -157,7 +164,9 @@ def _asked(
         return "--dry-run"
     if engine_results:
         if not verify or not serving.calibration:
-            raise InputError("--results: needs --verify MODEL and --calibration FILE, whose predictions it judges")
+            raise InputError(
+                "--results: needs --verify MODEL and --calibration FILE, whose predictions it judges"
+            )
         return _OF_ENGINE
     return "--verify with --calibration" if verify and serving.calibration else "a measurement"
 
@@ -223,7 +232,8 @@ def _calibrated(
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(measuring)
-    from capplan.calibrate.measure import Run, calibrated
+    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.run import Run
 
     run = Run()
     measured: Measured | None = calibrated(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
 
-
 MERGED = "calibration_merge"
 """Key of the line that says what a calibration changed: a statement, no doubt about the device."""
 

@@ -86,7 +86,13 @@ def test_shapes_go_beyond_powers_of_two_and_beyond_plain_attention():
 
 def test_one_token_reads_a_few_experts_so_the_same_weights_are_routed_many_ways():
     """On a B200 the L2 has 126 MB: eight of 256 experts of DeepSeek-V3 are 88 MB, and 57 to 76 % of a repeat was found in it."""
-    shape = {"tokens": 1.0, "experts": 256.0, "experts_per_token": 8.0, "inputs": 7168.0, "intermediate": 256.0}
+    shape = {
+        "tokens": 1.0,
+        "experts": 256.0,
+        "experts_per_token": 8.0,
+        "inputs": 7168.0,
+        "intermediate": 256.0,
+    }
     touched = experts.touched_bytes(shape, "bf16")
     assert touched == pytest.approx(88e6, rel=0.01)
     assert touched * routings(touched, 1, 4 * 126e6) >= 4 * 126e6
@@ -97,7 +103,13 @@ def test_calls_of_experts_share_the_weights_and_differ_in_the_routing(insert, mo
 
     _, target = insert(B200)
     monkeypatch.setattr(kernels, "MOST_ROUTINGS", 64)
-    shape = {"tokens": 1.0, "experts": 256.0, "experts_per_token": 8.0, "inputs": 7168.0, "intermediate": 256.0}
+    shape = {
+        "tokens": 1.0,
+        "experts": 256.0,
+        "experts_per_token": 8.0,
+        "inputs": 7168.0,
+        "intermediate": 256.0,
+    }
     case = Case("experts", "bf16", shape)
     calls = calls_of(case, experts.WAYS["grouped_mm"], target.device, target.cold_bytes)
     assert len(calls) >= 6
@@ -125,10 +137,15 @@ def test_every_way_to_multiply_experts_gives_the_same(way):
 
 
 def test_pinned_memory_is_filled_from_one_draw():
-    call = TO_DEVICE.ways["pinned copy"].built({"moved_bytes": float(3 * 2**20 + 5)}, "int8", torch.device("cpu"))
+    call = TO_DEVICE.ways["pinned copy"].built(
+        {"moved_bytes": float(3 * 2**20 + 5)}, "int8", torch.device("cpu")
+    )
     assert call().unique().numel() > 200
 
 
 def test_a_launch_is_the_whole_time_between_two_launches():
-    rows = [Measurement(name, "fp32", {}, seconds, 0.0, 9) for name, seconds in (("launch_eager", 6e-6), ("launch", 2e-6))]
+    rows = [
+        Measurement(name, "fp32", {}, seconds, 0.0, 9)
+        for name, seconds in (("launch_eager", 6e-6), ("launch", 2e-6))
+    ]
     assert launch_fit(rows)["launch/fp32"].numbers["launch_s"].value == pytest.approx(6e-6)

@@ -52,7 +52,12 @@ def one_gpu(monkeypatch):
     import torch
 
     seen = SimpleNamespace(
-        name="NVIDIA H200", uuid="1234", multi_processor_count=132, L2_cache_size=50 * 1024**2, major=9, minor=0
+        name="NVIDIA H200",
+        uuid="1234",
+        multi_processor_count=132,
+        L2_cache_size=50 * 1024**2,
+        major=9,
+        minor=0,
     )
     for name, value in {
         "is_available": lambda: True,

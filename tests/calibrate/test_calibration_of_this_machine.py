@@ -110,7 +110,13 @@ def test_the_cases_of_an_accelerator_span_what_serving_uses():
     rows = {case.shape["rows"] for case in planned if case.operator == "matmul"}
     assert {1, 8192} <= rows
     assert {case.dtype for case in planned if case.operator == "matmul"} == {
-        "bf16", "fp16", "fp8", "int8", "fp8_row", "fp8_block", "w4a16",
+        "bf16",
+        "fp16",
+        "fp8",
+        "int8",
+        "fp8_row",
+        "fp8_block",
+        "w4a16",
     }
     assert {case.operator for case in planned} == set(KERNELS)
     assert max(case_bytes(case, 0) for case in planned) < 60e9

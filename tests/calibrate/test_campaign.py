@@ -62,14 +62,22 @@ def test_extra_kernels_run_or_say_why_not(card, insert):
     kinds = {row["what"] for row in rows if "median_s" in row}
     assert {"mxfp4 experts, unpacked", "layer, decode"} <= kinds
     assert ("w4a16 product" in kinds) or card is T4
-    layers = {(row["model"], row["sequences"], row["captured"]): row for row in rows if row["what"] == "layer, decode"}
+    layers = {
+        (row["model"], row["sequences"], row["captured"]): row
+        for row in rows
+        if row["what"] == "layer, decode"
+    }
     slow, quick = layers["llama-3.1-8b", 1, False], layers["llama-3.1-8b", 1, True]
     assert slow["median_s"] >= quick["median_s"]
 
 
 def test_the_script_finds_what_it_needs_and_names_its_usage():
     done = subprocess.run(
-        ["bash", str(ROOT / "calibrate" / "campaign.sh")], capture_output=True, text=True, check=False, timeout=60
+        ["bash", str(ROOT / "calibrate" / "campaign.sh")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode != 0
     assert "usage: bash calibrate/campaign.sh OUT" in done.stderr

@@ -28,7 +28,15 @@ def ranks(tmp_path, middle):
     """Run two ranks of a script; return their exit code and what they print."""
     script = tmp_path / "ranks.py"
     script.write_text(START + middle + END)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment, check=False

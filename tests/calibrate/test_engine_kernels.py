@@ -33,17 +33,27 @@ def test_each_library_is_timed_on_the_cards_it_is_built_for():
 def test_kernels_of_engines_replace_their_own_fits_and_no_others(insert, monkeypatch, tmp_path):
     state, target = insert(H200)
     engines.install(monkeypatch, state)
-    planned = [case for case in cases(target.abilities, quick=False) if case.library or case.operator == "matmul"]
+    planned = [
+        case for case in cases(target.abilities, quick=False) if case.library or case.operator == "matmul"
+    ]
     chosen = {}
     for case in planned:
         chosen.setdefault(case.kind, []).append(case)
-    few = [case for kind, group in chosen.items() for case in group[:: max(len(group) // 16, 1)] if kind[1] in ("bf16", "fp8", "fp8_block")]
+    few = [
+        case
+        for kind, group in chosen.items()
+        for case in group[:: max(len(group) // 16, 1)]
+        if kind[1] in ("bf16", "fp8", "fp8_block")
+    ]
     found = calibrated(target, quick=True, planned=[*STREAMS, *few])
     assert not found.missing, found.remarks
     assert {m.library for m in found.measurements} >= {library for _, library in ENGINES}
     path = tmp_path / "h200.calibration.yaml"
     path.write_text(calibration_text(found))
-    record, own = efficiency_for(target_device := H200.device), efficiency_from_calibration(path, target_device)
+    record, own = (
+        efficiency_for(target_device := H200.device),
+        efficiency_from_calibration(path, target_device),
+    )
     for key in (
         "attention/bf16@vllm:flash", "attention/bf16@sglang:flash", "matmul/fp8@vllm", "matmul/fp8_block@vllm",
         "matmul/fp8_block@sglang", "latent_attention/bf16@vllm", "experts/bf16@vllm:unquantizedfusedmoe_triton_tritonexperts",
@@ -53,7 +63,13 @@ def test_kernels_of_engines_replace_their_own_fits_and_no_others(insert, monkeyp
     for key in ("attention/bf16@trtllm:own", "matmul/fp8@trtllm", "experts/bf16@sglang:fused_moe_triton"):
         assert "scaled by" in own.fits[key].fitted_on
     assert set(record.fits) == set(own.fits)
-    for name in ("FlashAttention 3", "FlashMLA", "DeepGEMM", "vLLM's CUTLASS product", "vLLM's Triton experts"):
+    for name in (
+        "FlashAttention 3",
+        "FlashMLA",
+        "DeepGEMM",
+        "vLLM's CUTLASS product",
+        "vLLM's Triton experts",
+    ):
         assert name in own.merged.what
 
 

@@ -14,7 +14,10 @@ from tests.calibrate.faked.cuda import CudaError
 STREAMS = [Case("read", "fp32", {"moved_bytes": float(2**power)}) for power in range(16, 28)]
 
 
-def products(dtype="fp8", rows=range(1, 21)):
+ROWS = range(1, 21)
+
+
+def products(dtype="fp8", rows=ROWS):
     return [Case("matmul", dtype, {"rows": float(m), "inputs": 4096.0, "outputs": 4096.0}) for m in rows]
 
 
@@ -91,7 +94,9 @@ def test_running_out_of_memory_is_no_failure_of_the_kernel(insert):
 
 def test_a_kernel_that_no_way_runs_is_named_and_the_rest_is_measured(insert):
     _, target = insert(MI300X)
-    found = calibrated(target, quick=True, planned=[*STREAMS, *products("int8", range(32, 40)), *products("bf16")])
+    found = calibrated(
+        target, quick=True, planned=[*STREAMS, *products("int8", range(32, 40)), *products("bf16")]
+    )
     assert found.missing == ("matmul in int8",)
     assert "matmul/bf16" in found.fitted
 
@@ -109,13 +114,19 @@ def test_what_a_library_raises_is_its_own_affair(insert):
     assert found.missing == ("norm in bf16",)
 
 
-@pytest.mark.parametrize("moment", ["at the start", "while a graph is recorded", "between cases", "in the fit"])
+@pytest.mark.parametrize(
+    "moment", ["at the start", "while a graph is recorded", "between cases", "in the fit"]
+)
 def test_ctrl_c_at_any_moment_keeps_what_was_measured(moment, insert, monkeypatch, tmp_path):
     state, target = insert(H200)
     seen = []
 
     def stop(called, tensors):
-        if called == "mm" and tensors[0].shape[0] == 15 and (state.capturing is not None) == ("graph" in moment):
+        if (
+            called == "mm"
+            and tensors[0].shape[0] == 15
+            and (state.capturing is not None) == ("graph" in moment)
+        ):
             raise KeyboardInterrupt
 
     def interrupted(*_words):
@@ -180,14 +191,16 @@ def test_a_power_cap_is_recorded_and_rejects_nothing(insert):
     conditions = found.conditions
     assert conditions.rejected_repeats == 0
     assert conditions.slowed_fraction == {"power cap": 1.0}
-    assert conditions.sustained.first_flop_per_s == pytest.approx(1.2 * conditions.sustained.flop_per_s, rel=0.02)
+    assert conditions.sustained.first_flop_per_s == pytest.approx(
+        1.2 * conditions.sustained.flop_per_s, rel=0.02
+    )
     assert conditions.clock_hz.low < conditions.clock_hz.high
     assert found.machine.clocks["ecc.mode.current"] == "Enabled"
     assert found.machine.clocks["mig.mode.current"] == "Disabled"
 
 
 def test_the_warm_up_takes_two_seconds_and_time_that_is_left_goes_into_passes(insert):
-    state, target = insert(H200, passes=5)
+    _, target = insert(H200, passes=5)
     found = measured(target, products("bf16", range(1, 9)))
     assert found.conditions.passes == 5
     assert found.seconds >= 2.0
@@ -200,4 +213,3 @@ def test_a_budget_that_ends_marks_the_file_partial(insert):
     found = measured(target, [*products("bf16"), *products("fp8")], minutes=0.05)
     assert found.partial
     assert any("out of time after" in line for line in found.remarks)
-

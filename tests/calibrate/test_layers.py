@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capplan.calibrate.kernels.attention import attention
-from capplan.calibrate.kernels.experts import PADDED, SEPARATE, draw_routing, routed_experts
+from capplan.calibrate.kernels.experts import routed_experts
 from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, verified
@@ -53,6 +53,14 @@ def test_absorbed_latent_attention_equals_the_expanded_one():
         absorbed_attention(folded, torch.cat((latent, shared), -1)[None], rank).transpose(0, 1), expand_value
     )
     torch.testing.assert_close(found.reshape(-1), expected.reshape(-1), rtol=1e-3, atol=1e-4)
+
+
+def test_latent_attention_in_one_kernel_equals_the_two_products():
+    torch.manual_seed(6)
+    query, cache = torch.randn(3, 4, 24), torch.randn(3, 11, 24)
+    torch.testing.assert_close(
+        folded_attention(query, cache, 16), absorbed_attention(query, cache, 16), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_expanded_attention_allows_values_narrower_than_keys():

@@ -32,7 +32,9 @@ def proofs(insert, monkeypatch, tmp_path):
             state.faults.append(fault(state))
         own, lines = device_from_calibration(path), []
         network = read_model(model, offline=True)
-        return verified(network, target, own, torch_efficiency(path, own), quick=True, tell=lines.append), lines
+        return verified(
+            network, target, own, torch_efficiency(path, own), quick=True, tell=lines.append
+        ), lines
 
     return of
 
@@ -105,7 +107,9 @@ def test_a_dry_run_says_what_how_long_and_how_much_and_runs_nothing(insert, capp
 
 def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_path, monkeypatch):
     insert(A100)
-    monkeypatch.setattr("capplan.calibrate.measure.cases", lambda able, *, quick: cases(able, quick=quick)[::3])
+    monkeypatch.setattr(
+        "capplan.calibrate.measure.cases", lambda able, *, quick: cases(able, quick=quick)[::3]
+    )
     path = tmp_path / "a100.calibration.yaml"
     ran = capplan("calibrate", "--device", "cuda", "--quick", "-o", path)
     assert ran.code == 0, ran.err
@@ -118,7 +122,15 @@ def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_
     assert used.code == 0, used.err
     assert "kernels of engines are kept and scaled" in " ".join(used.out.split())
     other = capplan(
-        "estimate", "llama-3.1-8b", "--hardware", "h100-sxm", "--calibration", path, "--concurrency", "4", "--offline"
+        "estimate",
+        "llama-3.1-8b",
+        "--hardware",
+        "h100-sxm",
+        "--calibration",
+        path,
+        "--concurrency",
+        "4",
+        "--offline",
     )
     assert other.code == 2
     assert "was measured on NVIDIA A100-SXM4-80GB, not on h100-sxm" in other.err
@@ -146,7 +158,10 @@ def test_what_cannot_be_done_is_one_line(words, said, insert, capplan):
 
 def test_a_busy_card_is_refused_with_who_uses_it_and_planned_anyway(insert, capplan, monkeypatch):
     insert(A100)
-    monkeypatch.setattr("capplan.calibrate.machine.busy_reason", lambda _p: "1 other process(es), the first with pid 7 (python)")
+    monkeypatch.setattr(
+        "capplan.calibrate.machine.busy_reason",
+        lambda _p: "1 other process(es), the first with pid 7 (python)",
+    )
     ran = capplan("calibrate", "--device", "cuda", "-o", "x.yaml")
     assert ran.code == 2
     assert "is in use: 1 other process(es), the first with pid 7 (python)" in ran.err

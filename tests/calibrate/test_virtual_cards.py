@@ -91,7 +91,9 @@ def test_no_kernel_of_an_engine_is_dropped_and_what_happened_to_it_is_said(card,
     assert path.name in text
     assert "cuBLAS" in text
     kept = sum("scaled by" in fit.fitted_on or "@" not in key for key, fit in own.fits.items())
-    assert f"{kept - 1} kernels of engines are kept and scaled" in text or "kernels of engines are kept" in text
+    assert (
+        f"{kept - 1} kernels of engines are kept and scaled" in text or "kernels of engines are kept" in text
+    )
     assert "links were not measured" in text
     assert own.fits["link/bf16@vllm"].numbers == record.fits["link/bf16@vllm"].numbers
     assert ("partial" in text) == found.partial
@@ -103,7 +105,10 @@ SEQUENCES = np.array([[1.0], [32.0], [256.0]])
 
 def matmul_times(rates):
     rows = np.array([1.0, 16.0, 256.0, 4096.0])
-    return [matmul_time_s(rows, k, n, 2.0, 2.0, rates) for k, n in ((4096.0, 6144.0), (8192.0, 8192.0), (5120.0, 1280.0))]
+    return [
+        matmul_time_s(rows, k, n, 2.0, 2.0, rates)
+        for k, n in ((4096.0, 6144.0), (8192.0, 8192.0), (5120.0, 1280.0))
+    ]
 
 
 def attention_times(rates):
@@ -123,7 +128,11 @@ def latent_times(rates):
 
 
 def expert_times(rates):
-    return [experts_time_s(np.array([1.0, 32.0, 512.0, 8192.0]), 128.0, 128.0, 8.0, 2048.0, 768.0, 1.0, 2.0, 2.0, rates)]
+    return [
+        experts_time_s(
+            np.array([1.0, 32.0, 512.0, 8192.0]), 128.0, 128.0, 8.0, 2048.0, 768.0, 1.0, 2.0, 2.0, rates
+        )
+    ]
 
 
 TIMED = {
@@ -176,7 +185,9 @@ def test_experts_are_measured_where_torch_has_no_grouped_product(runs, tmp_path)
 def test_the_quickest_backend_is_taken_and_named(runs, tmp_path):
     found, _ = runs(CARDS["h200-sxm"], tmp_path)
     plain = [m for m in found.measurements if m.operator == "decode_attention" and m.shape["head_dim"] == 128]
-    assert {m.library for m in plain if m.shape["query_tokens"] == 1 and not m.shape["page_tokens"]} == {"sdpa cudnn"}
+    assert {m.library for m in plain if m.shape["query_tokens"] == 1 and not m.shape["page_tokens"]} == {
+        "sdpa cudnn"
+    }
     assert {m.library for m in plain if m.shape["page_tokens"]} <= {"varlen flash"}
 
 
@@ -207,7 +218,10 @@ def test_a_calibration_that_cannot_compare_leaves_the_record_alone_and_says_so(r
     )
     path = tmp_path / "few.calibration.yaml"
     path.write_text(calibration_text(few))
-    record, own = efficiency_for(CARDS["h200-sxm"].device), efficiency_from_calibration(path, CARDS["h200-sxm"].device)
+    record, own = (
+        efficiency_for(CARDS["h200-sxm"].device),
+        efficiency_from_calibration(path, CARDS["h200-sxm"].device),
+    )
     assert {key: dict(fit.numbers) for key, fit in own.fits.items()} == {
         key: dict(fit.numbers) for key, fit in record.fits.items()
     }

@@ -95,7 +95,9 @@ def result_space(like: torch.Tensor, device: torch.device) -> torch.Tensor:
     arena = _ARENAS.get((device, _RESULTS))
     values = arena.cut(like.numel()) if arena else None
     fits = values is not None and values.element_size() == like.element_size()
-    return values.view(like.dtype).reshape(like.shape) if values is not None and fits else torch.empty_like(like)
+    return (
+        values.view(like.dtype).reshape(like.shape) if values is not None and fits else torch.empty_like(like)
+    )
 
 
 def _drawn(count: int, dtype: str, device: torch.device) -> torch.Tensor:

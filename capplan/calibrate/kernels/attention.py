@@ -14,7 +14,11 @@ from capplan.calibrate.timing import Call
 
 PAGE_TOKENS = 256
 """Tokens of a page: FlashAttention 2 reads pages of multiples of 256."""
-BACKENDS = {"sdpa flash": "FLASH_ATTENTION", "sdpa cudnn": "CUDNN_ATTENTION", "sdpa efficient": "EFFICIENT_ATTENTION"}
+BACKENDS = {
+    "sdpa flash": "FLASH_ATTENTION",
+    "sdpa cudnn": "CUDNN_ATTENTION",
+    "sdpa efficient": "EFFICIENT_ATTENTION",
+}
 
 
 def attention(

@@ -72,7 +72,8 @@ def _flashinfer_prefill(shape: Shape, dtype: str, device: torch.device) -> Call:
     space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(space, "NHD")
     starts, key_starts = (
-        torch.arange(0, (sequences + 1) * size, size, dtype=torch.int32, device=device) for size in (new, keys)
+        torch.arange(0, (sequences + 1) * size, size, dtype=torch.int32, device=device)
+        for size in (new, keys)
     )
     window = int(shape.get("window_tokens", 0.0))
     wrapper.plan(

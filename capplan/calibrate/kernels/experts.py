@@ -7,6 +7,7 @@ product for each expert that tokens were routed to. The last two need the routin
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, random_operand
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.timing import Call
-from capplan.numbers import Array
 
 MOST_SEPARATE = 64
 """Experts that are multiplied one by one, at most: each product is a launch of its own."""
@@ -54,7 +54,7 @@ def draw_routing(tokens: int, experts: int, chosen: int, device: torch.device, n
     return Routing(torch.from_numpy(drawn).to(device), tuple(counts.tolist()), first_rows(counts, device))
 
 
-def first_rows(counts: Array, device: torch.device) -> torch.Tensor:
+def first_rows(counts: Any, device: torch.device) -> torch.Tensor:
     """Return where the rows of each expert start, on the device."""
     return torch.from_numpy(np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)).to(device)
 
@@ -160,13 +160,15 @@ def _separate(counts: Sequence[int]) -> Product:
 
 def _bytes(shape: Shape, dtype: str) -> float:
     weights = 3.0 * shape["experts"] * shape["inputs"] * shape["intermediate"]
-    routed = shape["tokens"] * shape["experts_per_token"] * (2.0 * shape["inputs"] + 3.0 * shape["intermediate"])
+    routed = (
+        shape["tokens"] * shape["experts_per_token"] * (2.0 * shape["inputs"] + 3.0 * shape["intermediate"])
+    )
     return (weights + routed) * ELEMENT_BYTES[dtype]
 
 
 def touched_bytes(shape: Shape, dtype: str) -> float:
     """Return the bytes of weights that one routing reads: those of the experts that get a token, on average."""
-    missed = (1.0 - shape["experts_per_token"] / shape["experts"]) ** shape["tokens"]
+    missed: float = (1.0 - shape["experts_per_token"] / shape["experts"]) ** shape["tokens"]
     hit = shape["experts"] * (1.0 - missed)
     return 3.0 * hit * shape["inputs"] * shape["intermediate"] * ELEMENT_BYTES[dtype]
 

@@ -110,7 +110,9 @@ def _bmm_bytes(shape: Shape, dtype: str) -> float:
 
 
 def _bmm(shape: Shape, dtype: str, device: torch.device) -> Call:
-    heads, tokens, inputs, outputs = (int(shape[name]) for name in ("query_heads", "tokens", "inputs", "outputs"))
+    heads, tokens, inputs, outputs = (
+        int(shape[name]) for name in ("query_heads", "tokens", "inputs", "outputs")
+    )
     activations = random_operand((heads, tokens, inputs), dtype, device)
     weights = random_operand((heads, inputs, outputs), dtype, device)
     result = torch.empty((heads, tokens, outputs), dtype=torch_dtype(dtype, device), device=device)

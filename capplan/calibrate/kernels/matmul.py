@@ -41,7 +41,9 @@ def _plain(shape: Shape, dtype: str, device: torch.device) -> Call:
     return lambda: torch.mm(activations, weights, out=result)
 
 
-def _scaled(a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], *, fast: bool) -> Any:
+def _scaled(
+    a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], *, fast: bool
+) -> Any:
     return torch._scaled_mm(  # noqa: SLF001 - the name that every torch since 2.1 has
         a, b, scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16, use_fast_accum=fast
     )
@@ -87,7 +89,7 @@ def _per_32(m: int, k: int, n: int, device: torch.device) -> tuple[torch.Tensor,
 
 
 def _nvfp4(shape: Shape, _dtype: str, device: torch.device) -> Call:
-    """Inputs arrive in 4 bits: torch has no kernel that quantises them."""
+    """Return a product whose inputs arrive in 4 bits: torch has no kernel that quantises them."""
     m, k, n = _sizes(shape)
     narrow = torch.float4_e2m1fn_x2
     activations = random_operand((m, k // 2), "int8", device).view(narrow)
@@ -98,7 +100,7 @@ def _nvfp4(shape: Shape, _dtype: str, device: torch.device) -> Call:
 
 
 def _int4(shape: Shape, _dtype: str, device: torch.device) -> Call:
-    """4-bit weights with 16-bit inputs: torch's own kernel, not the Marlin of engines."""
+    """Return a product of 4-bit weights with 16-bit inputs: torch's own kernel, not the Marlin of engines."""
     m, k, n = _sizes(shape)
     activations = random_operand((m, k), "bf16", device)
     packed = random_operand((n, k // 2), "int8", device).view(torch.uint8)

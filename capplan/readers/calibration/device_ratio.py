@@ -63,7 +63,9 @@ def device_ratio(calibration: Calibration, device: Device, family: Efficiency) -
     ----------
     Huber 1964, "Robust estimation of a location parameter", doi:10.1214/aoms/1177703732, for rho.
     """
-    rows = [m for m in calibration.measurements if m.operator == "matmul" and m.dtype in WIDE and not m.throttled]
+    rows = [
+        m for m in calibration.measurements if m.operator == "matmul" and m.dtype in WIDE and not m.throttled
+    ]
     wide = next((dtype for dtype in WIDE if any(m.dtype == dtype for m in rows)), "")
     rows = [m for m in rows if m.dtype == wide]
     fit = family.fits.get(KERNEL)

@@ -125,8 +125,9 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
 
 
 def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency:
-    """Return the efficiencies of torch's own kernels on the measured device: what a processor serves with, and what
-    `--verify` runs.
+    """Return the efficiencies of torch's own kernels on the measured device.
+
+    A processor serves with these kernels, and `--verify` runs them.
 
     Parameters
     ----------
@@ -139,13 +140,21 @@ def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency
     """
     calibration = read_calibration(path)
     family = efficiency_for(device)
-    measured = [key for key in calibration.fitted if key.partition("/")[0] in TAKEN_KERNELS and "@" not in key]
+    measured = [
+        key for key in calibration.fitted if key.partition("/")[0] in TAKEN_KERNELS and "@" not in key
+    ]
     fits = {
-        key: replace(fit, label="assumed", fitted_on=f"{family.device}, not measured on {calibration.machine.name}")
+        key: replace(
+            fit, label="assumed", fitted_on=f"{family.device}, not measured on {calibration.machine.name}"
+        )
         for key, fit in family.fits.items()
         if key.partition("@")[0] not in measured
     }
-    fits |= {key: taken_fit(key, calibration, device, family, Path(path).name, os.fspath(path)) for key in measured}
-    if "bf16" not in {key.partition("/")[2] for key in measured}:  # a card without bf16 runs everything in fp16
+    fits |= {
+        key: taken_fit(key, calibration, device, family, Path(path).name, os.fspath(path)) for key in measured
+    }
+    if "bf16" not in {
+        key.partition("/")[2] for key in measured
+    }:  # a card without bf16 runs everything in fp16
         fits |= {key.replace("/fp16", "/bf16"): fit for key, fit in fits.items() if key.endswith("/fp16")}
     return Efficiency(device=calibration.machine.name, fits=fits, note=partial_note(calibration))

@@ -90,7 +90,10 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
     """
     family = efficiency_for(device)
     ratio = device_ratio(calibration, device, family)
-    fits = {key: scaled_fit(key, fit, ratio, name, borrowed=family.borrowed is not None) for key, fit in family.fits.items()}
+    fits = {
+        key: scaled_fit(key, fit, ratio, name, borrowed=family.borrowed is not None)
+        for key, fit in family.fits.items()
+    }
     replaced: dict[str, list[str]] = {}
     for same in SAME:
         if same.fitted not in calibration.fitted or (same.hopper_only and device.architecture not in HOPPER):
@@ -156,7 +159,11 @@ def _scaled(number: str, value: float, ratio: DeviceRatio) -> float:
 
 
 def statement_of(
-    name: str, ratio: DeviceRatio, family: Efficiency, replaced: Mapping[str, list[str]], calibration: Calibration
+    name: str,
+    ratio: DeviceRatio,
+    family: Efficiency,
+    replaced: Mapping[str, list[str]],
+    calibration: Calibration,
 ) -> str:
     """Return what a calibration changes in the record of its device, in words.
 

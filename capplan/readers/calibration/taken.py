@@ -71,7 +71,9 @@ def taken_fit(
         key: number.value * _peak_ratio(key, kernel, dtype, calibration, device)
         for key, number in fit.numbers.items()
     }
-    relatives = [f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted.partition("@")[0]]
+    relatives = [
+        f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted.partition("@")[0]
+    ]
     relatives += [f.numbers for key, f in family.fits.items() if key.startswith(f"{kernel}/")]
     near = relatives[0] if relatives else {}
     unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]

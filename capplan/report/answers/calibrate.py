@@ -95,7 +95,9 @@ def _said(calibration: Calibration) -> list[str]:
         lines.append("clock and power are unknown: the driver shows no sensors here")
     if conditions.clock_hz:
         clock, hot = conditions.clock_hz, conditions.slowed_fraction
-        reasons = f"; lowered by {', '.join(f'{name} ({share:.0%})' for name, share in hot.items())}" if hot else ""
+        reasons = (
+            f"; lowered by {', '.join(f'{name} ({share:.0%})' for name, share in hot.items())}" if hot else ""
+        )
         lines.append(
             f"clock {clock.median / 1e6:.0f} MHz ({clock.low / 1e6:.0f} to {clock.high / 1e6:.0f}){reasons}; "
             f"{conditions.passes} passes, {conditions.rejected_repeats} repeats rejected"
@@ -215,7 +217,9 @@ def plan_answer(machine: Machine, plan: Any, busy: str = "") -> Answer:
     busy : who else uses the device; empty if nobody is seen
     """
     rows = [asdict(kind) for kind in plan.kinds]
-    numbers = {name: getattr(plan, name) for name in ("shapes", "seconds", "budget_s", "peak_bytes", "free_bytes")}
+    numbers = {
+        name: getattr(plan, name) for name in ("shapes", "seconds", "budget_s", "peak_bytes", "free_bytes")
+    }
     return Answer(
         command="calibrate",
         result={"device": machine.name, **numbers, "rows": rows},

@@ -115,7 +115,7 @@ class Event:
 
     state = None
 
-    def __init__(self, *, enable_timing=False):
+    def __init__(self, **_more):
         self.at_s = None
 
     def record(self):
@@ -237,7 +237,7 @@ def backends_of(state):
     class Chosen(Nothing):
         __wrapped__ = torch.nn.attention.sdpa_kernel.__wrapped__  # torch's compiler asks for it
 
-        def __init__(self, backends, *, set_priority=False):
+        def __init__(self, backends, **_more):
             state.backends = [backend.name for backend in backends]
 
     return Chosen

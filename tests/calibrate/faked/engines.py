@@ -29,33 +29,43 @@ def install(monkeypatch, state):
         return run
 
     class Decode:
-        def __init__(self, space, layout, **buffers):
+        def __init__(self, _space, layout, **buffers):
             assert layout == "NHD"
-            assert set(buffers) >= {"paged_kv_indptr_buffer", "paged_kv_indices_buffer", "paged_kv_last_page_len_buffer"}
+            assert set(buffers) >= {
+                "paged_kv_indptr_buffer",
+                "paged_kv_indices_buffer",
+                "paged_kv_last_page_len_buffer",
+            }
 
-        def plan(self, starts, table, last, heads, kv_heads, width, page, *, q_data_type, kv_data_type):
+        def plan(self, starts, table, _last, heads, kv_heads, width, page, **more):
+            assert set(more) == {"q_data_type", "kv_data_type"}
             self.sizes = (starts.shape[0] - 1, heads, kv_heads, width, table.shape[0] * page)
 
         @quiet
         def run(self, query, cache):
             sequences, heads, kv_heads, width, keys = self.sizes
             assert cache.shape[1:] == (2, 16, kv_heads, width)
-            seconds = state.truth.attention_s((sequences, heads, 1, width), (kv_heads, keys // sequences), 0, "CUDNN_ATTENTION")
+            seconds = state.truth.attention_s(
+                (sequences, heads, 1, width), (kv_heads, keys // sequences), 0, "CUDNN_ATTENTION"
+            )
             state.kernel(FASTER * seconds)
             return torch.empty_like(query)
 
     class Prefill:
-        def __init__(self, space, layout):
+        def __init__(self, _space, layout):
             assert layout == "NHD"
 
-        def plan(self, starts, key_starts, heads, kv_heads, width, *, causal, window_left, q_data_type):
+        def plan(self, starts, _key_starts, heads, kv_heads, width, **more):
+            assert set(more) == {"causal", "window_left", "q_data_type"}
             self.sizes = (starts.shape[0] - 1, heads, kv_heads, width)
 
         @quiet
-        def run(self, query, key, value):
+        def run(self, query, key, _value):
             sequences, heads, kv_heads, width = self.sizes
             tokens, keys = query.shape[0] // sequences, key.shape[0] // sequences
-            seconds = state.truth.attention_s((sequences, heads, tokens, width), (kv_heads, keys), 0, "CUDNN_ATTENTION")
+            seconds = state.truth.attention_s(
+                (sequences, heads, tokens, width), (kv_heads, keys), 0, "CUDNN_ATTENTION"
+            )
             state.kernel(FASTER * seconds)
             return torch.empty_like(query)
 
@@ -63,7 +73,12 @@ def install(monkeypatch, state):
     def with_kvcache(query, key, value, *, cache_seqlens, page_table, causal, window_size):
         sequences, tokens, heads, width = query.shape
         keys = page_table.shape[1] * key.shape[1]
-        state.kernel(FASTER * state.truth.attention_s((sequences, heads, tokens, width), (key.shape[2], keys), 0, "CUDNN_ATTENTION"))
+        state.kernel(
+            FASTER
+            * state.truth.attention_s(
+                (sequences, heads, tokens, width), (key.shape[2], keys), 0, "CUDNN_ATTENTION"
+            )
+        )
         return torch.empty_like(query)
 
     @quiet
@@ -85,7 +100,9 @@ def install(monkeypatch, state):
 
     @quiet
     def scaled(first, second, _one, _two, dtype):
-        state.kernel(state.truth.matmul_s(first.shape[0], first.shape[1], second.shape[1], "fp8", 1.0, 1.0, True))
+        state.kernel(
+            state.truth.matmul_s(first.shape[0], first.shape[1], second.shape[1], "fp8", 1.0, 1.0, True)
+        )
         return torch.empty((first.shape[0], second.shape[1]), dtype=dtype, device="meta")
 
     @quiet
@@ -95,9 +112,16 @@ def install(monkeypatch, state):
         state.kernel(3e-5 + ids.numel() * down[0].numel() * 6.0 / state.truth.device.memory_bytes_per_s)
         return torch.empty_like(tokens)
 
-    _module("flashinfer", monkeypatch, BatchDecodeWithPagedKVCacheWrapper=Decode, BatchPrefillWithRaggedKVCacheWrapper=Prefill)
+    _module(
+        "flashinfer",
+        monkeypatch,
+        BatchDecodeWithPagedKVCacheWrapper=Decode,
+        BatchPrefillWithRaggedKVCacheWrapper=Prefill,
+    )
     _module("flash_attn_interface", monkeypatch, flash_attn_with_kvcache=with_kvcache)
-    _module("flash_mla", monkeypatch, flash_mla_with_kvcache=mla, get_mla_metadata=lambda *_words: (None, None))
+    _module(
+        "flash_mla", monkeypatch, flash_mla_with_kvcache=mla, get_mla_metadata=lambda *_words: (None, None)
+    )
     _module("deep_gemm", monkeypatch, fp8_gemm_nt=gemm)
     _module("vllm", monkeypatch)
     _module("vllm._custom_ops", monkeypatch, scaled_fp8_quant=quantise, cutlass_scaled_mm=scaled)

@@ -4,11 +4,38 @@ import torch
 
 NOT_SUPPORTED = "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`"
 VIEWS = frozenset(
-    "reshape view t transpose permute expand unsqueeze squeeze chunk flatten size dim numel element_size stride shape "
-    "is_contiguous __len__ __get__ type_as unbind narrow as_strided detach storage_offset data_ptr is_meta".split()
+    [
+        "reshape",
+        "view",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "chunk",
+        "flatten",
+        "size",
+        "dim",
+        "numel",
+        "element_size",
+        "stride",
+        "shape",
+        "is_contiguous",
+        "__len__",
+        "__get__",
+        "type_as",
+        "unbind",
+        "narrow",
+        "as_strided",
+        "detach",
+        "storage_offset",
+        "data_ptr",
+        "is_meta",
+    ]
 )
 """Functions that start no kernel."""
-TO_HOST = frozenset("item tolist cpu numpy __bool__ __float__ __int__".split())
+TO_HOST = frozenset(["item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__"])
 
 
 def _size(tensor):
@@ -136,4 +163,3 @@ def _grouped(state, func, args, kwargs):
     seconds += 2.0 * rows.shape[0] * inputs * outputs / (0.5 * state.truth.device.peak_flop_per_s["bf16"])
     state.kernel(seconds + 8e-6)
     return torch.empty((rows.shape[0], outputs), dtype=rows.dtype, device="meta")
-
