@@ -210,12 +210,9 @@ def _finished(
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
     fitting = _fitted(run, marked, target, peaks)
     missing = missing_kinds(chosen, run)
-    notes = [
-        *run.remarks,
-        *run.skipped_remarks(),
-        *fitting.failures,
-        *([run.ended_early] if run.ended_early else []),
-    ]
+    for line in run.skipped_remarks():
+        run.remark(line)
+    notes = [*run.remarks, *fitting.failures, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,

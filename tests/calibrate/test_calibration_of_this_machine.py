@@ -168,8 +168,9 @@ def test_what_the_device_cannot_do_is_skipped_and_said(target):
         {"sequences": 1, "query_heads": 2, "kv_heads": 2, "head_dim": 8, "new_tokens": 8},
     )
     found = calibrated(target, quick=True, minutes=0.05, planned=[broken, *planned], tell=lines.append)
-    assert any("prefill_attention in int8 is skipped" in line for line in lines)
-    assert any("is skipped" in remark for remark in found.remarks)
+    assert any("prefill_attention in int8: 1 shape(s) failed" in line for line in lines)
+    assert any("prefill_attention in int8" in remark for remark in found.remarks)
+    assert found.missing == ("prefill_attention in int8",)
 
 
 def test_too_few_shapes_write_nothing(target):
