@@ -14,7 +14,7 @@ from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
 from capplan.calibrate.progress import Progress
 from capplan.calibrate.readings import Sensors, Watch
-from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case
+from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.simple_fit import copy_fit, launch_fit
 from capplan.calibrate.timing import FULL, QUICK, Effort
@@ -43,6 +43,8 @@ BUSY_LOAD_FRACTION = 0.5
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
+TIDY_EVERY = 50
+"""Cases after which memory that nothing uses is given back."""
 LEAST_POINTS = 8
 """Shapes that a calibration needs to be written, unless it was interrupted."""
 
@@ -173,6 +175,8 @@ def _measure_all(run: Run, chosen: Sequence[Case], target: Target, effort: Effor
                 measure_case(run, place, case, target, effort)
                 if run.watch is not None and target.is_cuda:
                     run.watch.look()
+            if number % TIDY_EVERY == TIDY_EVERY - 1:
+                settle(target)  # the memory of old graphs
             done = number + 1
     finally:
         progress.close()

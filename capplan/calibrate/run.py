@@ -163,7 +163,8 @@ def _attempt(run: Run, case: Case, name: str, way: Way, target: Target, effort: 
             error.__context__, KeyboardInterrupt
         ):  # while a graph was recorded, whose end then fails
             raise KeyboardInterrupt from None
-        if any(words in str(error) for words in ("out of memory", "allocate memory")):
+        spoilt = isinstance(error.__context__, torch.OutOfMemoryError)
+        if spoilt or any(words in str(error) for words in ("out of memory", "allocate memory")):
             raise torch.OutOfMemoryError(str(error)) from None
         run.fail(case, name, error)
     settle(target, lost=f"{case.title}: {run.failures[case.kind, name][case.title]}")

@@ -79,11 +79,12 @@ def test_a_sticky_error_ends_the_run_and_keeps_what_was_measured(insert, tmp_pat
     assert "matmul/bf16" in back.fitted
 
 
-def test_running_out_of_memory_is_no_failure_of_the_kernel(insert):
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_running_out_of_memory_is_no_failure_of_the_kernel(in_graph, insert):
     state, target = insert(A100)
 
     def full(called, tensors):
-        if called == "mm" and tensors[1].numel() > 4096 * 1024:
+        if called == "mm" and tensors[1].numel() > 4096 * 1024 and (state.capturing is not None) == in_graph:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     state.faults.append(full)

@@ -29,7 +29,9 @@ def made(form, dtype, numbers, noise=0.0, wild=0, seed=1):
     """Return measurements whose times are those of the form with known numbers, with noise and a few wild ones."""
     rng = np.random.default_rng(seed)
     planned = [
-        c for c in cases(abilities_of("9.0"), quick=False) if c.operator in form.operators and c.dtype == dtype
+        c
+        for c in cases(abilities_of("9.0"), quick=False)
+        if c.operator in form.operators and c.dtype == dtype
     ]
     rates = form.record(**{**sheet(form, dtype, MACHINE, PEAKS), **numbers})
     unseen = held_out(planned)

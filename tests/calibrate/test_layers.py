@@ -33,6 +33,21 @@ def test_attention_with_grouped_heads_is_attention(tokens, causal):
     torch.testing.assert_close(found, plain_attention(query, key, value, causal), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("tokens", "causal"), [(5, True), (1, False)])
+def test_groups_are_unfolded_for_the_backend_that_knows_none(tokens, causal, monkeypatch):
+    from capplan.calibrate.kernels import attention as module
+
+    monkeypatch.setattr(
+        module,
+        "_on_card",
+        lambda q, k, v, *, causal, backend: plain_attention(q, k, v, causal) if backend else None,
+    )
+    torch.manual_seed(7)
+    query, key, value = torch.randn(2, 8, tokens, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    found = module._ungrouped(query, key, value, causal=causal)
+    torch.testing.assert_close(found, plain_attention(query, key, value, causal), rtol=1e-4, atol=1e-5)
+
+
 def test_absorbed_latent_attention_equals_the_expanded_one():
     torch.manual_seed(2)
     heads, rank, rope, nope, width, context = 4, 16, 8, 12, 10, 7

@@ -53,12 +53,28 @@ def _on_card(
     names = [BACKENDS[backend]] if backend else list(BACKENDS.values())
     backends = [getattr(SDPBackend, name) for name in names]
     grouped = query.shape[1] != key.shape[1]
+    if grouped and backend == "sdpa efficient":
+        return _ungrouped(query, key, value, causal=causal)
     offset = causal and query.shape[2] != key.shape[2]
     mask: Any = causal_lower_right(query.shape[2], key.shape[2]) if offset else None
     with sdpa_kernel(backends, set_priority=len(backends) > 1):
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal and not offset, enable_gqa=grouped
         )
+
+
+def _ungrouped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """Return grouped attention in the backend that knows no groups, the only one of V100 and T4.
+
+    One query token folds the heads of a group into rows; a prompt repeats the keys, as engines do on those cards.
+    """
+    if query.shape[2] == 1:
+        folded = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        mixed = _on_card(folded, key, value, causal=False, backend="sdpa efficient")
+        return mixed.reshape(*query.shape[:3], value.shape[3])
+    times = query.shape[1] // key.shape[1]
+    keys, values = key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1)
+    return _on_card(query, keys, values, causal=causal, backend="sdpa efficient")
 
 
 def _heads(shape: Shape) -> tuple[float, float, float, float]:

@@ -121,7 +121,7 @@ def _attention(state, args, kwargs):
     missing = {
         "FLASH_ATTENTION": width > 256 or uneven or old,
         "CUDNN_ATTENTION": width > 128 or old or offset or uneven,
-        "EFFICIENT_ATTENTION": False,
+        "EFFICIENT_ATTENTION": query.shape[1] != key.shape[1],
     }
     backend = next((name for name in state.backends if not missing[name]), None)
     if backend is None:
