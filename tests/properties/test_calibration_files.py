@@ -13,14 +13,17 @@ from capplan.errors import InputError
 from capplan.readers.calibration.file import calibration_text, read_calibration_file
 from capplan.readers.calibration.record import (
     Calibration,
+    Conditions,
     FittedNumber,
     HostRefit,
     KernelFit,
     Machine,
     Measurement,
     Peaks,
+    Range,
     ResultPoint,
     Score,
+    Sustained,
 )
 from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
 from capplan.readers.yaml_file import parse_yaml, yaml_text
@@ -63,6 +66,11 @@ def rows(record, most=3):
 
 NUMBERS = st.builds(FittedNumber, ROUNDED, ROUNDED, ROUNDED, st.booleans())
 SCORES = st.builds(Score, COUNTS, COUNTS, ERRORS, st.none() | ERRORS, rows(TEXTS))
+RANGES = st.none() | st.builds(Range, ERRORS, ERRORS, ERRORS)
+CONDITIONS = st.builds(
+    Conditions, COUNTS, RANGES, RANGES, RANGES, RANGES, named(ERRORS), COUNTS, COUNTS, COUNTS,
+    st.none() | st.builds(Sustained, ROUNDED, ROUNDED, ROUNDED, TEXTS),
+)  # fmt: skip
 KERNELS = st.builds(
     Calibration,
     date=TEXTS,
@@ -71,14 +79,16 @@ KERNELS = st.builds(
     partial=st.booleans(),
     machine=st.builds(
         Machine, TEXTS, TEXTS, HASHES, st.none() | TEXTS, st.none() | TEXTS, TEXTS, st.none() | COUNTS, SIZES, COUNTS,
-        SIZES, named(SIZES), named(TEXTS),
+        SIZES, named(SIZES), named(TEXTS), TEXTS, st.none() | SIZES,
     ),
     peaks=st.builds(Peaks, ROUNDED, named(ROUNDED), st.none() | ROUNDED, COUNTS, COUNTS),
-    fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES)), most=2),
+    fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES), rows(TEXTS)), most=2),
     remarks=rows(TEXTS),
     measurements=rows(
-        st.builds(Measurement, TEXTS, TEXTS, named(SIZES), ROUNDED, ERRORS, COUNTS, st.booleans(), st.none() | ROUNDED)
+        st.builds(Measurement, TEXTS, TEXTS, named(SIZES), ROUNDED, ERRORS, COUNTS, st.booleans(), st.none() | ROUNDED, TEXTS, st.booleans())
     ),
+    missing=rows(TEXTS),
+    conditions=st.none() | CONDITIONS,
 )  # fmt: skip
 TIMES = [f.name for f in fields(HostOverhead)]
 HOSTS = st.builds(
