@@ -13,18 +13,22 @@ trap 'rm -rf "$site"' EXIT
 missing=$("$python" - <<'PY'
 from importlib.util import find_spec
 needed = {"pydantic": "pydantic", "yaml": "pyyaml", "scipy": "scipy", "typer": "typer", "rich": "rich",
-          "pandas": "pandas", "huggingface_hub": "huggingface-hub"}
+          "huggingface_hub": "huggingface-hub"}
 print(" ".join(package for module, package in needed.items() if find_spec(module) is None))
 PY
 )
 if [ -n "$missing" ]; then
-    # shellcheck disable=SC2086
-    "$python" -m pip install --quiet --no-index --find-links "$root/wheels" --target "$site" $missing
+    if "$python" -m pip --version > /dev/null 2>&1; then
+        # shellcheck disable=SC2086
+        "$python" -m pip install --quiet --no-index --find-links "$root/wheels" --target "$site" $missing
+    else  # wheels are archives
+        for wheel in "$root"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$site"; done
+    fi
 fi
 # what the machine has comes first: a second numpy beside torch's would be another one
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 if [ -n "$missing" ]; then
-    rm -rf "$site"/numpy "$site"/numpy-* "$site"/numpy.libs
+    rm -rf "$site"/numpy "$site"/numpy-* "$site"/numpy.libs "$site"/pandas "$site"/pandas-* "$site"/pandas.libs
     export PYTHONPATH="$PYTHONPATH:$site"
 fi
 mkdir -p "$out"

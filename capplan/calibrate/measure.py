@@ -202,6 +202,9 @@ def _finished(
     everything = [*run.measurements(), *linked]
     peaks = best_rates(everything)
     if len(run.samples) < fewest or peaks is None:
+        if run.stopped:
+            run.tell("too little was measured for a file: nothing is written")
+            raise KeyboardInterrupt
         why = f"{len(run.samples)} shapes were measured, at least {fewest} are needed"
         raise InputError(
             f"{why if len(run.samples) < fewest else 'no memory bandwidth was measured'}: nothing is written\n"
