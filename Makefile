@@ -11,15 +11,17 @@
 #                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
+#   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
 SEED ?= 7
 SECONDS ?= 60
+WHEELS_PYTHON ?= 3.12
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs mutants fuzz oracle pictures clean
+.PHONY: plan test lint check bench golden docs mutants fuzz oracle wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -57,6 +59,9 @@ endif
 
 oracle: $(VENV)/.ready-oracle
 	$(BIN)/python -m tests.differential $(if $(CHANGED),--changed $(CHANGED),--write) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
+
+wheels: $(BIN)/python
+	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version $(WHEELS_PYTHON) --dest wheels pydantic pyyaml scipy typer rich huggingface-hub
 
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'

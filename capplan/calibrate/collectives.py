@@ -1,8 +1,10 @@
 """Collectives between the ranks of a group that torchrun started: NCCL between accelerators, gloo between CPUs."""
 
+import datetime
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +12,17 @@ import torch
 from torch import distributed
 
 from capplan.calibrate.machine import Target
+from capplan.errors import InputError
 from capplan.readers.calibration.record import Measurement
 
 OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 REPEATS = 15
 """Repeats of one message size; the same on all ranks."""
+CALLS = 20
+"""Calls of one repeat between two events: one alone would show the barrier before it and the start of the kernel."""
+LONGEST_CALLS_S = 0.05
+TIMEOUT_S = 60.0
+"""After which a rank that hears nothing of another one gives up."""
 CUDA_SIZES = tuple(float(2**power) for power in range(10, 29))
 CPU_SIZES = tuple(float(2**power) for power in range(10, 25))
 
@@ -62,12 +70,15 @@ def collective_times(
     -------
     measurements; identical on every rank
     """
-    distributed.init_process_group(
-        "nccl" if target.is_cuda else "gloo", rank=group.rank, world_size=group.ranks
-    )
     sizes = (CUDA_SIZES if target.is_cuda else CPU_SIZES)[:: 2 if quick else 1]
     measured: list[Measurement] = []
     try:
+        distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if target.is_cuda else "gloo",
+            rank=group.rank,
+            world_size=group.ranks,
+            timeout=datetime.timedelta(seconds=TIMEOUT_S),
+        )
         for operator in OPERATORS:
             for size in sizes:
                 timings = _measured(operator, size, group, target)
@@ -76,39 +87,122 @@ def collective_times(
                         tell(f"{operator} is skipped: {timings}")
                     break
                 measured.append(timings)
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(
+            f"rank {group.rank} of {group.ranks}: the collectives ended: {reason}\n"
+            "  all ranks stop, nothing is written; check the links (NCCL_DEBUG=INFO), or measure one device without torchrun"
+        ) from None
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():
+            with suppress(RuntimeError):
+                distributed.destroy_process_group()
     return measured
+
+
+def agreed(problem: str, group: Group) -> str:
+    """Return the first problem that any rank has, the same on all ranks; empty where none has one.
+
+    Parameters
+    ----------
+    problem : of this rank; empty for none
+    group : all of them
+    """
+    problems: list[str] = [""] * group.ranks
+    distributed.all_gather_object(problems, problem)
+    return next((f"rank {rank}: {one}" for rank, one in enumerate(problems) if one), "")
 
 
 def _measured(operator: str, size: float, group: Group, target: Target) -> Measurement | str:
     dtype = torch.bfloat16 if target.is_cuda else torch.float32
     elements = max(int(size / dtype.itemsize) // group.ranks, 1) * group.ranks
+    problem, call = "", None
     try:
         call = _call(operator, elements, group, target, dtype)
+    except RuntimeError as error:
+        problem = _first_line(error)
+    problem = agreed(problem, group)
+    if problem or call is None:
+        return problem
+    try:
         call()
+        if target.is_cuda:
+            torch.cuda.synchronize()
     except RuntimeError as error:  # gloo lacks some collectives in some versions
-        return (str(error).splitlines() or ["failed"])[0][:100]
-    times = [_timed(call, target) for _ in range(REPEATS)]
-    slowest = torch.tensor(times, dtype=torch.float64, device=target.device)
+        problem = _first_line(error)
+    problem = agreed(problem, group)  # all ranks go on, or none does: one alone would wait for ever
+    if problem:
+        return problem
+    repeat, calls = _many(call, operator, group, target)
+    times = [repeat() / calls for _ in range(REPEATS)]
+    slowest = torch.tensor(times, dtype=torch.float64)
     distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX)
-    low, median, high = np.quantile(slowest.cpu().numpy(), (0.25, 0.5, 0.75))
+    low, median, high = np.quantile(slowest.numpy(), (0.25, 0.5, 0.75))
     shape = {"ranks": float(group.ranks), "message_bytes": float(elements * dtype.itemsize)}
-    return Measurement(operator, "bf16", shape, float(median), float((high - low) / 2 / median), REPEATS)
+    return Measurement(
+        operator, "bf16", shape, float(median), float((high - low) / 2 / median), REPEATS,
+        library="rccl" if target.abilities.is_amd else "nccl" if target.is_cuda else "gloo",
+    )  # fmt: skip
 
 
-def _timed(call: Callable[[], object], target: Target) -> float:
-    distributed.barrier()
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["failed"])[0][:100]
+
+
+def _many(
+    call: Callable[[], object], operator: str, group: Group, target: Target
+) -> tuple[Callable[[], float], int]:
+    """Return what times several calls after a barrier, inside a CUDA graph where the collective can be captured."""
+    begin = time.perf_counter()
+    call()
     if target.is_cuda:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+    alone = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
+    distributed.all_reduce(alone, op=distributed.ReduceOp.MAX)  # the same number of calls on all ranks
+    count = int(np.clip(LONGEST_CALLS_S / max(float(alone), 1e-7), 1, CALLS))
+    if target.is_cuda:
+        return _on_device(call, count, captured=operator != "point_to_point", group=group), count
+
+    def repeat() -> float:
+        distributed.barrier()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        return time.perf_counter() - start
+
+    return repeat, count
+
+
+def _on_device(
+    call: Callable[[], object], count: int, *, captured: bool, group: Group
+) -> Callable[[], float]:
+    def several() -> None:
+        for _ in range(count):
+            call()
+
+    replay: Callable[[], object] = several
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        problem = ""
+        try:
+            with torch.cuda.graph(graph):
+                several()
+        except RuntimeError as error:
+            problem = _first_line(error)
+        if not agreed(problem, group):
+            replay = graph.replay
+        torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def repeat() -> float:
+        distributed.barrier()
         begin.record()
-        call()
+        replay()
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+
+    return repeat
 
 
 def _call(

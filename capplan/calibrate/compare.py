@@ -10,9 +10,26 @@ from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.host import refitted_overhead
-from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
-from capplan.readers.calibration.record import Calibration, CalibrationFile, HostRefit, Machine, Measurement
+from capplan.readers.calibration.record import (
+    Calibration,
+    CalibrationFile,
+    Conditions,
+    HostRefit,
+    Machine,
+    Measurement,
+    Range,
+)
+from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
 
+SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
+"""Of the driver, compared where both runs have them."""
+SENSORS = {
+    "clock": ("clock_hz", "MHz", 1e-6),
+    "memory clock": ("memory_clock_hz", "MHz", 1e-6),
+    "power": ("power_w", "W", 1.0),
+    "temperature": ("temperature_c", "C", 1.0),
+}
+"""Sensor -> field of `Conditions`, unit on screen, and its size in base units."""
 REPEATABLE_FRACTION = 0.03
 """Repeated runs on an idle device agree within this."""
 
@@ -82,7 +99,9 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
     quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
     for key, fit in calibration.fitted.items():
-        flop = peaks.flop_per_s.get(key.partition("/")[2]) or max(peaks.flop_per_s.values(), default=None)
+        flop = peaks.flop_per_s.get(key.partition("@")[0].partition("/")[2]) or max(
+            peaks.flop_per_s.values(), default=None
+        )
         values = {name: number.value for name, number in fit.numbers.items()}
         quantities |= _reached(key, values, flop, peaks.memory_bytes_per_s)
     return Side(title, quantities)
@@ -133,11 +152,51 @@ def differences(first: Side, second: Side) -> list[Difference]:
 def machine_differences(first: Machine, second: Machine) -> Sequence[str]:
     """Return what differs between two machines, in words."""
     names = ("name", "uuid_hash", "driver", "cuda", "torch", "threads")
-    return [
+    notes = [
         f"{name}: {getattr(first, name)} against {getattr(second, name)}"
         for name in names
         if getattr(first, name) != getattr(second, name)
     ]
+    shown = [name for name in SETTINGS if first.clocks.get(name) != second.clocks.get(name)]
+    return notes + [
+        f"{name}: {first.clocks.get(name, 'unknown')} against {second.clocks.get(name, 'unknown')}"
+        for name in shown
+    ]
+
+
+def condition_notes(first: Calibration, second: Calibration) -> list[str]:
+    """Return the clock records of two runs side by side: what differs there explains what differs in times."""
+    if not first.conditions and not second.conditions:
+        return []
+    notes = []
+    for name, (field_name, unit, scale) in SENSORS.items():
+        sides = [_range_words(getattr(one.conditions, field_name, None), scale) for one in (first, second)]
+        if any(sides):
+            notes.append(f"{name} [{unit}]: {' against '.join(side or 'not read' for side in sides)}")
+    both = [one.conditions for one in (first, second)]
+    slowed = [_slowed_words(one) for one in both]
+    notes.append(f"slowed down: {' against '.join(slowed)}")
+    rates = [
+        f"{one.sustained.flop_per_s / 1e12:.0f} TFLOP/s ({one.sustained.first_flop_per_s / 1e12:.0f} at first)"
+        if one and one.sustained
+        else "not measured"
+        for one in both
+    ]
+    notes.append(f"sustained matmul: {' against '.join(rates)}")
+    return notes
+
+
+def _range_words(found: Range | None, scale: float) -> str:
+    return (
+        f"{found.median * scale:.0f} ({found.low * scale:.0f} to {found.high * scale:.0f})" if found else ""
+    )
+
+
+def _slowed_words(conditions: Conditions | None) -> str:
+    if conditions is None or not conditions.readings:
+        return "unknown"
+    reasons = [f"{name} {share:.0%} of readings" for name, share in conditions.slowed_fraction.items()]
+    return f"{', '.join(reasons) or 'never'}, {conditions.rejected_repeats} repeats rejected"
 
 
 def repeat_notes(first: Calibration, second: Calibration) -> list[str]:

@@ -1,7 +1,8 @@
 """Fit the numbers of a form to measured times: robust, with intervals, and scored on held-out shapes."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.optimize import least_squares
 
 from capplan.calibrate.forms import FORMS, Form, columns_of, sheet
 from capplan.calibrate.prior import Known, known_beforehand
+from capplan.calibrate.shapes import library_of
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 
@@ -22,40 +24,68 @@ NARROWED = 0.6
 """A number counts as constrained where the shapes narrow its prior to less than this fraction."""
 TAIL_WEIGHT = 0.25
 """Weight of the 80th percentile of the errors beside their median, when choosing among fits."""
+STARTS = (0.0, -1.4, -0.7, 0.3, 0.8)
+"""Shifts of all logarithms from the priors, from which a fit starts."""
 REMARKED_BIAS = 0.15
 REMARKED_SHAPES = 4
 
 
-def fitted(
-    measurements: Sequence[Measurement], machine: Machine, peaks: Peaks, family: Family | None = None
-) -> tuple[dict[str, KernelFit], list[Measurement]]:
-    """Return the fit of every measured kernel and dtype, and the measurements with their fitted times.
+@dataclass(slots=True)
+class Fitting:
+    """What has been fitted so far: kept where Ctrl-C or an error ends it early."""
+
+    measurements: list[Measurement]
+    fits: dict[str, KernelFit] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def fit_all(fitting: Fitting, machine: Machine, peaks: Peaks, family: Family | None = None) -> None:
+    """Add the fit of every measured kernel, dtype and library, and its fitted times.
 
     Parameters
     ----------
-    measurements : with `held_out` set on those that the fit must not see
+    fitting : measurements, with `held_out` set on those that the scored fit must not see
     machine : for the fields that are not fitted
     peaks : best measured rates, for the same
     family : numbers of another device of the architecture, as starting values
-
-    Returns
-    -------
-    one fit by kernel/dtype (its operators share the numbers), and the measurements
     """
-    fits: dict[str, KernelFit] = {}
-    scored = list(measurements)
     for form in FORMS:
-        for dtype in sorted({m.dtype for m in scored if m.operator in form.operators}):
-            places = [i for i, m in enumerate(scored) if m.operator in form.operators and m.dtype == dtype]
-            members = [scored[i] for i in places]
-            key = f"{form.kernel}/{dtype}"
-            near = (family or {}).get(key, {})
-            fits[key], predicted = _Problem(
-                form, dtype, members, sheet(form, dtype, machine, peaks), near
-            ).solved()
-            for place, measurement, seconds in zip(places, members, predicted, strict=True):
-                scored[place] = replace(measurement, fitted_s=float(seconds))
-    return fits, scored
+        kinds = {(m.dtype, library_of(m)) for m in fitting.measurements if m.operator in form.operators}
+        for dtype, library in sorted(kinds):
+            places = [
+                place
+                for place, m in enumerate(fitting.measurements)
+                if m.operator in form.operators
+                and (m.dtype, library_of(m)) == (dtype, library)
+                and not m.throttled
+            ]
+            if places:
+                key = f"{form.kernel}/{dtype}" + (f"@{library}" if library else "")
+                fixed = sheet(form, dtype, machine, peaks)
+                free = form.numbers(dtype)
+                known = {name: value for name, value in fixed.items() if name not in free}
+                _fit_one(fitting, key, form, dtype, places, known, family or {})
+
+
+def _fit_one(
+    fitting: Fitting,
+    key: str,
+    form: Form,
+    dtype: str,
+    places: Sequence[int],
+    fixed: Mapping[str, float],
+    family: Family,
+) -> None:
+    members = [fitting.measurements[place] for place in places]
+    near = family.get(key.partition("@")[0], {})
+    try:
+        fit, predicted = _Problem(form, dtype, members, fixed, near).solved()
+    except (ArithmeticError, ValueError) as error:  # too few or senseless times; the measurements stay
+        fitting.failures.append(f"{key} is measured but not fitted: {error}")
+        return
+    fitting.fits[key] = fit
+    for place, measurement, seconds in zip(places, members, predicted, strict=True):
+        fitting.measurements[place] = replace(measurement, fitted_s=float(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +99,14 @@ class _Problem:
     near: Mapping[str, float]
 
     def known(self) -> list[Known]:
-        return [known_beforehand(name, self.near.get(name)) for name in self.form.numbers()]
+        return [known_beforehand(name, self.near.get(name)) for name in self.names()]
+
+    def names(self) -> tuple[str, ...]:
+        return self.form.numbers(self.dtype)
 
     def predicted(self, logs: Array) -> Array:
         """Return the time of every measured shape."""
-        names = self.form.numbers()
+        names = self.names()
         rates = self.form.record(**self.fixed, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
         result = np.empty(len(self.measurements))
         for operator in _operators(self.measurements):
@@ -83,12 +116,37 @@ class _Problem:
         return result
 
     def solved(self) -> tuple[KernelFit, Array]:
-        """Return the fit, and the time that it gives for every shape."""
+        """Return the fit of all shapes, and times by which to judge it: of held-out shapes by a fit that did not see them."""
+        seen = np.array([not m.held_out for m in self.measurements])
+        blind = self.fitted_to(seen)
+        judged = self.predicted(blind.x)
+        best, intervals = blind, self.intervals(blind, seen)
+        if not seen.all():
+            every = np.ones(len(seen), dtype=bool)
+            best = self.fitted_to(every, blind.x)
+            intervals = self.intervals(best, every)
+            judged = np.where(seen, self.predicted(best.x), judged)
+        low, high = self.bounds()
+        widths = [k.log_width for k in self.known()]
+        numbers = {
+            name: _number(log, half, prior, lowest, highest)
+            for name, log, half, prior, lowest, highest in zip(
+                self.names(), best.x, intervals, widths, low, high, strict=True
+            )
+        }
+        scores = {
+            operator: score(operator, self.measurements, judged) for operator in _operators(self.measurements)
+        }
+        return KernelFit(numbers, scores, _libraries(self.measurements)), judged
+
+    def bounds(self) -> tuple[Array, Array]:
+        return np.log([k.low for k in self.known()]), np.log([k.high for k in self.known()])
+
+    def fitted_to(self, seen: Array, start: Array | None = None) -> Any:
+        """Return the logarithms that fit some of the shapes best: from several starts, or from a given one."""
         known = self.known()
         center = np.log([k.start for k in known])
         width = np.array([k.log_width for k in known])
-        bounds = np.log([k.low for k in known]), np.log([k.high for k in known])
-        seen = np.array([not m.held_out for m in self.measurements])
         measured = np.array([m.median_s for m in self.measurements])
         weights = _operator_weights(self.measurements)[seen]
 
@@ -96,20 +154,18 @@ class _Problem:
             errors = np.log(self.predicted(logs)[seen] / measured[seen]) * weights
             return np.concatenate([errors, NOISE * (logs - center) / width])
 
-        best = _best_of_starts(residuals, center, bounds)
+        return _best_of_starts(residuals, center, self.bounds(), start)
+
+    def intervals(self, best: Any, seen: Array) -> Array:
+        """Return the standard deviation of each logarithm, from the shapes and the priors."""
         count = int(seen.sum())
-        intervals = _intervals(best.jac[:count], residuals(best.x)[:count], width)
-        numbers = {
-            name: _number(log, half, prior, low, high)
-            for name, log, half, prior, low, high in zip(
-                self.form.numbers(), best.x, intervals, width, *bounds, strict=True
-            )
-        }
-        final = self.predicted(best.x)
-        scores = {
-            operator: score(operator, self.measurements, final) for operator in _operators(self.measurements)
-        }
-        return KernelFit(numbers, scores), final
+        width = np.array([k.log_width for k in self.known()])
+        return _intervals(best.jac[:count], best.residuals[:count], width)
+
+
+def _libraries(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    """Return what ran the shapes, most frequent first."""
+    return tuple(name for name, _ in Counter(m.library for m in measurements if m.library).most_common())
 
 
 def _operators(measurements: Sequence[Measurement]) -> list[str]:
@@ -123,7 +179,9 @@ def _operator_weights(measurements: Sequence[Measurement]) -> Array:
     return np.array([np.sqrt(mean / counts[m.operator]) for m in measurements])
 
 
-def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) -> Any:
+def _best_of_starts(
+    residuals: Any, center: Array, bounds: tuple[Array, Array], start: Array | None = None
+) -> Any:
     """Return the local fit with the smallest median error: forms with soft maxima have several local minima.
 
     Cauchy loss nearly ignores shapes that the form cannot explain; they remain in the reported error.
@@ -133,7 +191,7 @@ def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) 
         return np.clip(start, bounds[0] + 1e-6, bounds[1] - 1e-6)
 
     options: Any = {"bounds": bounds, "f_scale": TYPICAL_ERROR, "max_nfev": 100}
-    starts = [inside(center + shift) for shift in (0.0, -1.4, -0.7, 0.3, 0.8)]
+    starts = [inside(center + shift) for shift in STARTS] if start is None else [inside(start)]
     fits = [least_squares(residuals, start, loss="soft_l1", **options) for start in starts]
     fits += [least_squares(residuals, inside(rough.x), loss="cauchy", **options) for rough in list(fits)]
 
@@ -141,7 +199,9 @@ def _best_of_starts(residuals: Any, center: Array, bounds: tuple[Array, Array]) 
         errors = np.abs(residuals(solved.x)[: -len(center)])
         return float(np.median(errors) + TAIL_WEIGHT * np.quantile(errors, 0.8))
 
-    return min(fits, key=typical)
+    best = min(fits, key=typical)
+    best.residuals = residuals(best.x)
+    return best
 
 
 def _intervals(jacobian: Array, errors: Array, width: Array) -> Array:

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from capplan.calibrate.kernels import ELEMENT_BYTES
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES
+from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
-from capplan.readers.calibration.measured_device import SHEET, tile_row_halvings
+from capplan.readers.calibration.formats import MATMUL_BYTES, QUANTISED_FIRST
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
+from capplan.readers.calibration.taken import SHEET, tile_row_halvings
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]
 _LOSING = 1e3
+SCALED = QUANTISED_FIRST | {"nvfp4"}
+"""Formats with scales, whose products are not split along what is summed over."""
 UNFITTED: Mapping[str, float] = {
     "launch_s": 0.0,
     "router_skew": 0.0,
@@ -46,30 +50,38 @@ class Form:
     record: type[Any]
     operators: Mapping[str, Predicted]
 
-    def numbers(self) -> tuple[str, ...]:
-        """Return the names of the numbers that are fitted."""
-        return tuple(
-            f.name for f in fields(self.record) if f.name not in {*SHEET, "tile_row_halvings", *UNFITTED}
-        )
+    def numbers(self, dtype: str = "") -> tuple[str, ...]:
+        """Return the names of the numbers that are fitted in a format: the quantising step only where it is timed."""
+        kept = {*SHEET, "tile_row_halvings", *UNFITTED}
+        if self.kernel == "matmul" and dtype in QUANTISED_FIRST:
+            kept.discard("quantise_passes")
+        return tuple(f.name for f in fields(self.record) if f.name not in kept)
 
 
 def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
-    size = ELEMENT_BYTES[dtype]
-    return matmul.matmul_time_s(columns["rows"], columns["inputs"], columns["outputs"], size, size, rates)
+    weight, activation = MATMUL_BYTES[dtype]
+    return matmul.matmul_time_s(
+        columns["rows"], columns["inputs"], columns["outputs"], weight, activation, rates
+    )
 
 
 def _prefill(columns: Columns, dtype: str, rates: Any) -> Any:
     return attention.prefill_attention_time_s(
-        columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], columns["kv_heads"],
-        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+        columns["sequences"], columns["new_tokens"], columns["past_tokens"], columns["query_heads"],
+        columns["kv_heads"], columns["head_dim"], columns["head_dim"], _window(columns), ELEMENT_BYTES[dtype], rates,
     )  # fmt: skip
 
 
 def _decode(columns: Columns, dtype: str, rates: Any) -> Any:
     return attention.decode_attention_time_s(
         columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["kv_heads"],
-        columns["head_dim"], columns["head_dim"], np.inf, ELEMENT_BYTES[dtype], rates,
+        columns["head_dim"], columns["head_dim"], _window(columns), ELEMENT_BYTES[dtype], rates,
+        columns["query_tokens"],
     )  # fmt: skip
+
+
+def _window(columns: Columns) -> Array:
+    return np.where(columns["window_tokens"] > 0.0, columns["window_tokens"], np.inf)
 
 
 def _elementwise(columns: Columns, _dtype: str, rates: Any) -> Any:
@@ -125,8 +137,7 @@ FORMS = (
         attention.AttentionRates,
         {"prefill_attention": _prefill, "decode_attention": _decode},
     ),
-    Form("elementwise", ElementwiseRates, {"elementwise": _elementwise}),
-    Form("norm", ElementwiseRates, {"norm": _elementwise}),
+    Form("elementwise", ElementwiseRates, {"elementwise": _elementwise, "norm": _elementwise}),
     Form("experts", experts.ExpertRates, {"experts": _experts}),
     Form(
         "link",
@@ -151,8 +162,11 @@ FORMS = (
 def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, float]:
     """Return the fields of a rates record that are not fitted: the best measured rates stand in for the datasheet."""
     link = peaks.link_bytes_per_s or 1.0
+    # attention multiplies in 16 bits whatever its cache holds
+    multiplied = dtype if form.kernel in ("matmul", "experts") else "bf16"
+    wide = peaks.flop_per_s.get("bf16") or peaks.flop_per_s.get("fp16")
     known = {
-        "flop_per_s": peaks.flop_per_s.get(dtype, max(peaks.flop_per_s.values(), default=1.0)),
+        "flop_per_s": peaks.flop_per_s.get(multiplied) or wide or max(peaks.flop_per_s.values(), default=1.0),
         "bytes_per_s": peaks.memory_bytes_per_s,
         "multiprocessors": float(machine.multiprocessors),
         "tile_row_halvings": tile_row_halvings(machine, dtype),
@@ -161,10 +175,13 @@ def sheet(form: Form, dtype: str, machine: Machine, peaks: Peaks) -> dict[str, f
         "domain_devices": float(peaks.node_ranks),
         **UNFITTED,
     }
+    if dtype in SCALED:
+        known["largest_split"] = 1.0
     names = {f.name for f in fields(form.record)}
     return {name: value for name, value in known.items() if name in names}
 
 
 def columns_of(measurements: Sequence[Measurement]) -> dict[str, Array]:
-    """Return the shapes of measurements of one operator as arrays by name."""
-    return {name: np.array([m.shape[name] for m in measurements]) for name in measurements[0].shape}
+    """Return the shapes of measurements of one operator as arrays by name; details that older files lack have none."""
+    names = dict.fromkeys([*measurements[0].shape, *NO_DETAIL])
+    return {name: np.array([m.shape.get(name, NO_DETAIL.get(name)) for m in measurements]) for name in names}

@@ -6,15 +6,24 @@ product with a table for the rotary embedding, the gated linear unit for the gat
 are added by the matmul before them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
-from capplan.calibrate.experts import routed_experts
-from capplan.calibrate.kernels import random_operand
+from capplan.calibrate.abilities import Abilities
+from capplan.calibrate.kernels.arena import random_operand
+from capplan.calibrate.kernels.attention import BACKENDS, attention
+from capplan.calibrate.kernels.experts import (
+    GROUPED,
+    SEPARATE,
+    Routing,
+    can_group,
+    read_routing,
+    routed_experts,
+)
+from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
 
@@ -31,6 +40,8 @@ def refusal(layer: Layer) -> str:
         return f"its mixer ({kinds}) has no kernel in torch to time"
     if layer.mixers[0].index_heads:
         return "its sparse indexer has no kernel in torch to time"
+    if layer.experts and not layer.experts.gated:
+        return "its experts have no gate"
     strange = sorted({p.name for p in layer.projections if p.matmul} - _KNOWN)
     return f"its matrices {', '.join(strange)} are not built" if strange else ""
 
@@ -48,6 +59,32 @@ def cache_bytes(layer: Layer, sequences: int, context_tokens: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of torch's kernels a layer runs."""
+
+    backend: str = ""
+    """Of attention, one of `kernels.attention.BACKENDS`."""
+    experts: str = SEPARATE
+    """How experts are multiplied."""
+
+
+def choices(layer: Layer, able: Abilities) -> Iterator[Choice]:
+    """Yield the kernels worth trying for a layer on a device: the quickest is measured, as in the calibration.
+
+    Parameters
+    ----------
+    layer : of a model
+    able : what the device can do
+    """
+    if not able.is_card:
+        yield Choice()
+        return
+    grouped = layer.experts is not None and can_group(able, {})
+    for backend in BACKENDS:
+        yield Choice(backend, GROUPED if grouped else SEPARATE)
+
+
+@dataclass(frozen=True, slots=True)
 class RealLayer:
     """Weights of one layer on a device."""
 
@@ -57,6 +94,9 @@ class RealLayer:
     experts: tuple[torch.Tensor, torch.Tensor] | None
     absorbed: tuple[torch.Tensor, torch.Tensor] | None
     """Key and value expansion per head, of latent attention."""
+    choice: Choice = Choice()
+    routings: dict[int, Routing] = field(default_factory=dict)
+    """By rows: the routing that the weights decide, read back once. A CUDA graph cannot read it."""
 
     def norm(self, values: torch.Tensor) -> torch.Tensor:
         """Return normalised values."""
@@ -68,13 +108,24 @@ class RealLayer:
         result = residual
         if self.experts is not None and self.layer.experts is not None:
             scores = torch.mm(normed, self.weights["router"]).float()
-            result = result + routed_experts(
-                normed, scores, *self.experts, self.layer.experts.experts_per_token
-            )
+            result = result + self._routed(normed, scores, self.experts, self.layer.experts.experts_per_token)
         for prefix in ("", "shared_"):
             if f"{prefix}down" in self.weights:
                 result = torch.addmm(result, self._activated(normed, prefix), self.weights[f"{prefix}down"])
         return result
+
+    def _routed(
+        self,
+        normed: torch.Tensor,
+        scores: torch.Tensor,
+        experts: tuple[torch.Tensor, torch.Tensor],
+        chosen: int,
+    ) -> torch.Tensor:
+        rows = scores.shape[0]
+        if self.choice.experts != GROUPED and rows not in self.routings:
+            self.routings[rows] = read_routing(scores, chosen)
+        known = self.routings.get(rows)
+        return routed_experts(normed, scores, *experts, chosen, way=self.choice.experts, routing=known)
 
     def _activated(self, normed: torch.Tensor, prefix: str) -> torch.Tensor:
         if f"{prefix}gate_up" in self.weights:
@@ -122,6 +173,7 @@ class RealLayer:
             heads(key, mixer.kv_heads),
             heads(value, mixer.kv_heads),
             causal=True,
+            backend=self.choice.backend,
         )
         return mixed.transpose(1, 2).reshape(normed.shape[0], -1)
 
@@ -133,7 +185,8 @@ class RealLayer:
         sequences = normed.shape[0]
         keys[:, :, -1] = key.reshape(sequences, mixer.kv_heads, -1)
         values[:, :, -1] = value.reshape(sequences, mixer.kv_heads, -1)
-        mixed = attention(query.reshape(sequences, mixer.query_heads, 1, -1), keys, values, causal=False)
+        folded = query.reshape(sequences, mixer.query_heads, 1, -1)
+        mixed = attention(folded, keys, values, causal=False, backend=self.choice.backend)
         return mixed.reshape(sequences, -1)
 
     def _latent_query(self, mixer: LatentAttention, normed: torch.Tensor) -> torch.Tensor:
@@ -155,7 +208,7 @@ class RealLayer:
         def heads(values: torch.Tensor) -> torch.Tensor:
             return values.reshape(sequences, -1, *values.shape[1:]).transpose(1, 2)
 
-        mixed = expanded_attention(heads(query), heads(key), heads(expanded[..., nope:]))
+        mixed = expanded_attention(heads(query), heads(key), heads(expanded[..., nope:]), self.choice.backend)
         return mixed.transpose(1, 2).reshape(normed.shape[0], -1)
 
     def _latent_decode(
@@ -166,30 +219,35 @@ class RealLayer:
         cache[:, -1] = torch.mm(normed, self.weights["kv_a"])
         nope = mixer.nope_head_dim
         folded = torch.bmm(query[..., :nope].transpose(0, 1), self.absorbed[0]).transpose(0, 1)
-        latent = absorbed_attention(torch.cat((folded, query[..., nope:]), dim=-1), cache, mixer.kv_lora_rank)
+        fused = self.choice.backend == "sdpa efficient"
+        attended = folded_attention if fused else absorbed_attention
+        latent = attended(torch.cat((folded, query[..., nope:]), dim=-1), cache, mixer.kv_lora_rank)
         return (
             torch.bmm(latent.transpose(0, 1), self.absorbed[1]).transpose(0, 1).reshape(normed.shape[0], -1)
         )
 
-    def caches(self, sequences: int, context_tokens: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    def caches(
+        self, sequences: int, context_tokens: int, device: torch.device, wide: str = "bf16"
+    ) -> tuple[torch.Tensor, ...]:
         """Return the filled caches of `sequences` sequences."""
         mixer = self.layer.mixers[0]
         if isinstance(mixer, LatentAttention):
             width = mixer.kv_lora_rank + mixer.rope_head_dim
-            return (random_operand((sequences, context_tokens, width), "bf16", device),)
+            return (random_operand((sequences, context_tokens, width), wide, device),)
         assert isinstance(mixer, Attention)
         widths = (mixer.head_dim, mixer.value_head_dim)
         sizes = [(sequences, mixer.kv_heads, context_tokens, width) for width in widths]
-        return tuple(random_operand(size, "bf16", device) for size in sizes)
+        return tuple(random_operand(size, wide, device) for size in sizes)
 
 
-def built(layer: Layer, device: torch.device) -> RealLayer:
+def built(layer: Layer, device: torch.device, wide: str = "bf16") -> RealLayer:
     """Return the layer with random weights on a device.
 
     Parameters
     ----------
     layer : of a model
     device : where
+    wide : 16-bit dtype
 
     Returns
     -------
@@ -200,7 +258,7 @@ def built(layer: Layer, device: torch.device) -> RealLayer:
         raise InputError(f"this layer cannot be built: {why}")
 
     def matrix(inputs: int, outputs: int) -> torch.Tensor:
-        return random_operand((outputs, inputs), "bf16", device).mul_(inputs**-0.5).t()
+        return random_operand((outputs, inputs), wide, device).mul_(inputs**-0.5).t()
 
     weights = {p.name: matrix(p.inputs, p.outputs) for p in layer.projections if p.matmul}
     experts = None
@@ -208,8 +266,8 @@ def built(layer: Layer, device: torch.device) -> RealLayer:
         sizes, width = layer.experts, layer.experts.inputs
         both = (2 if sizes.gated else 1) * sizes.intermediate_size
         experts = (
-            random_operand((sizes.experts, width, both), "bf16", device).mul_(width**-0.5),
-            random_operand((sizes.experts, sizes.intermediate_size, width), "bf16", device).mul_(
+            random_operand((sizes.experts, width, both), wide, device).mul_(width**-0.5),
+            random_operand((sizes.experts, sizes.intermediate_size, width), wide, device).mul_(
                 sizes.intermediate_size**-0.5
             ),
         )
@@ -218,9 +276,7 @@ def built(layer: Layer, device: torch.device) -> RealLayer:
     if isinstance(mixer, LatentAttention):
         heads, rank = mixer.query_heads, mixer.kv_lora_rank
         absorbed = (
-            random_operand((heads, mixer.nope_head_dim, rank), "bf16", device).mul_(
-                mixer.nope_head_dim**-0.5
-            ),
-            random_operand((heads, rank, mixer.value_head_dim), "bf16", device).mul_(rank**-0.5),
+            random_operand((heads, mixer.nope_head_dim, rank), wide, device).mul_(mixer.nope_head_dim**-0.5),
+            random_operand((heads, rank, mixer.value_head_dim), wide, device).mul_(rank**-0.5),
         )
     return RealLayer(layer, weights, experts, absorbed)

@@ -3,13 +3,14 @@
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from capplan.calibrate.abilities import Abilities, abilities_of, capability_of
+from capplan.calibrate.busy import busy_reason, driver_report
+from capplan.calibrate.readings import Sensors, sensors_of
 from capplan.errors import InputError
 from capplan.readers.calibration.record import Machine
 
@@ -20,26 +21,16 @@ ARENA_FRACTION = 1.0 / 16.0
 SLACK_RATIOS = {"cuda": 1.25, "cpu": 4.0}
 """Memory of one case over that of its operands: results of every rotated set, workspaces of libraries, and on a processor
 freed blocks that are not returned at once (seen: 0.9 GB beside the arenas, where the largest case has 0.27)."""
-BUSY_UTILISATION_PERCENT = 5.0
-BUSY_MEMORY_FRACTION = 0.05
 COLD_CACHES_CUDA = 4.0
 """Operands rotate over this many times the L2 size, so that they have been evicted when they are read again."""
 COLD_CACHES_CPU = 1.25
 """The same for the last-level cache of a processor, which other processes share."""
 UNKNOWN_L2_BYTES = 1024**2
+UNKNOWN_CARD_L2_BYTES = 50 * 1024**2
 UNKNOWN_LAST_LEVELS = 64.0
 """Size of an unknown last-level cache, in second-level caches."""
 CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
 """Rows of the smallest tile: of a matrix register (AMX), and of vector kernels according to timings."""
-_QUERIES = (
-    "driver_version",
-    "clocks.sm",
-    "clocks.mem",
-    "clocks.max.sm",
-    "pstate",
-    "power.limit",
-    "persistence_mode",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +41,20 @@ class Target:
     machine: Machine
     free_bytes: float
     """At the start."""
+    sensors: Sensors = field(default_factory=Sensors)
+    """Clock, power and heat; empty where the driver shows none."""
+    busy: str = ""
+    """Who else uses the device; empty if nobody is seen."""
 
     @property
     def is_cuda(self) -> bool:
         """True on an accelerator that torch drives as CUDA (NVIDIA and AMD)."""
         return bool(self.device.type == "cuda")
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the device's kernels can do."""
+        return abilities_of(self.machine.capability)
 
     @property
     def usable_bytes(self) -> float:
@@ -70,7 +70,7 @@ class Target:
     def cold_bytes(self) -> float:
         """Total size of rotated operands at which none of them stays in the cache."""
         if self.is_cuda:
-            caches = COLD_CACHES_CUDA * self.machine.l2_bytes
+            caches = COLD_CACHES_CUDA * max(self.machine.l2_bytes, self.machine.cache_bytes or 0.0)
         else:
             caches = COLD_CACHES_CPU * (_cache_bytes(3) or UNKNOWN_LAST_LEVELS * self.machine.l2_bytes)
         return min(caches, ARENA_FRACTION * self.usable_bytes)
@@ -165,8 +165,8 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
     device = torch.device("cuda", index)
     properties = torch.cuda.get_device_properties(device)
     uuid = str(getattr(properties, "uuid", properties.name))
-    seen = _driver_report(uuid)
-    reason = busy_reason(uuid)  # before this process has a context, which the driver would list
+    seen = driver_report(uuid)
+    reason = busy_reason(properties)  # before this process has a context, which the driver would list
     torch.cuda.set_device(device)
     free, total = torch.cuda.mem_get_info(device)
     if reason and not force:
@@ -174,6 +174,7 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
             f"cuda:{index} ({properties.name}) is in use: {reason}\n"
             "  timings beside another load do not describe the device; free it, or pass --force"
         )
+    capability = capability_of(properties)
     machine = Machine(
         device=str(device),
         name=properties.name,
@@ -184,50 +185,9 @@ def _cuda(device: torch.device, *, force: bool) -> Target:
         threads=None,
         memory_bytes=float(total),
         multiprocessors=properties.multi_processor_count,
-        l2_bytes=float(getattr(properties, "L2_cache_size", 50 * 1024**2)),
+        l2_bytes=float(getattr(properties, "L2_cache_size", 0) or UNKNOWN_CARD_L2_BYTES),
         clocks=seen,
+        capability=capability,
+        cache_bytes=abilities_of(capability).cache_bytes,
     )
-    return Target(device, machine, float(free))
-
-
-def _smi(query: str, uuid: str) -> list[str]:
-    """Return the output of nvidia-smi about one device; empty without that tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    name = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-    command = [tool, f"--query-{query}", "--format=csv,noheader,nounits", f"--id={name}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603 - fixed words
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
-
-
-def _driver_report(uuid: str) -> dict[str, str]:
-    lines = _smi("gpu=" + ",".join(_QUERIES), uuid)
-    if not lines:
-        return {}
-    return dict(zip(_QUERIES, (cell.strip() for cell in lines[0].split(",")), strict=False))
-
-
-def busy_reason(uuid: str) -> str:
-    """Return why a device counts as busy; empty if it is idle or unknown.
-
-    Examples
-    --------
-    >>> busy_reason("no such device")
-    ''
-    """
-    others = _smi("compute-apps=pid,used_memory", uuid)
-    if others:
-        return f"{len(others)} other process(es), the first with pid {others[0].split(',')[0]}"
-    figures = _smi("gpu=memory.used,memory.total,utilization.gpu", uuid)
-    cells = [cell.strip() for cell in figures[0].split(",")] if figures else []
-    if len(cells) == 3 and all(cell.isdigit() for cell in cells):
-        used, total, load = map(float, cells)
-        if used > BUSY_MEMORY_FRACTION * total:
-            return f"{used:.0f} of {total:.0f} MiB are in use"
-        if load > BUSY_UTILISATION_PERCENT:
-            return f"utilisation is {load:.0f} %"
-    return ""
+    return Target(device, machine, float(free), sensors_of(properties), reason)

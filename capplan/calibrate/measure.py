@@ -4,62 +4,49 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import torch
+from dataclasses import replace
 
 from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
-from capplan.calibrate.fit import Family, fitted
-from capplan.calibrate.kernels import Case, calls_of, case_bytes, prepare_arenas, shrunk
+from capplan.calibrate.fit import Family, Fitting, fit_all
+from capplan.calibrate.kernels import case_bytes
+from capplan.calibrate.kernels.arena import SEED, STORED_IN, prepare_arenas
+from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import Target
 from capplan.calibrate.progress import Progress
+from capplan.calibrate.readings import Sensors, Watch
+from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
 from capplan.calibrate.simple_fit import copy_fit, launch_fit
-from capplan.calibrate.timing import FULL, QUICK, Effort, Sample, sampled
+from capplan.calibrate.timing import FULL, QUICK, Effort
+from capplan.calibrate.warmup import warmed_up
 from capplan.errors import InputError
-from capplan.readers.calibration.measured_device import same_device
-from capplan.readers.calibration.record import Calibration, KernelFit, Measurement, Peaks
+from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.record import (
+    Calibration,
+    Conditions,
+    KernelFit,
+    Measurement,
+    Peaks,
+    Sustained,
+)
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 
 QUICK_BUDGET_S = {"cpu": 100.0, "cuda": 130.0}
 FULL_BUDGET_S = 700.0
-HOST_COPIES = ("host_to_device", "device_to_host")
-PASSES = {"cpu": 3, "cuda": 1}
-"""Passes over all cases, minutes apart: the load beside a processor comes and goes."""
+PASSES = {"cpu": 3, "cuda": 3}
+"""Passes over all cases, minutes apart: the load beside a processor comes and goes, the clock of a card too."""
+MOST_PASSES = {"cpu": 3, "cuda": 9}
+"""The same where time is left: repeats on a card end as soon as they agree."""
 BUSY_LOAD_FRACTION = 0.5
 """Load per processor from which a remark says that others use the machine; a processor is never idle, so it is not refused."""
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"
 PRODUCTS = {"matmul": ("rows", ""), "latent_bmm": ("tokens", "query_heads")}
 """Operators that show the arithmetic peak, and their sizes besides inputs and outputs."""
+TIDY_EVERY = 50
+"""Cases after which memory that nothing uses is given back."""
 LEAST_POINTS = 8
-"""Shapes that a calibration needs to be written."""
-
-
-@dataclass(slots=True)
-class Run:
-    """What has been measured so far, and what was left out."""
-
-    samples: dict[int, tuple[Case, Sample]] = field(default_factory=dict)
-    """By index in the plan; the case is smaller than planned where memory did not suffice."""
-    remarks: list[str] = field(default_factory=list)
-    unsupported: set[tuple[str, str]] = field(default_factory=set)
-    ended_early: str = ""
-    """Why it ended before all shapes were measured; empty otherwise."""
-    stopped: bool = False
-    """Ended by Ctrl-C."""
-    room_bytes: float = 0.0
-    """Memory that one case may use besides the arenas."""
-
-    def measurements(self) -> list[Measurement]:
-        """Return what was measured, in the order of the plan."""
-        return [
-            Measurement(
-                case.operator if case.graph or case.operator != "launch" else "launch_eager",
-                case.dtype, dict(case.shape), sample.seconds, sample.spread_fraction, sample.repeats,
-            )
-            for _, (case, sample) in sorted(self.samples.items())
-        ]  # fmt: skip
+"""Shapes that a calibration needs to be written, unless it was interrupted."""
 
 
 def load_beside() -> str:
@@ -74,9 +61,16 @@ def load_beside() -> str:
     return f"others use this machine: a load of {load:.1f} on {processors} processors at the start"
 
 
+def _arena_dtypes(planned: Sequence[Case]) -> list[str]:
+    """Return the dtypes that operands are cut from; formats with wide inputs need those too."""
+    stored = {STORED_IN.get(case.dtype, case.dtype) for case in planned}
+    wide = {"bf16"} if stored & {"fp8"} or any(case.dtype == "w4a16" for case in planned) else set()
+    return sorted(stored | wide)
+
+
 def _standing_bytes(planned: Sequence[Case], target: Target) -> float:
     """Return the memory of the arenas that operands are slices of: one per dtype, and one for results [B]."""
-    return (len({case.dtype for case in planned}) + 1) * target.cold_bytes
+    return (len(_arena_dtypes(planned)) + 1) * target.cold_bytes
 
 
 def peak_bytes(planned: Sequence[Case], target: Target) -> float:
@@ -84,6 +78,12 @@ def peak_bytes(planned: Sequence[Case], target: Target) -> float:
     standing = _standing_bytes(planned, target)
     room = (target.usable_bytes - standing) / target.slack_ratio
     return standing + target.slack_ratio * max(min(case_bytes(case, 0.0), room) for case in planned)
+
+
+def budget_of(target: Target, *, quick: bool, minutes: float | None) -> float:
+    """Return the time for measuring [s]."""
+    usual_s = QUICK_BUDGET_S[target.device.type] if quick else FULL_BUDGET_S
+    return minutes * 60.0 if minutes else usual_s
 
 
 def calibrated(
@@ -108,156 +108,165 @@ def calibrated(
 
     Returns
     -------
-    the calibration, marked partial where Ctrl-C or the budget ended it early; None on all ranks of torchrun but the
-    first, which only take part in the collectives
+    the calibration, marked partial where Ctrl-C, an error or the budget ended it early; None on all ranks of torchrun but
+    the first, which only take part in the collectives
     """
+    run = run or Run()
+    run.tell = tell
     group = group_of_environment()
     linked = collective_times(group, target, quick=quick, tell=tell) if group else []
     if group and not group.is_first:
         return None
-    chosen = list(cases(accelerator=target.is_cuda, quick=quick) if planned is None else planned)
-    run = run or Run()
+    chosen = list(cases(target.abilities, quick=quick) if planned is None else planned)
     if planned is None and not quick and not target.is_cuda:
-        run.unsupported.add(("matmul", "fp8"))
-        _remark(run, f"matmul in fp8 is skipped: {NO_FP8}", tell)
-    beside = "" if target.is_cuda else load_beside()
+        run.remark(f"matmul in fp8 is skipped: {NO_FP8}")
+    beside = target.busy if target.is_cuda else load_beside()
     if beside:
-        _remark(run, beside, tell)
-    usual_s = QUICK_BUDGET_S[target.device.type] if quick else FULL_BUDGET_S
-    budget_s = minutes * 60.0 if minutes else usual_s
-    peak = peak_bytes(chosen, target)
+        run.remark(beside if not target.is_cuda else f"measured beside another load: {beside}")
+    budget_s = budget_of(target, quick=quick, minutes=minutes)
     tell(
-        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; uses up to {peak / 1e9:.2f} GB of "
-        f"{target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
+        f"{target.machine.name}: {len(chosen)} shapes, about {budget_s / 60:.1f} min; uses up to "
+        f"{peak_bytes(chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
     )
     started = time.monotonic()
+    run.watch = Watch(target.sensors)
+    sustained = _measured(run, chosen, target, QUICK if quick else FULL, budget_s)
+    return _finished(
+        run, chosen, linked, group, target, sustained, quick=quick, seconds=time.monotonic() - started
+    )
+
+
+def _measured(
+    run: Run, chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float
+) -> Sustained | None:
+    """Measure all cases; whatever ends the run early, what was measured is kept in it."""
+    sustained = None
     try:
-        _measure_all(run, chosen, target, QUICK if quick else FULL, budget_s, tell)
+        prepare_arenas(target.device, _arena_dtypes(chosen), target.cold_bytes)
+        sustained = warmed_up(target, target.abilities.wide, run.watch or Watch(target.sensors))
+        _measure_all(run, chosen, target, effort, budget_s)
     except KeyboardInterrupt:
         run.ended_early = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
         run.stopped = True
-        tell(run.ended_early)
-    return _finished(run, linked, group, target, quick=quick, seconds=time.monotonic() - started)
+    except DeviceLostError as error:
+        run.ended_early = f"the device failed after {len(run.samples)} of {len(chosen)} shapes: {error}"
+    except (RuntimeError, MemoryError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        run.ended_early = f"ended after {len(run.samples)} of {len(chosen)} shapes: {reason}"
+    if run.ended_early:
+        run.tell(run.ended_early)
+    return sustained
 
 
-def _measure_all(
-    run: Run,
-    chosen: Sequence[Case],
-    target: Target,
-    effort: Effort,
-    budget_s: float,
-    tell: Callable[[str], None],
-) -> None:
-    passes = PASSES[target.device.type]
-    each_s = min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes
-    effort = replace(effort, seconds=each_s)
-    prepare_arenas(target.device, sorted({case.dtype for case in chosen}), target.cold_bytes)
+def _measure_all(run: Run, chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> None:
+    passes, most = PASSES[target.device.type], MOST_PASSES[target.device.type]
+    effort = replace(effort, seconds=min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes)
     run.room_bytes = (target.usable_bytes - _standing_bytes(chosen, target)) / target.slack_ratio
     end = time.monotonic() + budget_s
     progress = Progress(budget_s)
-    steps = [(place, case) for _ in range(passes) for place, case in enumerate(chosen)]
+    steps = [(place, case) for _ in range(most) for place, case in enumerate(chosen)]
     done = 0
     try:
         for number, (place, case) in enumerate(steps):
             if time.monotonic() > end:
                 break
-            progress.show(number / len(steps), case.title)
-            if (case.operator, case.dtype) not in run.unsupported:
-                _measure_one(run, place, case, target, effort, tell)
+            progress.show(number / (passes * len(chosen)), case.title)
+            if case.kind not in run.unsupported:
+                measure_case(run, place, case, target, effort)
+                if run.watch is not None and target.is_cuda:
+                    run.watch.look()
+            if number % TIDY_EVERY == TIDY_EVERY - 1:
+                settle(target)  # the memory of old graphs
             done = number + 1
     finally:
         progress.close()
+        run.passes = done // max(len(chosen), 1)
     if done < len(chosen):
         run.ended_early = f"out of time after {done} of {len(chosen)} shapes"
-        tell(run.ended_early)
-    elif done < len(steps):
-        tell(f"out of time in pass {done // len(chosen) + 1} of {passes} over all shapes")
-
-
-def _measure_one(
-    run: Run, place: int, case: Case, target: Target, effort: Effort, tell: Callable[[str], None]
-) -> None:
-    """Measure a case, or a smaller one if memory does not suffice; report what was skipped."""
-    trial: Case | None = case
-    while trial is not None:
-        if case_bytes(trial, 0.0) > run.room_bytes:
-            trial = shrunk(trial)
-            continue
-        try:
-            sample = _sample(trial, target, effort)
-        except torch.OutOfMemoryError:
-            _after_failure(target)
-            trial = shrunk(trial)
-            continue
-        except (RuntimeError, TypeError) as error:
-            if "out of memory" in str(error) or "allocate memory" in str(error):
-                trial = shrunk(trial)
-                continue
-            _after_failure(target)
-            run.unsupported.add((case.operator, case.dtype))
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-            _remark(run, f"{case.operator} in {case.dtype} is skipped: {reason}", tell)
-            return
-        if trial is not case:
-            _remark(run, f"out of memory: {case.title} was measured as {trial.title}", tell)
-        before = run.samples.get(place)
-        again = before is not None and before[0] == trial
-        run.samples[place] = (trial, before[1].beside(sample) if before and again else sample)
-        return
-    _remark(run, f"out of memory: {case.title} is skipped", tell)
-
-
-def _sample(case: Case, target: Target, effort: Effort) -> Sample:
-    """Return the times of one case; its operands are released when this returns or fails."""
-    calls = calls_of(case, target.device, _cold_bytes(case, target))
-    return sampled(target, calls, effort, graph=case.graph)
-
-
-def _cold_bytes(case: Case, target: Target) -> float:
-    # the host link is far slower than any cache
-    return 0.0 if case.operator in HOST_COPIES else target.cold_bytes
-
-
-def _after_failure(target: Target) -> None:
-    if target.is_cuda:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-
-
-def _remark(run: Run, line: str, tell: Callable[[str], None]) -> None:
-    if line not in run.remarks:
-        run.remarks.append(line)
-        tell(line)
+    elif done < passes * len(chosen):
+        run.tell(f"out of time in pass {done // len(chosen) + 1} of {passes} over all shapes")
 
 
 def _finished(
-    run: Run, linked: list[Measurement], group: Group | None, target: Target, *, quick: bool, seconds: float
+    run: Run,
+    chosen: Sequence[Case],
+    linked: list[Measurement],
+    group: Group | None,
+    target: Target,
+    sustained: Sustained | None,
+    *,
+    quick: bool,
+    seconds: float,
 ) -> Calibration:
-    if len(run.samples) < LEAST_POINTS:
-        raise InputError(
-            f"{len(run.samples)} shapes were measured, at least {LEAST_POINTS} are needed: nothing is written\n"
-            "  let it run longer, or pass more --minutes"
-        )
+    fewest = 1 if run.ended_early and not run.ended_early.startswith("out of time") else LEAST_POINTS
     everything = [*run.measurements(), *linked]
+    peaks = best_rates(everything)
+    if len(run.samples) < fewest or peaks is None:
+        if run.stopped:
+            run.tell("too little was measured for a file: nothing is written")
+            raise KeyboardInterrupt
+        why = f"{len(run.samples)} shapes were measured, at least {fewest} are needed"
+        raise InputError(
+            f"{why if len(run.samples) < fewest else 'no memory bandwidth was measured'}: nothing is written\n"
+            f"  {run.ended_early or 'let it run longer, or pass more --minutes'}"
+        )
     unseen = held_out(everything)
     marked = [replace(result, held_out=place in unseen) for place, result in enumerate(everything)]
-    peaks = _best_rates(marked)
     if group:
         rate = best_link_rate(linked)
         peaks = replace(peaks, link_bytes_per_s=rate, ranks=group.ranks, node_ranks=group.node_ranks)
-    fits, scored = fitted(marked, target.machine, peaks, _family_numbers(target))
-    fits |= _simple_fits(scored)
-    remarks = [*run.remarks, *([run.ended_early] if run.ended_early else [])]
+    fitting = _fitted(run, marked, target, peaks)
+    missing = missing_kinds(chosen, run)
+    for line in run.skipped_remarks():
+        run.remark(line)
+    notes = [*run.remarks, *fitting.failures, *([run.ended_early] if run.ended_early else [])]
     return Calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,
         quick=quick,
-        partial=bool(run.ended_early),
+        partial=bool(run.ended_early or missing),
         machine=target.machine,
         peaks=peaks,
-        fitted=fits,
-        remarks=tuple(remarks),
-        measurements=tuple(scored),
+        fitted=fitting.fits,
+        remarks=tuple(notes),
+        measurements=tuple(fitting.measurements),
+        missing=missing,
+        conditions=_conditions(run, sustained) if target.is_cuda else None,
+    )
+
+
+def _fitted(run: Run, marked: list[Measurement], target: Target, peaks: Peaks) -> Fitting:
+    """Return the fits; Ctrl-C ends them early, and keeps those that are done and everything that was measured."""
+    fitting = Fitting(marked)
+    try:
+        fit_all(fitting, target.machine, peaks, _family_numbers(target))
+        fitting.fits |= _simple_fits(fitting.measurements)
+    except KeyboardInterrupt:
+        run.stopped = True
+        run.ended_early = run.ended_early or "interrupted during the fit: not every kernel is fitted"
+        run.tell(run.ended_early)
+    return fitting
+
+
+def missing_kinds(chosen: Sequence[Case], run: Run) -> tuple[str, ...]:
+    """Return the kinds that were planned and of which nothing was measured."""
+    kept = {case.kind for case, _, _ in run.samples.values()}
+    return tuple(dict.fromkeys(case.kind_title for case in chosen if case.kind not in kept))
+
+
+def _conditions(run: Run, sustained: Sustained | None) -> Conditions:
+    watch = run.watch or Watch(Sensors())
+    return Conditions(
+        readings=len(watch.readings),
+        clock_hz=watch.range("clock_hz"),
+        memory_clock_hz=watch.range("memory_clock_hz"),
+        power_w=watch.range("power_w"),
+        temperature_c=watch.range("temperature_c"),
+        slowed_fraction=watch.slowed_fraction(),
+        rejected_repeats=watch.rejected,
+        passes=run.passes,
+        seed=SEED,
+        sustained=sustained,
     )
 
 
@@ -275,19 +284,18 @@ def _family_numbers(target: Target) -> Family:
     return {}
 
 
-def _best_rates(measurements: Sequence[Measurement]) -> Peaks:
+def best_rates(measurements: Sequence[Measurement]) -> Peaks | None:
     """Return the best rate of memory and of each dtype's matmuls: they stand in for the datasheet of this machine.
 
-    Only the larger copies count for memory, because small ones fit a cache.
+    Only the larger copies count for memory, because small ones fit a cache. None without any.
     """
     copies = [m for m in measurements if m.operator in ("copy", "read")]
     if not copies:
-        copies = [m for m in measurements if "moved_bytes" in m.shape]
-    largest = max((m.shape["moved_bytes"] for m in copies), default=0.0)
-    memory = max(
-        (m.shape["moved_bytes"] / m.median_s for m in copies if m.shape["moved_bytes"] >= largest / 8),
-        default=1.0,
-    )
+        copies = [m for m in measurements if "moved_bytes" in m.shape and m.operator not in HOST_COPIES]
+    if not copies:
+        return None
+    largest = max(m.shape["moved_bytes"] for m in copies)
+    memory = max(m.shape["moved_bytes"] / m.median_s for m in copies if m.shape["moved_bytes"] >= largest / 8)
     flop: dict[str, float] = {}
     for m in measurements:
         if m.operator in PRODUCTS:

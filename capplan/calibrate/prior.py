@@ -32,6 +32,7 @@ BY_NAME: Mapping[str, Known] = {
     "decode_query_passes": Known(4.0, 0.1, 1e3, _SIDE * 2),
     "routed_passes": Known(8.0, 0.1, 1e4, _MAIN),
     "token_passes": Known(4.0, 0.1, 1e4, _MAIN),
+    "quantise_passes": Known(3.0, 0.1, 60.0, 1.0),
     "multicast_fraction": Known(0.01, 1e-6, 1.0, 3.0),
     "crowding_exponent": Known(0.1, 1e-3, 2.0, _SIDE),
     "ring_ramp_bytes": Known(1e5, 1.0, 1e8, 2.0),

@@ -10,24 +10,21 @@ from capplan.readers.calibration.record import FittedNumber, KernelFit, Measurem
 
 
 def launch_fit(measurements: Sequence[Measurement]) -> dict[str, KernelFit]:
-    """Return the extra cost of a launch outside a CUDA graph; empty if it was not measured.
+    """Return the time between two launches outside a CUDA graph; empty if it was not measured.
 
-    On a device without graphs both are the same call, whose cost is already in every time.
+    `launch_s` is the whole of it, as `operators` expect: an eager kernel takes the longer of its own time and of this.
     """
     eager = [m for m in measurements if m.operator == "launch_eager"]
     inside = [m for m in measurements if m.operator == "launch"]
     if not eager or not inside:
         return {}
-    further = max(eager[0].median_s - inside[0].median_s, 0.0)
-    width = (
-        eager[0].spread_fraction * eager[0].median_s + inside[0].spread_fraction * inside[0].median_s
-    ) * 2.0
+    whole, graph = eager[0], inside[0]
+    width = 2.0 * whole.spread_fraction * whole.median_s
     numbers = {
-        "launch_s": FittedNumber(further, max(further - width, 0.0), further + width),
-        "graph_s": FittedNumber(inside[0].median_s, inside[0].median_s, inside[0].median_s),
-        "eager_s": FittedNumber(eager[0].median_s, eager[0].median_s, eager[0].median_s),
+        "launch_s": FittedNumber(whole.median_s, max(whole.median_s - width, 0.0), whole.median_s + width),
+        "graph_s": FittedNumber(graph.median_s, graph.median_s, graph.median_s),
     }
-    return {f"launch/{eager[0].dtype}": KernelFit(numbers, {"launch": Score(2, 0, 0.0, None)})}
+    return {f"launch/{whole.dtype}": KernelFit(numbers, {"launch": Score(2, 0, 0.0, None)})}
 
 
 def copy_fit(measurements: Sequence[Measurement], operator: str) -> tuple[KernelFit, Array] | None:

@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from capplan.calibrate.machine import Target
+from capplan.calibrate.readings import Watch
 
 Call = Callable[[], Any]
 SMALLEST_PASS_S = 3e-4
 """A repeat lasts at least this long, so that the cost of reading the clock does not show."""
 DEVICE_PASS_S = 2e-3
 """A repeat on an accelerator lasts about this long, so that the start of a graph does not show."""
+MOST_CALLS = 200
+"""Calls of one repeat, unless there are more sets of operands."""
 ENOUGH_SPREAD_FRACTION = 0.01
 """Repetition stops once the standard error of the median is below this fraction of it."""
 
@@ -25,6 +28,8 @@ class Sample:
 
     passes: tuple[tuple[float, ...], ...]
     """Times per call of the repeats of each pass."""
+    throttled: bool = False
+    """True where the device was slowing itself down for heat in every repeat."""
 
     @property
     def seconds(self) -> float:
@@ -43,8 +48,10 @@ class Sample:
         return sum(len(times) for times in self.passes)
 
     def beside(self, other: "Sample") -> "Sample":
-        """Return the repeats of both."""
-        return Sample((*self.passes, *other.passes))
+        """Return the repeats of both; those of a throttled pass only where there are no others."""
+        if self.throttled != other.throttled:
+            return other if self.throttled else self
+        return Sample((*self.passes, *other.passes), self.throttled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +69,17 @@ FULL = Effort(9, 200, 1.0)
 LEAST_SLOW_REPEATS = 3
 """Minimum repeats of a case so slow that `least_repeats` would take `SLOW_RATIO` times its time."""
 SLOW_RATIO = 3.0
+COOLING_S = 0.05
+"""Pause after a repeat during which the device slowed itself down."""
+MOST_COOLING_S = 1.0
+"""Time given to a hot device in one case, before its repeats are kept as throttled."""
+TRIAL = Effort(3, 3, 0.02)
+"""Of the ways to run a shape, of which the quickest is measured."""
 
 
-def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: bool = True) -> Sample:
+def sampled(
+    target: Target, calls: Sequence[Call], effort: Effort, *, graph: bool = True, watch: Watch | None = None
+) -> Sample:
     """Return the median time of one call, over repeats that each pass through all `calls`.
 
     On CUDA the pass is captured as a CUDA graph (unless `graph` is false) and timed by device events. On one
@@ -78,7 +93,37 @@ def sampled(target: Target, calls: Sequence[Call], effort: Effort, *, graph: boo
     else:
         clock = time.thread_time if target.machine.threads == 1 else time.perf_counter
         repeat, per_pass = _clock_pass(calls, clock, effort.seconds)
-    return Sample((tuple(repeated(repeat, per_pass, effort)),))
+    if watch is None:
+        return Sample((tuple(repeated(repeat, per_pass, effort)),))
+    times, hot = cool_repeats(repeat, per_pass, effort, watch)
+    return Sample((tuple(times or hot),), throttled=not times)
+
+
+def cool_repeats(
+    repeat: Callable[[], float], per_pass: int, effort: Effort, watch: Watch
+) -> tuple[list[float], list[float]]:
+    """Return times per call, and apart those of repeats during which the device slowed itself down.
+
+    Parameters
+    ----------
+    repeat : runs one pass and returns its time [s]
+    per_pass : calls of one pass [-]
+    effort : how long
+    watch : of the device's sensors; counts the rejected repeats
+    """
+    hot: list[float] = []
+
+    def cool() -> float:
+        seconds = repeat()
+        while watch.is_hot() and COOLING_S * len(hot) < MOST_COOLING_S:
+            watch.rejected += 1
+            hot.append(seconds / per_pass)
+            time.sleep(COOLING_S)
+            seconds = repeat()
+        return seconds
+
+    times = repeated(cool, per_pass, effort)
+    return ([], times) if watch.is_hot() else (times, hot)
 
 
 def repeated(repeat: Callable[[], float], per_pass: int, effort: Effort) -> list[float]:
@@ -141,12 +186,15 @@ def _clock_pass(
 
 
 def _enough(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls, repeated so that one pass lasts about `DEVICE_PASS_S`."""
+    """Return the calls, in turns until one pass lasts about `DEVICE_PASS_S`, and every one of them at least once.
+
+    A pass that left some out would find its operands in the cache the next time.
+    """
     calls[0]()
     torch.cuda.synchronize()
     single_s = max(_event_pass(calls[:1])(), 1e-6)
-    count = int(np.clip(DEVICE_PASS_S / single_s, 1, 200))
-    return [calls[index % len(calls)] for index in range(count)]
+    turns = int(np.clip(DEVICE_PASS_S / (single_s * len(calls)), 1, max(MOST_CALLS // len(calls), 1)))
+    return [call for _ in range(turns) for call in calls]
 
 
 def _event_pass(calls: Sequence[Call]) -> Callable[[], float]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from capplan.calibrate.kernels import Case
+from capplan.calibrate.kernels.case import Case
 from capplan.numbers import Array
 
 FIRST = ("copy", "read", "launch")

@@ -1,4 +1,8 @@
-"""Verification: measured times of real layers against the predictions of the calibration."""
+"""Verification: measured times of real layers against the predictions of the calibration.
+
+The layers run the torch kernels that were fitted, so it proves the sum of kernels and what lies between them. It says nothing
+about an engine's kernels: results of an engine do (`--results`).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +11,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from capplan.calibrate.kernels import prepare_arenas, random_operand
-from capplan.calibrate.layers import RealLayer, built, cache_bytes, layer_bytes, refusal
+from capplan.calibrate.kernels.arena import SEED, drop_arenas, torch_dtype
+from capplan.calibrate.layers import Choice, RealLayer, built, cache_bytes, choices, layer_bytes, refusal
 from capplan.calibrate.machine import Target
-from capplan.calibrate.timing import FULL, QUICK, Call, Effort, sampled
+from capplan.calibrate.run import DeviceLostError, settle
+from capplan.calibrate.timing import FULL, QUICK, TRIAL, Call, Effort, Sample, sampled
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.hardware.device import Device
@@ -24,7 +29,8 @@ from capplan.phases.token_work import layer_costs
 from capplan.replica.rates import step_rates
 
 COPIES = 3
-"""Maximum number of layers run in sequence."""
+"""Layers run in sequence, at least where memory allows."""
+MOST_COPIES = 64
 CUDA_DECODES = tuple((batch, context) for batch in (1, 8, 32, 128, 256) for context in (512, 4096, 16384))
 CUDA_PREFILLS = ((1, 256), (1, 1024), (1, 4096), (1, 8192), (4, 512))
 CPU_DECODES = ((1, 256), (1, 2048), (4, 256), (4, 1024), (16, 256))
@@ -76,28 +82,72 @@ def verified(
     one row per kind of layer, phase, batch and context; kinds that torch cannot run are left out and reported
     """
     plain = _in_bf16(network)
-    prepare_arenas(target.device, (), target.cold_bytes)
+    drop_arenas()
+    torch.manual_seed(SEED)
     decodes, prefills = (CUDA_DECODES, CUDA_PREFILLS) if target.is_cuda else (CPU_DECODES, CPU_PREFILLS)
     proofs: list[Proof] = []
     refused: list[str] = []
     for number, (layer, count) in enumerate(layer_counts(plain)):
         title = _layer_title(number, layer)
-        why = refusal(layer)
+        try:
+            why = refusal(layer)
+            if not why:
+                trial = _trial(plain, layer, title, count, target, device, efficiency, tell, quick=quick)
+                trial.add_rows(proofs, decodes, prefills, tell)
+        except DeviceLostError as error:
+            refused.append(f"the device failed: {error}")
+            tell(f"the device failed: {error}; the rows so far are kept")
+            break
+        except RuntimeError as error:  # torch lacks a kernel, or memory for the weights
+            why = (str(error).splitlines() or [type(error).__name__])[0][:100]
+            settle(target)
         if why:
             refused.append(f"{title}: {why}")
             tell(f"left out: {title}: {why}")
-            continue
-        fitting = fitted_to_memory(layer, target, tell)
-        rates = _evenly_routed(
-            step_rates(
-                _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
-            ).rates
-        )
-        trial = _Trial(plain, fitting, title, count, target, rates, QUICK if quick else FULL)
-        proofs += trial.rows(decodes, prefills, tell)
     if not proofs:
         raise InputError(f"{network.name}: none of its layers can be built\n  " + "\n  ".join(refused))
     return proofs
+
+
+def _trial(
+    plain: Network,
+    layer: Layer,
+    title: str,
+    count: int,
+    target: Target,
+    device: Device,
+    efficiency: Efficiency,
+    tell: Callable[[str], None],
+    *,
+    quick: bool,
+) -> "_Trial":
+    fitting = fitted_to_memory(layer, target, tell)
+    rates = step_rates(
+        _of(plain, fitting), device, efficiency, profile=profile("vllm"), kv_format="bf16"
+    ).rates
+    return _Trial(plain, fitting, title, count, target, _evenly_routed(rates), QUICK if quick else FULL)
+
+
+def layer_copies(layer: Layer, target: Target) -> int:
+    """Return how many copies of a layer run in sequence: as many as the caches forget, and memory holds.
+
+    Examples
+    --------
+    An L2 of 126 MB forgets after 504 MB, which is seventeen layers of 30 MB.
+    """
+    one = touched_layer_bytes(layer)
+    wanted = max(COPIES, -(-target.cold_bytes // one)) if target.is_cuda else COPIES
+    room = target.usable_bytes - layer_bytes(layer)
+    return int(np.clip(min(wanted, room // (2 * layer_bytes(layer)) + 1), 1, MOST_COPIES))
+
+
+def touched_layer_bytes(layer: Layer) -> float:
+    """Return the weights that one token reads of a layer [B]: few of its experts."""
+    every = layer_bytes(layer)
+    if not layer.experts:
+        return every
+    share = layer.experts.experts_per_token / layer.experts.experts
+    return every - 2.0 * layer.experts.parameters * (1.0 - share)
 
 
 def _layer_title(number: int, layer: Layer) -> str:
@@ -166,42 +216,85 @@ class _Trial:
     rates: StepRates
     effort: Effort
 
-    def rows(
+    def add_rows(
         self,
+        proofs: list[Proof],
         decodes: Sequence[tuple[int, int]],
         prefills: Sequence[tuple[int, int]],
         tell: Callable[[str], None],
-    ) -> list[Proof]:
-        room = self.target.usable_bytes - layer_bytes(self.layer)
-        copies = int(np.clip(room // (2 * layer_bytes(self.layer)) + 1, 1, COPIES))
-        real = [built(self.layer, self.target.device) for _ in range(copies)]
-        rows = []
+    ) -> None:
+        """Add a row for each shape, at once: what was measured stays where the device fails later."""
+        able = self.target.abilities
+        copies = layer_copies(self.layer, self.target)
+        room = self.target.usable_bytes - copies * layer_bytes(self.layer)
+        real = [built(self.layer, self.target.device, able.wide) for _ in range(copies)]
         for phase, shapes in (("prefill", prefills), ("decode", decodes)):
             for sequences, tokens in shapes:
+                what = f"{self.title} {phase} of {sequences} x {tokens}"
                 if copies * cache_bytes(self.layer, sequences, tokens) > room / 2:
-                    tell(f"left out: {self.title} {phase} of {sequences} x {tokens}: its cache does not fit")
+                    tell(f"left out: {what}: its cache does not fit")
                     continue
-                try:
-                    measured_s = self.measured_s(real, phase, sequences, tokens)
-                except torch.OutOfMemoryError:
-                    tell(f"left out: {self.title} {phase} of {sequences} x {tokens}: out of memory")
+                measured_s = self.measured_s(real, phase, sequences, tokens)
+                if isinstance(measured_s, str):
+                    tell(f"left out: {what}: {measured_s}")
                     continue
                 predicted_s = self.predicted_s(phase, sequences, tokens)
-                rows.append(Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s))
-        return rows
+                proofs.append(
+                    Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s)
+                )
 
-    def measured_s(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> float:
-        device = self.target.device
+    def measured_s(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> float | str:
+        """Return the time of one layer with the quickest of its kernels, or why none of them runs."""
+        possible = list(choices(self.layer, self.target.abilities))
+        why = "no kernel for it"
+        best: tuple[float, Choice] | None = None
+        for choice in possible if len(possible) > 1 else ():
+            sample = self._sampled(real, choice, phase, sequences, tokens, TRIAL)
+            if isinstance(sample, str):
+                why = sample
+            elif best is None or sample.seconds < best[0]:
+                best = sample.seconds, choice
+        if len(possible) > 1 and best is None:
+            return why
+        chosen = best[1] if best else possible[0]
+        sample = self._sampled(real, chosen, phase, sequences, tokens, self.effort)
+        return sample if isinstance(sample, str) else sample.seconds
+
+    def _sampled(
+        self,
+        real: Sequence[RealLayer],
+        choice: Choice,
+        phase: str,
+        sequences: int,
+        tokens: int,
+        effort: Effort,
+    ) -> Sample | str:
+        try:
+            with torch.inference_mode():
+                calls = self._calls([replace(one, choice=choice) for one in real], phase, sequences, tokens)
+                return sampled(self.target, calls, effort)
+        except torch.OutOfMemoryError:
+            why = "out of memory"
+        except RuntimeError as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        settle(self.target, lost=why)
+        return why
+
+    def _calls(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> list[Call]:
+        """Return one call per copy of the layer, each with a residual, and so a routing, of its own."""
+        device, wide = self.target.device, self.target.abilities.wide
         rows = sequences * tokens if phase == "prefill" else sequences
-        residual = random_operand((rows, self.network.hidden_size), "bf16", device)
         calls: list[Call] = []
         for one in real:
+            one.routings.clear()
+            residual = torch.randn((rows, self.network.hidden_size), device=device).to(
+                torch_dtype(wide, device)
+            )
             if phase == "prefill":
                 calls.append(partial(one.prefill, residual, sequences))
             else:
-                calls.append(partial(one.decode, residual, one.caches(sequences, tokens, device)))
-        with torch.inference_mode():
-            return sampled(self.target, calls, self.effort).seconds
+                calls.append(partial(one.decode, residual, one.caches(sequences, tokens, device, wide)))
+        return calls
 
     def predicted_s(self, phase: str, sequences: int, tokens: int) -> float:
         sharding, decode = Sharding(), phase == "decode"

@@ -29,10 +29,12 @@ class Measuring:
     minutes: float | None = None
     threads: int = 1
     force: bool = False
+    dry_run: bool = False
 
 
 Files = Annotated[
-    list[Path] | None, typer.Argument(metavar="FILE", help="More files for --from.", show_default=False)
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="More files for --from or --results.", show_default=False),
 ]
 Measure = Annotated[
     Measuring,
@@ -44,12 +46,23 @@ Measure = Annotated[
         minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
         threads=whole("--threads", of="threads", help="CPU threads; one gives the steadiest times."),
         force=typer.Option("--force", help="Measure even if the device is in use."),
+        dry_run=typer.Option(
+            "--dry-run", help="Only say what would be measured, how long and with how much memory."
+        ),
     ),
 ]
 Verify = Annotated[
     str | None,
     typer.Option(
         "--verify", metavar="MODEL", help="Run real layers of MODEL and compare with the prediction."
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="With --verify and --calibration: compare with results of an engine instead.",
     ),
 ]
 From = Annotated[
@@ -84,10 +97,13 @@ Written = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 SUFFIXES = (".yaml", ".yml")
 
 _MEASURED = ("device", "quick", "threads", "force", "verify", "offline")
+_OF_ENGINE = "--verify with --results"
 _READ = {
     "--compare": ("compare",),
     "--from": ("results", "files", *_STATED, *_SERVING),
     "--verify with --calibration": (*_MEASURED, "calibration"),
+    _OF_ENGINE: ("verify", "engine_results", "files", *_STATED, *_SERVING),
+    "--dry-run": ("dry_run", "device", "quick", "minutes", "threads", "force"),
     "a measurement": (*_MEASURED, "minutes", "files"),
 }
 """Mode -> the parameters that it reads, besides those of the output."""
@@ -100,6 +116,7 @@ def command(
     files: Files = None,
     measuring: Measure,
     verify: Verify = None,
+    engine_results: Results = None,
     results: From = None,
     compare: Compare = None,
     stated: Stated,
@@ -109,20 +126,49 @@ def command(
     """Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration."""
     from capplan.report.show import show
 
-    proof = "--verify with --calibration" if verify and serving.calibration else "a measurement"
-    _refuse_unread(context, "--compare" if compare else "--from" if results else proof)
+    asked = _asked(measuring, verify, engine_results, results, compare, serving)
+    _refuse_unread(context, asked)
+    more = [*(files or [])]
     if compare:
         return show(_compared(*compare), to)
     if results:
         calibrated = to.file if to.file and to.file.suffix in SUFFIXES else None
-        refit = _refitted([results, *(files or [])], stated, serving, calibrated)
+        refit = _refitted([results, *more], stated, serving, calibrated)
         return show(refit, OutputFlags(to.form) if calibrated else to)
+    if asked == _OF_ENGINE and verify and engine_results:
+        return show(_proven(verify, [engine_results, *more], stated, serving), to)
     if files:
-        raise InputError(f"{files[0]}: files are read only with --from\n  see: capplan calibrate --help")
+        raise InputError(
+            f"{files[0]}: files are read only with --from or --results\n  see: capplan calibrate --help"
+        )
+    if measuring.dry_run:
+        return show(_planned(measuring), to)
     if verify and serving.calibration:
         return show(_verified(verify, serving.calibration, measuring, offline=serving.offline), to)
     answer = _calibrated(measuring, to.file, verify, offline=serving.offline)
     return 0 if answer is None else show(answer, OutputFlags(to.form))
+
+
+def _asked(
+    measuring: Measuring,
+    verify: str | None,
+    engine_results: Path | None,
+    results: Path | None,
+    compare: tuple[str, str] | None,
+    serving: ServingFlags,
+) -> str:
+    """Return the mode, a key of `_READ`."""
+    if compare or results:
+        return "--compare" if compare else "--from"
+    if measuring.dry_run:
+        return "--dry-run"
+    if engine_results:
+        if not verify or not serving.calibration:
+            raise InputError(
+                "--results: needs --verify MODEL and --calibration FILE, whose predictions it judges"
+            )
+        return _OF_ENGINE
+    return "--verify with --calibration" if verify and serving.calibration else "a measurement"
 
 
 def _refuse_unread(context: typer.Context, asked: str) -> None:
@@ -152,6 +198,25 @@ def _opened(measuring: Measuring) -> Any:
     return opened(device, threads=measuring.threads, force=measuring.force)
 
 
+def _planned(measuring: Measuring) -> "Answer":
+    target = _opened(replace(measuring, force=True))
+    from capplan.calibrate.plan import planned_run
+    from capplan.report.answers.calibrate import plan_answer
+
+    plan = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
+    return plan_answer(target.machine, plan, target.busy)
+
+
+def _proven(model: str, paths: Sequence[Path], stated: StatedResult, serving: ServingFlags) -> "Answer":
+    """Replay results of an engine with a calibration, and return how far off it is."""
+    from capplan.calibrate.proof import engine_proofs
+    from capplan.questions.measured_replica import results_with_replicas
+    from capplan.report.answers.calibrate import engine_proof_answer
+
+    pairs = results_with_replicas(paths, replace(stated, model=stated.model or model), serving)
+    return engine_proof_answer(model, str(serving.calibration), engine_proofs(pairs))
+
+
 def _calibrated(
     measuring: Measuring, output: Path | None, verify: str | None, *, offline: bool
 ) -> "Answer | None":
@@ -167,7 +232,8 @@ def _calibrated(
 
     network = read_model(verify, offline=offline) if verify else None
     target = _opened(measuring)
-    from capplan.calibrate.measure import Run, calibrated
+    from capplan.calibrate.measure import calibrated
+    from capplan.calibrate.run import Run
 
     run = Run()
     measured: Measured | None = calibrated(
@@ -184,12 +250,12 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
     from capplan.calibrate.verify import verified
     from capplan.readers.calibration.measured_device import (
         device_from_calibration,
-        efficiency_from_calibration,
+        torch_efficiency,
     )
     from capplan.report.answers.calibrate import proof_rows
 
     device = device_from_calibration(path)
-    efficiency = efficiency_from_calibration(path, device)
+    efficiency = torch_efficiency(path, device)
     return proof_rows(verified(network, target, device, efficiency, quick=quick, tell=_tell))
 
 
@@ -243,6 +309,7 @@ def _is_calibration(name: str) -> bool:
 
 def _compared(first: str, second: str) -> "Answer":
     from capplan.calibrate.compare import (
+        condition_notes,
         differences,
         file_side,
         machine_differences,
@@ -265,4 +332,5 @@ def _compared(first: str, second: str) -> "Answer":
     if own.kernels and other.kernels:
         notes += machine_differences(own.kernels.machine, other.kernels.machine)
         notes += repeat_notes(own.kernels, other.kernels)
+        notes += condition_notes(own.kernels, other.kernels)
     return comparison_answer(first, second, differences(*sides), notes)

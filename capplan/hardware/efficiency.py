@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
 
+MERGED = "calibration_merge"
+"""Key of the line that says what a calibration changed: a statement, no doubt about the device."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -40,6 +43,8 @@ class Efficiency:
     """Set where the device borrows the numbers of another one."""
     note: str = ""
     """Remarks about the fits, for people."""
+    merged: Assumption | None = None
+    """Set where a calibration replaced or scaled fits: says which, and what it left alone."""
 
     @property
     def label(self) -> Label:

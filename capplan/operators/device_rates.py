@@ -243,7 +243,7 @@ def device_rates(
     }
     dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}
-    rates, assumptions = {}, [efficiency.borrowed] if efficiency.borrowed else []
+    rates, assumptions = {}, [line for line in (efficiency.borrowed, efficiency.merged) if line]
     for kernel, formats in wanted.items():
         fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:

@@ -69,7 +69,8 @@ def row_efficiency(gpu: Device, calibration: Path | None) -> Efficiency:
     if calibration is None:
         return efficiency_for(gpu)
     from capplan.readers.calibration.file import read_calibration_file
-    from capplan.readers.calibration.measured_device import efficiency_from_calibration, same_device
+    from capplan.readers.calibration.identify import same_device
+    from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     kernels = read_calibration_file(calibration).kernels
     measured_here = kernels is not None and same_device(kernels.machine, gpu)

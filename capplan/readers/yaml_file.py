@@ -27,6 +27,8 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_HASH = re.compile(r"(?=.*[0-9])[0-9a-f]{8,}")
+"""Hexadecimal digits are quoted, whatever a reader might take them for."""
 _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
     word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")
 }
@@ -265,7 +267,8 @@ class _Writer(yaml.SafeDumper):
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         """Return the node of a text; a hash such as 1234567e8 is quoted to stay text, a line break is escaped."""
-        style = '"' if not text.isprintable() else None if _plain_scalar(text) == text else "'"
+        plain = _plain_scalar(text) == text and not _HASH.fullmatch(text)
+        style = '"' if not text.isprintable() else None if plain else "'"
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

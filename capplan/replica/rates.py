@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from capplan.assumption import Assumption, Label
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, not_measured
+from capplan.hardware.efficiency import MERGED, Efficiency, not_measured
 from capplan.model.network import Network
 from capplan.operators.device_rates import DeviceRates, device_rates
 from capplan.phases.mixer_work import borrowed_rates
@@ -22,7 +22,7 @@ class LabelledRates:
     @property
     def label(self) -> Label:
         """Whether all rates were measured on the device."""
-        return "assumed" if self.assumptions else "measured"
+        return "assumed" if any(a.key != MERGED for a in self.assumptions) else "measured"
 
 
 def _formats(network: Network) -> tuple[list[str], list[str]]:

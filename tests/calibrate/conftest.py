@@ -35,7 +35,7 @@ def calibration(target):
     from capplan.calibrate.measure import calibrated
     from capplan.calibrate.shapes import cases
 
-    planned = [case for case in cases(accelerator=False, quick=True) if case.operator in KEPT and small(case)]
+    planned = [case for case in cases(quick=True) if case.operator in KEPT and small(case)]
     return calibrated(target, quick=True, minutes=0.25, planned=planned[: 3 * len(planned) // 5])
 
 
@@ -46,3 +46,22 @@ def written(calibration, tmp_path_factory):
     path = tmp_path_factory.mktemp("calibration") / "this.calibration.yaml"
     path.write_text(calibration_text(calibration))
     return path
+
+
+@pytest.fixture
+def insert(monkeypatch):
+    """Put a virtual card into this machine for one test; return its state and what `opened` says of it."""
+    from contextlib import ExitStack
+
+    from capplan.calibrate.machine import opened
+    from tests.calibrate.faked import cuda
+    from tests.calibrate.faked.clock import truth_of
+
+    with ExitStack() as stack:
+
+        def put(card, *, spread=0.0, passes=1):
+            state = cuda.install(monkeypatch, card, truth_of(card.device, card.ratio, spread), passes)
+            stack.enter_context(cuda.FakedTensors(state))
+            return state, opened("cuda")
+
+        yield put

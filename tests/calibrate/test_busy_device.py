@@ -1,10 +1,12 @@
 """Whether a device is in use, as the driver's own tool tells it; here the tool is a script that prints what it is told."""
 
 import stat
+from types import SimpleNamespace
 
 import pytest
 
-from capplan.calibrate.machine import busy_reason, opened
+from capplan.calibrate.busy import busy_reason
+from capplan.calibrate.machine import opened
 from capplan.errors import InputError
 
 APPS, FIGURES = "--query-compute-apps", "--query-gpu=memory.used"
@@ -28,6 +30,7 @@ def driver(tmp_path, monkeypatch):
     [
         ("", "512, 81559, 0\\n", ""),
         ("4242, 30000\\n", "31000, 81559, 0\\n", "1 other process(es), the first with pid 4242"),
+        ("4242, 30000, python3\\n", "", "1 other process(es), the first with pid 4242 (python3)"),
         ("", "30000, 81559, 0\\n", "30000 of 81559 MiB are in use"),
         ("", "512, 81559, 97\\n", "utilisation is 97 %"),
         ("", "[N/A], 81559, [N/A]\\n", ""),
@@ -35,23 +38,26 @@ def driver(tmp_path, monkeypatch):
 )
 def test_a_device_is_busy_when_others_hold_it(driver, apps, figures, reason):
     driver(apps, figures)
-    assert busy_reason("GPU-1234") == reason
+    assert busy_reason(SimpleNamespace(name="a card", uuid="1234")) == reason
 
 
 def test_without_the_driver_s_tool_nobody_can_tell(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert busy_reason("GPU-1234") == ""
+    assert busy_reason(SimpleNamespace(name="a card", uuid="1234")) == ""
 
 
 @pytest.fixture
 def one_gpu(monkeypatch):
     """A driver's view of one GPU, for the part of `opened` that decides before anything runs on it."""
-    from types import SimpleNamespace
-
     import torch
 
     seen = SimpleNamespace(
-        name="NVIDIA H200", uuid="1234", multi_processor_count=132, L2_cache_size=50 * 1024**2
+        name="NVIDIA H200",
+        uuid="1234",
+        multi_processor_count=132,
+        L2_cache_size=50 * 1024**2,
+        major=9,
+        minor=0,
     )
     for name, value in {
         "is_available": lambda: True,

@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan.calibrate.kernels import KERNELS, Case, case_bytes
+from capplan.calibrate.abilities import abilities_of
+from capplan.calibrate.kernels import KERNELS, case_bytes
+from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.machine import opened
 from capplan.calibrate.measure import calibrated, peak_bytes
-from capplan.calibrate.shapes import cases, held_out
+from capplan.calibrate.shapes import cases
 from capplan.errors import InputError
 from capplan.operators.device_rates import device_rates
 from capplan.readers.calibration.file import read_calibration
@@ -26,9 +28,8 @@ from capplan.readers.calibration.measured_device import (
     efficiency_from_calibration,
     named_device,
     refuse_other_machine,
-    same_device,
 )
-from capplan.readers.catalogue.hardware import device, device_names
+from capplan.readers.catalogue.hardware import device
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +45,7 @@ def test_every_kernel_is_measured_and_judged_on_shapes_that_the_fit_did_not_see(
     for fit in calibration.fitted.values():
         for name, score in fit.operators.items():
             if score.points >= 6:
-                assert score.held_out_points == pytest.approx(score.points / 2, abs=1), name
+                assert score.held_out_points >= score.points / 6, name
                 assert score.held_out_median_ape is not None
 
 
@@ -73,41 +74,6 @@ def test_a_calibration_of_another_device_is_refused(written, calibration):
     other = replace(calibration.machine, uuid_hash="0" * 12)
     with pytest.raises(InputError, match="and this is"):
         refuse_other_machine(written, calibration.machine, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "reported_gib", "wanted"),
-    [
-        ("NVIDIA H200", 139.8, "h200-sxm"),
-        ("NVIDIA H100 80GB HBM3", 79.2, "h100-sxm"),
-        ("NVIDIA H100 PCIe", 79.2, "h100-pcie"),
-        ("NVIDIA H100 NVL", 93.1, "h100-nvl"),
-        ("NVIDIA A100-SXM4-80GB", 79.3, "a100-sxm-80gb"),
-        ("NVIDIA A100-SXM4-40GB", 39.4, "a100-sxm-40gb"),
-        ("NVIDIA A100 80GB PCIe", 79.3, "a100-pcie-80gb"),
-        ("NVIDIA B200", 178.4, "b200"),
-        ("NVIDIA L40S", 44.4, "l40s"),
-        ("NVIDIA L4", 22.0, "l4"),
-        ("NVIDIA GeForce RTX 4090", 23.6, "rtx-4090"),
-    ],
-)
-def test_a_driver_s_name_finds_its_catalogue_entry_and_no_other_form(calibration, name, reported_gib, wanted):
-    """Names as nvidia-smi prints them on these devices."""
-    machine = replace(calibration.machine, device="cuda:0", name=name, memory_bytes=reported_gib * 1024**3)
-    found = {entry for entry in device_names() if same_device(machine, device(entry))}
-    assert wanted in found
-    wrong = {
-        "h100-pcie",
-        "h100-sxm",
-        "h100-nvl",
-        "a100-sxm-40gb",
-        "a100-sxm-80gb",
-        "a100-pcie-80gb",
-        "b200",
-        "l4",
-        "l40s",
-    }
-    assert found & wrong <= {wanted}
 
 
 def test_the_measured_cpu_is_a_device_with_rates_for_every_kernel(written, calibration):
@@ -139,19 +105,19 @@ def test_cpu_is_a_device_only_with_a_calibration(written):
         named_device("cpu", None)
 
 
-def test_a_third_of_each_kind_is_held_out_the_same_way_every_time():
-    planned = cases(accelerator=False, quick=True)
-    unseen = held_out(planned)
-    assert unseen == held_out(planned)
-    matmuls = {i for i, case in enumerate(planned) if case.operator == "matmul"}
-    assert len(unseen & matmuls) == pytest.approx(len(matmuls) / 3, abs=1)
-
-
 def test_the_cases_of_an_accelerator_span_what_serving_uses():
-    planned = cases(accelerator=True, quick=False)
+    planned = cases(abilities_of("9.0"), quick=False)
     rows = {case.shape["rows"] for case in planned if case.operator == "matmul"}
     assert {1, 8192} <= rows
-    assert {case.dtype for case in planned if case.operator == "matmul"} == {"bf16", "fp16", "fp8", "int8"}
+    assert {case.dtype for case in planned if case.operator == "matmul"} == {
+        "bf16",
+        "fp16",
+        "fp8",
+        "int8",
+        "fp8_row",
+        "fp8_block",
+        "w4a16",
+    }
     assert {case.operator for case in planned} == set(KERNELS)
     assert max(case_bytes(case, 0) for case in planned) < 60e9
 
@@ -169,7 +135,7 @@ def test_the_stated_memory_is_what_a_run_takes():
         "status = lambda: open('/proc/self/status').read()\n"
         "most = lambda: 1024 * int(status().partition('VmHWM:')[2].split()[0])\n"
         "target = opened('cpu')\n"
-        "planned = [c for c in cases(accelerator=False, quick=True) if c.operator in ('copy', 'read', 'elementwise')]\n"
+        "planned = [c for c in cases(quick=True) if c.operator in ('copy', 'read', 'elementwise')]\n"
         "before = most()\n"
         "calibrated(target, quick=True, minutes=0.03, planned=planned)\n"
         "print(most() - before, peak_bytes(planned, target))\n"
@@ -202,8 +168,9 @@ def test_what_the_device_cannot_do_is_skipped_and_said(target):
         {"sequences": 1, "query_heads": 2, "kv_heads": 2, "head_dim": 8, "new_tokens": 8},
     )
     found = calibrated(target, quick=True, minutes=0.05, planned=[broken, *planned], tell=lines.append)
-    assert any("prefill_attention in int8 is skipped" in line for line in lines)
-    assert any("is skipped" in remark for remark in found.remarks)
+    assert any("prefill_attention in int8: 1 shape(s) failed" in line for line in lines)
+    assert any("prefill_attention in int8" in remark for remark in found.remarks)
+    assert found.missing == ("prefill_attention in int8",)
 
 
 def test_too_few_shapes_write_nothing(target):

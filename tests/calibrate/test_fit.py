@@ -5,28 +5,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.calibrate.fit import fitted
+from capplan.calibrate.abilities import abilities_of
+from capplan.calibrate.fit import Fitting, fit_all
 from capplan.calibrate.forms import FORMS, sheet
+from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.calibrate.prior import known_beforehand
 from capplan.calibrate.shapes import cases, held_out
-from capplan.calibrate.simple_fit import copy_fit, launch_fit
+from capplan.calibrate.simple_fit import copy_fit
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
 
 MACHINE = Machine("cuda:0", "test", "0" * 12, None, None, "2", None, 80e9, 132, 50e6)
 PEAKS = Peaks(3.35e12, {"bf16": 989e12})
 
 
+def fitted(measurements, machine, peaks):
+    """Return every fit of these measurements."""
+    fitting = Fitting(list(measurements))
+    fit_all(fitting, machine, peaks)
+    return fitting.fits
+
+
 def made(form, dtype, numbers, noise=0.0, wild=0, seed=1):
     """Return measurements whose times are those of the form with known numbers, with noise and a few wild ones."""
     rng = np.random.default_rng(seed)
     planned = [
-        c for c in cases(accelerator=True, quick=False) if c.operator in form.operators and c.dtype == dtype
+        c
+        for c in cases(abilities_of("9.0"), quick=False)
+        if c.operator in form.operators and c.dtype == dtype
     ]
-    rates = form.record(**sheet(form, dtype, MACHINE, PEAKS), **numbers)
+    rates = form.record(**{**sheet(form, dtype, MACHINE, PEAKS), **numbers})
     unseen = held_out(planned)
     result = []
     for place, case in enumerate(planned):
-        columns = {name: np.array([value]) for name, value in case.shape.items()}
+        columns = {name: np.array([value]) for name, value in {**NO_DETAIL, **case.shape}.items()}
         seconds = float(form.operators[case.operator](columns, dtype, rates)[0])
         seconds *= float(np.exp(noise * rng.standard_normal())) * (10.0 if place % 37 < wild else 1.0)
         result.append(Measurement(case.operator, dtype, case.shape, seconds, 0.0, 5, place in unseen))
@@ -43,14 +54,24 @@ def only(fits):
     return fit
 
 
-def truth(form, **chosen):
-    return {name: chosen.get(name, known_beforehand(name).start) for name in form.numbers()}
+def truth(form, dtype="", **chosen):
+    return {name: chosen.get(name, known_beforehand(name).start) for name in form.numbers(dtype)}
+
+
+def test_the_step_that_quantises_comes_back_from_products_in_fp8():
+    """Frozen at nothing, a fit missed the same times without any noise by 12 to 16 %."""
+    form = of("matmul")
+    numbers = truth(form, "fp8", compute_fraction=0.7, memory_fraction=0.8, floor_s=5e-6, quantise_passes=6.0)
+    found = only(fitted(made(form, "fp8", numbers), MACHINE, PEAKS))
+    assert found.numbers["quantise_passes"].value == pytest.approx(6.0, rel=0.1)
+    assert found.operators["matmul"].held_out_median_ape < 0.01
+    assert "quantise_passes" not in truth(form, "bf16")
 
 
 def test_known_rates_of_a_matmul_come_back_from_noisy_times():
     form = of("matmul")
     numbers = truth(form, compute_fraction=0.82, memory_fraction=0.75, floor_s=4e-6)
-    fits, _ = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
+    fits = fitted(made(form, "bf16", numbers, noise=0.03), MACHINE, PEAKS)
     found = only(fits).numbers
     assert found["memory_fraction"].value == pytest.approx(0.75, rel=0.02)
     assert found["floor_s"].value == pytest.approx(4e-6, rel=0.06)
@@ -62,20 +83,23 @@ def test_known_rates_of_a_matmul_come_back_from_noisy_times():
 def test_a_few_wild_shapes_do_not_move_the_fit():
     form = of("elementwise")
     numbers = {"memory_fraction": 0.8, "floor_s": 3e-6}
-    fits, _ = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
+    fits = fitted(made(form, "bf16", numbers, noise=0.01, wild=1), MACHINE, PEAKS)
     assert only(fits).numbers["memory_fraction"].value == pytest.approx(0.8, rel=0.02)
 
 
-def test_the_interval_holds_the_truth_and_narrows_with_less_noise():
+def test_intervals_hold_the_truth_nineteen_times_in_twenty_and_narrow_with_less_noise():
+    """Of twelve draws at least nine: the chance of fewer is under one in a thousand."""
     form = of("elementwise")
     numbers = {"memory_fraction": 0.6, "floor_s": 2e-6}
-    widths = []
-    for noise in (0.1, 0.01):
-        fits, _ = fitted(made(form, "bf16", numbers, noise=noise, seed=3), MACHINE, PEAKS)
-        number = only(fits).numbers["memory_fraction"]
-        assert number.low <= 0.6 <= number.high
-        widths.append(number.high / number.low)
-    assert widths[1] < widths[0]
+    widths, held = {}, 0
+    for noise, seeds in ((0.1, range(12)), (0.01, range(1))):
+        for seed in seeds:
+            fits = fitted(made(form, "bf16", numbers, noise=noise, seed=seed), MACHINE, PEAKS)
+            number = only(fits).numbers["memory_fraction"]
+            held += noise == 0.1 and number.low <= 0.6 <= number.high
+            widths[noise] = number.high / number.low
+    assert held >= 9
+    assert widths[0.01] < widths[0.1]
 
 
 def test_a_number_that_no_shape_tells_is_called_not_constrained():
@@ -84,7 +108,7 @@ def test_a_number_that_no_shape_tells_is_called_not_constrained():
         Measurement("elementwise", "bf16", {"moved_bytes": size}, 3e-6, 0.0, 5)
         for size in (1e2, 2e2, 3e2, 4e2, 5e2, 6e2)
     ]
-    fits, _ = fitted(tiny, MACHINE, PEAKS)
+    fits = fitted(tiny, MACHINE, PEAKS)
     assert form.numbers() == tuple(only(fits).numbers)
     assert not only(fits).numbers["memory_fraction"].constrained
     assert only(fits).numbers["floor_s"].constrained
@@ -99,12 +123,12 @@ def test_where_the_form_does_not_hold_is_said():
         )
         for m in own * 2
     ]
-    fits, _ = fitted(bent, MACHINE, PEAKS)
+    fits = fitted(bent, MACHINE, PEAKS)
     assert any("than measured" in remark for remark in only(fits).operators["elementwise"].remarks)
 
 
 def test_every_fraction_is_assigned_to_the_peak_that_it_is_a_share_of():
-    from capplan.readers.calibration.measured_device import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS
+    from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS
 
     memory = {"memory_fraction", "decode_fraction", "prefill_memory_fraction", "bmm_memory_fraction"}
     for form in FORMS:
@@ -123,12 +147,3 @@ def test_start_and_rate_of_copies_come_back(floor_s, rate):
     fit, final = copy_fit(own, "copy")
     assert np.max(np.abs(final / [m.median_s for m in own] - 1)) < 1e-3
     assert fit.numbers["bytes_per_s"].value == pytest.approx(rate, rel=1e-3) or floor_s * rate > 1e9
-
-
-def test_a_launch_costs_what_a_graph_saves():
-    own = [
-        Measurement("launch_eager", "fp32", {}, 6e-6, 0.0, 9),
-        Measurement("launch", "fp32", {}, 2e-6, 0.0, 9),
-    ]
-    assert launch_fit(own)["launch/fp32"].numbers["launch_s"].value == pytest.approx(4e-6)
-    assert launch_fit(own[:1]) == {}

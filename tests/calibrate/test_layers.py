@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from capplan.calibrate.attention import absorbed_attention, attention, expanded_attention
-from capplan.calibrate.experts import routed_experts
+from capplan.calibrate.kernels.attention import attention
+from capplan.calibrate.kernels.experts import routed_experts
+from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, verified
 from capplan.errors import InputError
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection, StateSpace
-from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
+from capplan.readers.calibration.measured_device import device_from_calibration, torch_efficiency
 
 
 def plain_attention(query, key, value, causal):
@@ -29,6 +30,21 @@ def test_attention_with_grouped_heads_is_attention(tokens, causal):
     torch.manual_seed(1)
     query, key, value = torch.randn(2, 8, tokens, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
     found = attention(query, key, value, causal=causal)
+    torch.testing.assert_close(found, plain_attention(query, key, value, causal), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "causal"), [(5, True), (1, False)])
+def test_groups_are_unfolded_for_the_backend_that_knows_none(tokens, causal, monkeypatch):
+    from capplan.calibrate.kernels import attention as module
+
+    monkeypatch.setattr(
+        module,
+        "_on_card",
+        lambda q, k, v, *, causal, backend: plain_attention(q, k, v, causal) if backend else None,
+    )
+    torch.manual_seed(7)
+    query, key, value = torch.randn(2, 8, tokens, 16), torch.randn(2, 2, 5, 16), torch.randn(2, 2, 5, 16)
+    found = module._ungrouped(query, key, value, causal=causal)
     torch.testing.assert_close(found, plain_attention(query, key, value, causal), rtol=1e-4, atol=1e-5)
 
 
@@ -52,6 +68,14 @@ def test_absorbed_latent_attention_equals_the_expanded_one():
         absorbed_attention(folded, torch.cat((latent, shared), -1)[None], rank).transpose(0, 1), expand_value
     )
     torch.testing.assert_close(found.reshape(-1), expected.reshape(-1), rtol=1e-3, atol=1e-4)
+
+
+def test_latent_attention_in_one_kernel_equals_the_two_products():
+    torch.manual_seed(6)
+    query, cache = torch.randn(3, 4, 24), torch.randn(3, 11, 24)
+    torch.testing.assert_close(
+        folded_attention(query, cache, 16), absorbed_attention(query, cache, 16), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_expanded_attention_allows_values_narrower_than_keys():
@@ -139,7 +163,7 @@ def test_a_layer_keeps_the_shape_of_the_residual_and_stays_finite(layer):
 
 def test_dense_and_moe_gqa_and_mla_are_measured_beside_their_prediction(written, target):
     own = device_from_calibration(written)
-    efficiency = efficiency_from_calibration(written, own)
+    efficiency = torch_efficiency(written, own)
     proofs = verified(network(dense(), sparse(), latent()), target, own, efficiency, quick=True)
     assert {(p.layer, p.phase) for p in proofs} == {
         (layer, phase)
@@ -153,7 +177,7 @@ def test_a_layer_that_torch_cannot_run_is_left_out_and_said(written, target):
     state = replace(dense(), mixers=(StateSpace(2, 512, 8, 64, 16, 1, 544, 4),))
     assert "StateSpace" in refusal(state)
     own = device_from_calibration(written)
-    efficiency = efficiency_from_calibration(written, own)
+    efficiency = torch_efficiency(written, own)
     with pytest.raises(InputError, match="none of its layers can be built"):
         verified(network(state), target, own, efficiency, quick=True)
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from capplan.calibrate.abilities import abilities_of
 from capplan.calibrate.measure import load_beside
 from capplan.calibrate.shapes import cases
 from capplan.calibrate.timing import Effort, Sample, repeated
@@ -15,10 +16,10 @@ from capplan.operators.matmul import MatmulRates, matmul_time_s
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "quick"), [(False, True), (False, False), (True, True), (True, False)]
+    ("capability", "quick"), [("", True), ("", False), ("9.0", True), ("8.0", False), ("gfx942", True)]
 )
-def test_any_beginning_of_a_run_has_as_many_shapes_of_every_kind(accelerator, quick):
-    planned = cases(accelerator=accelerator, quick=quick)
+def test_any_beginning_of_a_run_has_as_many_shapes_of_every_kind(capability, quick):
+    planned = cases(abilities_of(capability), quick=quick)
     kinds = Counter((case.operator, case.dtype) for case in planned if case.operator not in FIRST)
     for length in range(len(planned)):
         begun = Counter(
@@ -30,7 +31,7 @@ def test_any_beginning_of_a_run_has_as_many_shapes_of_every_kind(accelerator, qu
 
 
 def test_turns_lose_no_case():
-    planned = cases(accelerator=True, quick=False)
+    planned = cases(abilities_of("9.0"), quick=False)
     assert sorted(case.title for case in interleaved(planned)) == sorted(case.title for case in planned)
 
 
@@ -76,18 +77,17 @@ def test_sets_that_take_turns_share_no_memory(size, monkeypatch):
     """Whatever was cut before: a set that lies where another one does would be found in the cache."""
     import torch
 
-    from capplan.calibrate import kernels
+    from capplan.calibrate.kernels import arena, calls_of, passes
+    from capplan.calibrate.kernels.case import Case
 
     cut = []
-    real = kernels.random_operand
-    monkeypatch.setattr(kernels, "random_operand", lambda *words: cut.append(real(*words)) or cut[-1])
+    real = arena.random_operand
+    monkeypatch.setattr(passes, "random_operand", lambda *words: cut.append(real(*words)) or cut[-1])
     device, cold_bytes = torch.device("cpu"), float(2**23)
-    kernels.prepare_arenas(device, ("bf16",), cold_bytes)
-    kernels.random_operand((12_345_67,), "bf16", device)
-    cut.clear()
-    calls = kernels.calls_of(
-        kernels.Case("copy", "bf16", {"moved_bytes": 4.0 * size / 2}), device, cold_bytes
-    )
+    arena.prepare_arenas(device, ("bf16",), cold_bytes)
+    arena.random_operand((12_345_67,), "bf16", device)
+    case = Case("copy", "bf16", {"moved_bytes": 4.0 * size / 2})
+    calls = calls_of(case, passes.COPY.ways["copy_"], device, cold_bytes)
     places = sorted((one.data_ptr(), one.data_ptr() + one.numel() * 2) for one in cut)
     assert len(places) == len(calls) >= 1
     assert all(first[1] <= second[0] for first, second in pairwise(places))

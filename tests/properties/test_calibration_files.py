@@ -1,8 +1,10 @@
 """What is written into a calibration file comes back as it was, whatever the names and hashes in it look like."""
 
+import hashlib
 from dataclasses import fields
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,14 +13,17 @@ from capplan.errors import InputError
 from capplan.readers.calibration.file import calibration_text, read_calibration_file
 from capplan.readers.calibration.record import (
     Calibration,
+    Conditions,
     FittedNumber,
     HostRefit,
     KernelFit,
     Machine,
     Measurement,
     Peaks,
+    Range,
     ResultPoint,
     Score,
+    Sustained,
 )
 from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
 from capplan.readers.yaml_file import parse_yaml, yaml_text
@@ -61,6 +66,11 @@ def rows(record, most=3):
 
 NUMBERS = st.builds(FittedNumber, ROUNDED, ROUNDED, ROUNDED, st.booleans())
 SCORES = st.builds(Score, COUNTS, COUNTS, ERRORS, st.none() | ERRORS, rows(TEXTS))
+RANGES = st.none() | st.builds(Range, ERRORS, ERRORS, ERRORS)
+CONDITIONS = st.builds(
+    Conditions, COUNTS, RANGES, RANGES, RANGES, RANGES, named(ERRORS), COUNTS, COUNTS, COUNTS,
+    st.none() | st.builds(Sustained, ROUNDED, ROUNDED, ROUNDED, TEXTS),
+)  # fmt: skip
 KERNELS = st.builds(
     Calibration,
     date=TEXTS,
@@ -69,14 +79,16 @@ KERNELS = st.builds(
     partial=st.booleans(),
     machine=st.builds(
         Machine, TEXTS, TEXTS, HASHES, st.none() | TEXTS, st.none() | TEXTS, TEXTS, st.none() | COUNTS, SIZES, COUNTS,
-        SIZES, named(SIZES), named(TEXTS),
+        SIZES, named(SIZES), named(TEXTS), TEXTS, st.none() | SIZES,
     ),
     peaks=st.builds(Peaks, ROUNDED, named(ROUNDED), st.none() | ROUNDED, COUNTS, COUNTS),
-    fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES)), most=2),
+    fitted=named(st.builds(KernelFit, named(NUMBERS), named(SCORES), rows(TEXTS)), most=2),
     remarks=rows(TEXTS),
     measurements=rows(
-        st.builds(Measurement, TEXTS, TEXTS, named(SIZES), ROUNDED, ERRORS, COUNTS, st.booleans(), st.none() | ROUNDED)
+        st.builds(Measurement, TEXTS, TEXTS, named(SIZES), ROUNDED, ERRORS, COUNTS, st.booleans(), st.none() | ROUNDED, TEXTS, st.booleans())
     ),
+    missing=rows(TEXTS),
+    conditions=st.none() | CONDITIONS,
 )  # fmt: skip
 TIMES = [f.name for f in fields(HostOverhead)]
 HOSTS = st.builds(
@@ -191,3 +203,23 @@ def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError, match=rf"wrong\.yaml: line [0-9]+: {said}"):
         read_efficiency(path)
+
+
+def test_ten_thousand_hashes_are_quoted_and_come_back():
+    """One in 230 used to be read as a number: digits around an e. Other readers of YAML must not take one for a number either."""
+    hashes = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(10_000)]
+    for length in (12, 16):
+        text = yaml_text({f"hash{place}": digest[:length] for place, digest in enumerate(hashes)})
+        assert all(line.endswith("'") for line in text.splitlines())
+        wanted = [digest[:length] for digest in hashes]
+        assert list(parse_yaml(text, "x.yaml").value.values()) == wanted
+        assert list(yaml.safe_load(text).values()) == wanted
+
+
+def test_a_file_of_a_newer_capplan_says_so(tmp_path):
+    path = tmp_path / "newer.calibration.yaml"
+    path.write_text("schema_version: 99\nchecksum: 'ab'\nmachine: {}\n")
+    with pytest.raises(
+        InputError, match=r"schema_version 99 is that of a newer capplan; this one reads up to 3"
+    ):
+        read_calibration_file(path)

@@ -246,6 +246,12 @@ CASES = {
         "--minutes": Case("3", refused="'minutes': 3.0"),
         "--threads": Case("2", refused="threads=2"),
         "--force": Case(refused="force=True"),
+        "--dry-run": Case(line="calibrate --device cpu", refused="a plan for"),
+        "--results": Case(
+            "third.json",
+            "calibrate --verify llama-3.1-8b --calibration host.calibration.yaml --hardware h100-sxm --offline",
+            "third.json",
+        ),
         "--verify": Case(
             "llama-3.2-1b",
             "calibrate --calibration host.calibration.yaml --verify qwen3-0.6b",

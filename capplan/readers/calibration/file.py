@@ -27,7 +27,10 @@ HOST_HEADER = """\
 # What an engine's host adds to its steps, refitted by `capplan calibrate --from` from results of a serving benchmark.
 # Take it into any command with --calibration. A changed file is refused: refit again instead of editing.
 """
-MIGRATED = {1: "before host times and the tiles of processors; its kernels are read as they were fitted"}
+MIGRATED = {
+    1: "before host times and the tiles of processors; its kernels are read as they were fitted",
+    2: "before libraries and clock readings; its kernels are read as they were fitted",
+}
 """Older schemas that are read, and what they lack."""
 
 
@@ -127,6 +130,11 @@ def _migration(document: Document) -> tuple[str, ...]:
         raise InputError(f"{document.name}: has no schema_version, so it is not {KIND}\n  {WAY_OUT}")
     if isinstance(version, int) and version in MIGRATED:
         return (f"{document.name}: was written in schema_version {version}, {MIGRATED[version]}",)
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise InputError(
+            f"{document.name}: schema_version {version} is that of a newer capplan; this one reads up to {SCHEMA_VERSION}\n"
+            "  update capplan, or measure again with this one: capplan calibrate -o FILE"
+        )
     if version != SCHEMA_VERSION:
         known = ", ".join(map(str, (*MIGRATED, SCHEMA_VERSION)))
         raise InputError(

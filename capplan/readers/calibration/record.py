@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of a calibration file; raised when a name changes its meaning or a part is added."""
 SIGNIFICANT_DIGITS = 6
 """Of a rounded figure."""
@@ -50,7 +50,11 @@ class Machine:
     tile_rows: Mapping[str, Annotated[Exact, Field(gt=0)]] = field(default_factory=dict)
     """Rows of the smallest tile of a matrix product, by dtype; a dtype that is not named has those of GPU libraries."""
     clocks: Mapping[str, str] = field(default_factory=dict)
-    """Clocks and power state that the driver showed, as it wrote them; never set by us."""
+    """Clocks, power state, ECC, MIG and persistence that the driver showed, as it wrote them; never set by us."""
+    capability: str = ""
+    """Compute capability (9.0) or architecture (gfx942); empty on a CPU and in older files."""
+    cache_bytes: Annotated[Exact, Field(gt=0)] | None = None
+    """Last cache before memory, where it is not the L2: the Infinity Cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,10 @@ class Measurement:
     """True for a held-out shape."""
     fitted_s: Positive | None = None
     """Time predicted by the fitted form."""
+    library: str = ""
+    """What ran it, the quickest where several could; empty in older files."""
+    throttled: bool = False
+    """True where every repeat ran while the device slowed itself down for heat: no fit sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,8 @@ class KernelFit:
     numbers: Mapping[str, FittedNumber]
     operators: Mapping[str, Score]
     """How well the form describes each of them."""
+    libraries: tuple[str, ...] = ()
+    """What ran the shapes, most frequent first; empty in older files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,48 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """Lowest, middle and highest of what was read during a run."""
+
+    low: ZeroOrMore
+    median: ZeroOrMore
+    high: ZeroOrMore
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """One large matmul repeated for about two seconds, at the start of a run."""
+
+    flop_per_s: Positive
+    """In its last quarter: the rate that power and heat allow."""
+    first_flop_per_s: Positive
+    """In its first tenth, before the device lowered its clock."""
+    seconds: Positive
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the driver showed while the benchmarks ran."""
+
+    readings: Annotated[int, Field(ge=0)]
+    """Times that the sensors were read; 0 where there are none."""
+    clock_hz: Range | None = None
+    memory_clock_hz: Range | None = None
+    power_w: Range | None = None
+    temperature_c: Range | None = None
+    slowed_fraction: Mapping[str, ZeroOrMore] = field(default_factory=dict)
+    """Reason to lower the clock -> fraction of the readings that showed it."""
+    rejected_repeats: Annotated[int, Field(ge=0)] = 0
+    """Repeats dropped because the device was slowing itself down for heat."""
+    passes: Annotated[int, Field(ge=0)] = 0
+    """Complete passes over all shapes."""
+    seed: int = 0
+    """Of routings and random operands."""
+    sustained: Sustained | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """One run of the microbenchmarks."""
 
@@ -137,6 +189,10 @@ class Calibration:
     remarks: tuple[str, ...]
     """What was skipped or shrunk, and why."""
     measurements: tuple[Measurement, ...]
+    missing: tuple[str, ...] = ()
+    """Kernels and dtypes that were planned and of which nothing was measured."""
+    conditions: Conditions | None = None
+    """Clocks, power and heat during the run; None in older files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from capplan.readers.calibration.record import Calibration, HostRefit
+from capplan.readers.calibration.record import Calibration, HostRefit, Machine
 from capplan.report.answer import Answer, Table
+
+SAME_KERNELS = (
+    "these layers run the torch kernels that were fitted: they prove the sum, not an engine; with results of an engine: "
+    "capplan calibrate --verify MODEL --calibration FILE --results RESULT"
+)
 
 
 def calibration_answer(
@@ -63,6 +68,7 @@ def calibration_answer(
         Table(numbers, title="Fitted numbers, with 95 % intervals"),
     ]
     if proof:
+        remarks.append(SAME_KERNELS)
         tables.append(Table(list(proof), title="One real layer: measured and predicted"))
     partial = " (partial)" if calibration.partial else ""
     closing = [f"written to {written}{partial}"] if written else []
@@ -73,10 +79,30 @@ def calibration_answer(
         result=calibration_result(calibration, written, proof),
         tables=tuple(tables),
         headline=f"{calibration.machine.name}, {len(calibration.measurements)} shapes in {calibration.seconds:.0f} s{partial}",
-        closing=(*closing, *(f"note: {remark}" for remark in remarks)),
+        closing=(*closing, *_said(calibration), *(f"note: {remark}" for remark in remarks)),
         warnings=calibration.remarks,
         exit_code=130 if interrupted else 0,
     )
+
+
+def _said(calibration: Calibration) -> list[str]:
+    """Return what is missing, and how steady the device was."""
+    lines = [f"not measured: {', '.join(calibration.missing)}"] if calibration.missing else []
+    conditions = calibration.conditions
+    if conditions is None:
+        return lines
+    if not conditions.readings:
+        lines.append("clock and power are unknown: the driver shows no sensors here")
+    if conditions.clock_hz:
+        clock, hot = conditions.clock_hz, conditions.slowed_fraction
+        reasons = (
+            f"; lowered by {', '.join(f'{name} ({share:.0%})' for name, share in hot.items())}" if hot else ""
+        )
+        lines.append(
+            f"clock {clock.median / 1e6:.0f} MHz ({clock.low / 1e6:.0f} to {clock.high / 1e6:.0f}){reasons}; "
+            f"{conditions.passes} passes, {conditions.rejected_repeats} repeats rejected"
+        )
+    return lines
 
 
 def calibration_result(
@@ -98,6 +124,9 @@ def calibration_result(
         },
         "file": str(written) if written else None,
         "remarks": list(calibration.remarks),
+        "missing": list(calibration.missing),
+        "libraries": {key: list(fit.libraries) for key, fit in calibration.fitted.items() if fit.libraries},
+        "conditions": asdict(calibration.conditions) if calibration.conditions else None,
     }
     return result | ({"proof": list(proof), "proof_error": proof_errors(proof)} if proof else {})
 
@@ -146,7 +175,61 @@ def proof_answer(
         result={"model": model, "device": device, "proof": list(rows), "proof_error": errors},
         tables=(Table(list(rows), title="One real layer: measured and predicted"),),
         headline=f"{model} on {device}: median error {shown}",
+        closing=(SAME_KERNELS,),
         warnings=tuple(warnings),
+    )
+
+
+def engine_proof_answer(model: str, calibration: str, proofs: Sequence[Any]) -> Answer:
+    """Return results of an engine, measured and replayed with a calibration and with the shipped kernels.
+
+    Parameters
+    ----------
+    model : that the engine served
+    calibration : file
+    proofs : of `calibrate.proof`
+    """
+    rows = [
+        asdict(proof) | {"error_fraction": proof.predicted_s / proof.measured_s - 1.0} for proof in proofs
+    ]
+    errors = {
+        name: float(np.median([abs(getattr(p, field) / p.measured_s - 1.0) for p in proofs]))
+        for name, field in (("calibrated", "predicted_s"), ("shipped", "shipped_s"))
+    }
+    return Answer(
+        command="calibrate",
+        result={"model": model, "calibration": calibration, "rows": rows, "median_ape": errors},
+        tables=(Table(rows, title="Results of an engine: measured, and replayed"),),
+        headline=(
+            f"{model}, {len(rows)} values: median error {errors['calibrated']:.1%} with {calibration}, "
+            f"{errors['shipped']:.1%} with the shipped kernels"
+        ),
+    )
+
+
+def plan_answer(machine: Machine, plan: Any, busy: str = "") -> Answer:
+    """Return what a run would measure.
+
+    Parameters
+    ----------
+    machine : the device
+    plan : of `calibrate.plan`
+    busy : who else uses the device; empty if nobody is seen
+    """
+    rows = [asdict(kind) for kind in plan.kinds]
+    numbers = {
+        name: getattr(plan, name) for name in ("shapes", "seconds", "budget_s", "peak_bytes", "free_bytes")
+    }
+    return Answer(
+        command="calibrate",
+        result={"device": machine.name, **numbers, "rows": rows},
+        tables=(Table(rows, title="What would be measured"),),
+        headline=(
+            f"{machine.name}: {plan.shapes} shapes, about {plan.seconds:.0f} s of at most {plan.budget_s:.0f} s, up to "
+            f"{plan.peak_bytes / 1e9:.1f} GB of {plan.free_bytes / 1e9:.1f} GB free"
+        ),
+        closing=("nothing was measured; the fit takes up to a minute more",),
+        warnings=(f"in use: {busy}; a run needs --force",) if busy else (),
     )
 
 

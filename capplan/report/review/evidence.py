@@ -201,7 +201,8 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
         given.asked.scenario.calibration
         or "efficiencies that ship with capplan, fitted to published kernel timings"
     )
-    notes = {"measured": efficiency.note, "assumed": "; ".join(borrowed)}
+    said = [efficiency.note, efficiency.merged.what if efficiency.merged else ""]
+    notes = {"measured": "; ".join(filter(None, said)), "assumed": "; ".join(borrowed)}
     return [
         {
             "what": device.name,

@@ -1,0 +1,96 @@
+"""What torch's kernels can do on a card, by its compute capability: known before anything runs."""
+
+from dataclasses import dataclass
+
+import torch
+
+INFINITY_CACHE_BYTES = 256 * 2.0**20
+"""Last cache of an AMD Instinct MI300 (256 MB), between the L2 of its dies and memory."""
+WITH_INFINITY_CACHE = ("gfx940", "gfx941", "gfx942", "gfx950")
+WITH_FNUZ = ("gfx940", "gfx941", "gfx942")
+"""Architectures whose fp8 has no negative zero: torch.float8_e4m3fnuz instead of e4m3fn."""
+GROUPED_PRODUCTS = ((9, 0), (10, 0), (10, 3))
+"""Capabilities on which torch's grouped product is one kernel. Elsewhere it copies offsets to the host, which no CUDA graph
+can contain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Formats and kernels of one device."""
+
+    wide: str
+    """The 16-bit dtype that is measured: bf16, or fp16 where bf16 has no fast kernels."""
+    fp8: torch.dtype | None = None
+    formats: tuple[str, ...] = ()
+    """Formats of matmuls besides 16 bits."""
+    grouped_products: bool = False
+    varlen: bool = False
+    """FlashAttention with pages and windows in torch."""
+    is_card: bool = True
+    """False for a processor."""
+    is_amd: bool = False
+    cache_bytes: float | None = None
+    """Last cache before memory, where it is not the L2."""
+
+
+PROCESSOR = Abilities(wide="bf16", formats=("int8",), is_card=False)
+
+
+def abilities_of(capability: str) -> Abilities:
+    """Return what a card can do.
+
+    Parameters
+    ----------
+    capability : compute capability such as 9.0, or architecture such as gfx942; empty for a processor
+
+    Returns
+    -------
+    formats and kernels; whether a kernel really runs shows in the first shapes
+
+    Examples
+    --------
+    >>> abilities_of("7.5").wide, abilities_of("8.0").formats, abilities_of("gfx942").fp8
+    ('fp16', ('int8', 'w4a16'), torch.float8_e4m3fnuz)
+    """
+    if not capability:
+        return PROCESSOR
+    if capability.startswith("gfx"):
+        return _amd(capability.partition(":")[0])
+    major, _, minor = capability.partition(".")
+    version = (int(major), int(minor or 0))
+    if version < (8, 0):
+        return Abilities(wide="fp16", formats=("int8",) if version >= (7, 5) else ())
+    formats = ["int8", "w4a16"]
+    if version >= (8, 9):
+        formats += ["fp8", "fp8_row"]
+    if version == (9, 0):
+        formats.append("fp8_block")
+    if version >= (10, 0):
+        formats += ["mxfp8", "nvfp4"]
+    return Abilities(
+        wide="bf16",
+        fp8=torch.float8_e4m3fn if version >= (8, 9) else None,
+        formats=tuple(formats),
+        grouped_products=version in GROUPED_PRODUCTS,
+        varlen=True,
+    )
+
+
+def _amd(architecture: str) -> Abilities:
+    has_fp8 = architecture in WITH_INFINITY_CACHE or architecture.startswith("gfx12")
+    fp8 = torch.float8_e4m3fnuz if architecture in WITH_FNUZ else torch.float8_e4m3fn
+    return Abilities(
+        wide="bf16",
+        fp8=fp8 if has_fp8 else None,
+        formats=("int8", "fp8", "fp8_row") if has_fp8 else ("int8",),
+        is_amd=True,
+        cache_bytes=INFINITY_CACHE_BYTES if architecture in WITH_INFINITY_CACHE else None,
+    )
+
+
+def capability_of(properties: object) -> str:
+    """Return the capability in the properties that torch reports of a device."""
+    architecture = str(getattr(properties, "gcnArchName", "") or "")
+    if torch.version.hip and architecture:
+        return architecture.partition(":")[0]
+    return f"{getattr(properties, 'major', 0)}.{getattr(properties, 'minor', 0)}"

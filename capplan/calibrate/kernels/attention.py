@@ -1,0 +1,186 @@
+"""Softmax attention in torch: scaled dot products with each of its backends, and FlashAttention over pages and windows."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from capplan.calibrate.abilities import Abilities
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
+from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.timing import Call
+
+PAGE_TOKENS = 256
+"""Tokens of a page: FlashAttention 2 reads pages of multiples of 256."""
+BACKENDS = {
+    "sdpa flash": "FLASH_ATTENTION",
+    "sdpa cudnn": "CUDNN_ATTENTION",
+    "sdpa efficient": "EFFICIENT_ATTENTION",
+}
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, backend: str = ""
+) -> torch.Tensor:
+    """Return softmax attention of (sequence, head, token, width) tensors whose KV heads may be fewer.
+
+    Parameters
+    ----------
+    query : (sequences, query heads, tokens, width)
+    key : (sequences, KV heads, tokens, width)
+    value : (sequences, KV heads, tokens, width)
+    causal : with a mask that ends at the last key
+    backend : one of `BACKENDS`; empty: the first of them that runs
+    """
+    if query.is_cuda:
+        return _on_card(query, key, value, causal=causal, backend=backend)
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and query.shape[2] == 1:
+        # a decode step folds the query heads of a KV head into rows, as decode kernels do
+        folded = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        return functional.scaled_dot_product_attention(folded, key, value).reshape(query.shape)
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)
+
+
+def _on_card(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, backend: str
+) -> torch.Tensor:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
+
+    names = [BACKENDS[backend]] if backend else list(BACKENDS.values())
+    backends = [getattr(SDPBackend, name) for name in names]
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and backend == "sdpa efficient":
+        return _ungrouped(query, key, value, causal=causal)
+    offset = causal and query.shape[2] != key.shape[2]
+    mask: Any = causal_lower_right(query.shape[2], key.shape[2]) if offset else None
+    with sdpa_kernel(backends, set_priority=len(backends) > 1):
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal and not offset, enable_gqa=grouped
+        )
+
+
+def _ungrouped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> torch.Tensor:
+    """Return grouped attention in the backend that knows no groups, the only one of V100 and T4.
+
+    One query token folds the heads of a group into rows; a prompt repeats the keys, as engines do on those cards.
+    """
+    if query.shape[2] == 1:
+        folded = query.reshape(query.shape[0], key.shape[1], -1, query.shape[3])
+        mixed = _on_card(folded, key, value, causal=False, backend="sdpa efficient")
+        return mixed.reshape(*query.shape[:3], value.shape[3])
+    times = query.shape[1] // key.shape[1]
+    keys, values = key.repeat_interleave(times, dim=1), value.repeat_interleave(times, dim=1)
+    return _on_card(query, keys, values, causal=causal, backend="sdpa efficient")
+
+
+def _heads(shape: Shape) -> tuple[float, float, float, float]:
+    return shape["sequences"], shape["query_heads"], shape["kv_heads"], shape["head_dim"]
+
+
+def _prefill_bytes(shape: Shape, dtype: str) -> float:
+    sequences, query_heads, kv_heads, head_dim = _heads(shape)
+    new, past = shape["new_tokens"], shape.get("past_tokens", 0.0)
+    width = 2.0 * query_heads * new + 2.0 * kv_heads * (new + past)
+    return sequences * head_dim * width * ELEMENT_BYTES[dtype]
+
+
+def _decode_bytes(shape: Shape, dtype: str) -> float:
+    sequences, query_heads, kv_heads, head_dim = _heads(shape)
+    queries = shape.get("query_tokens", 1.0)
+    width = 2.0 * (query_heads * queries + kv_heads * shape["context_tokens"])
+    return sequences * head_dim * width * ELEMENT_BYTES[dtype]
+
+
+def tokens_of(shape: Shape) -> tuple[float, float]:
+    """Return new tokens and keys of each sequence, in prefill or decode."""
+    if "new_tokens" in shape:
+        return shape["new_tokens"], shape["new_tokens"] + shape.get("past_tokens", 0.0)
+    return shape.get("query_tokens", 1.0), shape["context_tokens"]
+
+
+def _dense(backend: str) -> Callable[[Shape, str, torch.device], Call]:
+    def built(shape: Shape, dtype: str, device: torch.device) -> Call:
+        sequences, query_heads, kv_heads, head_dim = _heads(shape)
+        new, keys = tokens_of(shape)
+        query = random_operand((sequences, query_heads, new, head_dim), dtype, device)
+        key = random_operand((sequences, kv_heads, keys, head_dim), dtype, device)
+        value = random_operand((sequences, kv_heads, keys, head_dim), dtype, device)
+        return lambda: attention(query, key, value, causal=new > 1, backend=backend)
+
+    return built
+
+
+def _varlen(shape: Shape, dtype: str, device: torch.device) -> Call:
+    """FlashAttention of torch over packed sequences: with windows, cached tokens and pages."""
+    varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
+    sequences, query_heads, kv_heads, head_dim = (int(size) for size in _heads(shape))
+    new, keys = (int(size) for size in tokens_of(shape))
+    query = random_operand((sequences * new, query_heads, head_dim), dtype, device)
+    starts = _starts(sequences, new, device)
+    window = int(shape.get("window_tokens", 0.0))
+    words: dict[str, Any] = {"window_size": (window - 1 if window else -1, 0)}
+    if query_heads != kv_heads:
+        words["enable_gqa"] = True
+    if shape.get("page_tokens"):
+        page = int(shape["page_tokens"])
+        pages = -(-keys // page)
+        pool = (sequences * pages, page, kv_heads, head_dim)
+        words["seqused_k"] = torch.full((sequences,), keys, dtype=torch.int32, device=device)
+        words["block_table"] = shuffled_pages(sequences, pages, device)
+        key_starts = None
+    else:
+        pool = (sequences * keys, kv_heads, head_dim)  # type: ignore[assignment]
+        key_starts = _starts(sequences, keys, device)
+    key, value = random_operand(pool, dtype, device), random_operand(pool, dtype, device)
+    return lambda: varlen_attn(query, key, value, starts, key_starts, new, keys, **words)
+
+
+def _starts(sequences: int, tokens: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(0, (sequences + 1) * tokens, tokens, dtype=torch.int32, device=device)
+
+
+def shuffled_pages(sequences: int, pages: int, device: torch.device) -> torch.Tensor:
+    """Return a block table whose pages lie anywhere in the pool, as after hours of serving."""
+    order = torch.randperm(sequences * pages, dtype=torch.int32)
+    return order.reshape(sequences, pages).to(device)
+
+
+def _is_plain(shape: Shape) -> bool:
+    return not shape.get("page_tokens") and not shape.get("window_tokens")
+
+
+def _on_a_processor(able: Abilities, shape: Shape) -> bool:
+    return not able.is_card and _is_plain(shape)
+
+
+def _on_a_card(able: Abilities, shape: Shape) -> bool:
+    return able.is_card and _is_plain(shape)
+
+
+def _on_nvidia(able: Abilities, shape: Shape) -> bool:
+    return _on_a_card(able, shape) and not able.is_amd
+
+
+def _has_varlen(able: Abilities, shape: Shape) -> bool:
+    if not able.varlen:
+        return False
+    try:
+        import_module("torch.nn.attention.varlen")
+    except ImportError:
+        return False
+    return shape["head_dim"] <= 256
+
+
+_WAYS = {
+    "sdpa": Way(_dense(""), _on_a_processor),
+    "sdpa flash": Way(_dense("sdpa flash"), _on_a_card),
+    "sdpa cudnn": Way(_dense("sdpa cudnn"), _on_nvidia),
+    "sdpa efficient": Way(_dense("sdpa efficient"), _on_a_card),
+    "varlen flash": Way(_varlen, _has_varlen),
+}
+PREFILL = Kernel(_prefill_bytes, _WAYS, ("sequences", "new_tokens"))
+DECODE = Kernel(_decode_bytes, _WAYS, ("context_tokens", "sequences"))

@@ -1,0 +1,139 @@
+"""Clock, power and heat of a card while it is measured: from NVML on NVIDIA, from the kernel's files on AMD."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from capplan.calibrate.busy import pci_folder
+from capplan.readers.calibration.record import Range
+
+LIBRARY = "libnvidia-ml.so.1"
+SM_CLOCK, MEMORY_CLOCK = 1, 2
+REASONS = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks",
+}  # fmt: skip
+"""Bits of NVML's reasons to lower the clock; idle (0x1) is none."""
+HOT = frozenset({"hardware slowdown", "software thermal", "hardware thermal", "power brake"})
+"""Reasons that pass when the card cools: repeats under them are rejected. A power cap is how the card serves, and stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the sensors show at one moment; None where one of them is missing."""
+
+    clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    slowed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sensors:
+    """How to read the sensors of one device."""
+
+    read: Callable[[], Reading] | None = None
+    slowed: Callable[[], frozenset[str]] = frozenset
+    """Only the reasons to lower the clock, which is quick."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """The readings of one run."""
+
+    sensors: Sensors
+    readings: list[Reading] = field(default_factory=list)
+    rejected: int = 0
+    """Repeats that ran while the device was slowing itself down."""
+
+    def look(self) -> None:
+        """Keep one reading."""
+        if self.sensors.read is not None:
+            self.readings.append(self.sensors.read())
+
+    def is_hot(self) -> bool:
+        """Return whether the device is slowing itself down for heat."""
+        return bool(self.sensors.slowed() & HOT)
+
+    def range(self, name: str) -> Range | None:
+        """Return lowest, median and highest of one sensor."""
+        values = [value for one in self.readings if (value := getattr(one, name)) is not None]
+        if not values:
+            return None
+        low, median, high = np.quantile(values, (0.0, 0.5, 1.0))
+        return Range(float(low), float(median), float(high))
+
+    def slowed_fraction(self) -> Mapping[str, float]:
+        """Return by reason the fraction of readings that showed it."""
+        names = sorted({name for one in self.readings for name in one.slowed})
+        return {name: sum(name in one.slowed for one in self.readings) / len(self.readings) for name in names}
+
+
+def sensors_of(properties: Any) -> Sensors:
+    """Return the sensors of a card; none where neither driver shows them."""
+    files = pci_folder(properties)
+    if files is not None and list(files.glob("hwmon/hwmon*")):
+        return Sensors(lambda: _amd_reading(files))
+    return _nvml_sensors(str(getattr(properties, "uuid", "")))
+
+
+def _nvml_sensors(uuid: str) -> Sensors:
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return Sensors()
+    handle = ctypes.c_void_p()
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)):
+        return Sensors()
+
+    def number(call: Any, *words: Any) -> float | None:
+        value = ctypes.c_uint()
+        return None if call(handle, *words, ctypes.byref(value)) else float(value.value)
+
+    def slowed() -> frozenset[str]:
+        bits = ctypes.c_ulonglong()
+        if library.nvmlDeviceGetCurrentClocksThrottleReasons(handle, ctypes.byref(bits)):
+            return frozenset()
+        return frozenset(reason for bit, reason in REASONS.items() if bits.value & bit)
+
+    def read() -> Reading:
+        clock, memory = (number(library.nvmlDeviceGetClockInfo, kind) for kind in (SM_CLOCK, MEMORY_CLOCK))
+        power = number(library.nvmlDeviceGetPowerUsage)
+        return Reading(
+            clock_hz=_scaled(clock, 1e6),
+            memory_clock_hz=_scaled(memory, 1e6),
+            power_w=_scaled(power, 1e-3),
+            temperature_c=number(library.nvmlDeviceGetTemperature, 0),
+            slowed=slowed(),
+        )
+
+    return Sensors(read, slowed)
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
+
+
+def _amd_reading(files: Path) -> Reading:
+    """Return a reading from the files of the amdgpu driver: hertz, microwatts, thousandths of a degree."""
+    return Reading(
+        clock_hz=_file(files, "freq1_input", 1.0),
+        memory_clock_hz=_file(files, "freq2_input", 1.0),
+        power_w=_file(files, "power1_average", 1e-6) or _file(files, "power1_input", 1e-6),
+        temperature_c=_file(files, "temp1_input", 1e-3),
+    )
+
+
+def _file(files: Path, name: str, unit: float) -> float | None:
+    for path in files.glob(f"hwmon/hwmon*/{name}"):
+        try:
+            return float(path.read_text()) * unit
+        except (OSError, ValueError):
+            return None
+    return None

@@ -1,0 +1,137 @@
+"""A measured fit as other commands take it: fractions of the device's datasheet, and what no benchmark measures."""
+
+import math
+from dataclasses import MISSING, fields
+
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.operators.device_rates import RECORDS
+from capplan.operators.roofline import TILES
+from capplan.readers.calibration.formats import COMPUTE_DTYPE
+from capplan.readers.calibration.record import Calibration, Machine
+
+COMPUTE_FRACTIONS = frozenset(
+    {"compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction"}
+)
+"""Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
+TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
+"""Kernels of efficiency records; launches and copies are shown, and used only where stated."""
+NOT_MEASURED = (
+    "launch_s", "router_skew", "quantise_passes", "one_shot_fraction", "one_shot_step_s", "one_shot_floor_s",
+    "two_shot_fraction", "two_shot_step_s", "two_shot_floor_s", "direct_crowding_exponent", "exchange_fraction",
+    "dispatch_floor_s", "combine_floor_s",
+)  # fmt: skip
+"""Numbers that the benchmarks leave out: uneven routers, quantising where it was not timed, kernels specific to engines."""
+NETWORK = ("network_fraction", "network_step_s")
+"""Numbers that need ranks on several machines."""
+LINK_FRACTIONS = frozenset({"ring_fraction", "multicast_fraction"})
+"""Fractions of the link between devices."""
+RELATIVE_FRACTIONS = frozenset(
+    {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
+)
+"""Fractions that are not shares of a peak."""
+SHEET = frozenset(
+    {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
+    | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
+)
+"""Numbers of a kernel that come from the datasheet, or from the best rate seen."""
+
+
+def tile_row_halvings(machine: Machine, dtype: str) -> float:
+    """Return how often the rows of the tiles of `operators` are halved to be those of a machine.
+
+    Examples
+    --------
+    >>> cpu = Machine("cpu", "a processor", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows={"bf16": 16.0})
+    >>> tile_row_halvings(cpu, "bf16"), tile_row_halvings(cpu, "fp32")
+    (2.0, 0.0)
+    """
+    rows = machine.tile_rows.get(dtype)
+    return math.log2(TILES[0][0] / rows) if rows else 0.0
+
+
+def taken_fit(
+    fitted: str, calibration: Calibration, device: Device, family: Efficiency, name: str, path: str
+) -> Fit:
+    """Return a measured fit as numbers of the device's peaks, with what is not measured from the device's family.
+
+    Parameters
+    ----------
+    fitted : key of the fit in the calibration
+    calibration : where it was measured
+    device : whose peaks the fractions are to be of
+    family : shipped fits of the device, or of its relative
+    name : of the file, for the source of the fit
+    path : of the file, for errors
+    """
+    fit = calibration.fitted[fitted]
+    kernel, _, dtype = fitted.partition("@")[0].partition("/")
+    numbers = {
+        key: number.value * _peak_ratio(key, kernel, dtype, calibration, device)
+        for key, number in fit.numbers.items()
+    }
+    relatives = [
+        f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted.partition("@")[0]
+    ]
+    relatives += [f.numbers for key, f in family.fits.items() if key.startswith(f"{kernel}/")]
+    near = relatives[0] if relatives else {}
+    unseen = [*NOT_MEASURED, *(NETWORK if calibration.peaks.ranks == calibration.peaks.node_ranks else ())]
+    numbers |= {key: near[key] for key in unseen if key in near and key not in numbers}
+    if kernel == "matmul":
+        numbers["tile_row_halvings"] = tile_row_halvings(calibration.machine, dtype)
+    launch = next((f for key, f in calibration.fitted.items() if key.startswith("launch/")), None)
+    if "launch_s" in near and launch is not None:
+        numbers["launch_s"] = launch.numbers["launch_s"].value
+    scores = fit.operators.values()
+    held = [score.held_out_median_ape for score in scores if score.held_out_median_ape is not None]
+    found = Fit(
+        numbers=numbers,
+        label="measured",
+        rows=sum(score.points for score in scores),
+        median_error_fraction=max(score.median_ape for score in scores),
+        held_out_median_error_fraction=max(held, default=None),
+        fitted_on=f"{name}, {calibration.machine.name}, torch {calibration.machine.torch}, {calibration.date[:10]}",
+    )
+    _refuse_other_numbers(f"{path}: fitted.{fitted}.numbers", kernel, found)
+    return found
+
+
+def partial_note(calibration: Calibration) -> str:
+    """Return what a partial calibration lacks, in words; empty for a complete one."""
+    if not calibration.partial:
+        return ""
+    missing = f"; not measured: {', '.join(calibration.missing)}" if calibration.missing else ""
+    return f"interrupted before all shapes were measured{missing}"
+
+
+def _refuse_other_numbers(place: str, kernel: str, fit: Fit) -> None:
+    """Refuse a fit whose numbers are not those that this version of capplan prices the kernel with."""
+    known = {f.name: f.default is MISSING for f in fields(RECORDS[kernel]) if f.name not in SHEET}
+    missing = [name for name, is_needed in known.items() if is_needed and name not in fit.numbers]
+    odd = [name for name in fit.numbers if name not in known]
+    if missing or odd:
+        why = f"{missing[0]} is missing" if missing else f"{odd[0]} is not known"
+        raise InputError(
+            f"{place}: {why}\n  known: {', '.join(known)}\n"
+            "  another version of capplan fitted them; measure again with: capplan calibrate -o FILE"
+        )
+
+
+def _peak_ratio(number: str, kernel: str, dtype: str, calibration: Calibration, device: Device) -> float:
+    if not number.endswith("_fraction") or number in RELATIVE_FRACTIONS:
+        return 1.0
+    if kernel == "link":
+        link = device.link_bytes_per_s or device.pcie_bytes_per_s
+        link_rate = calibration.peaks.link_bytes_per_s
+        return link_rate / link if link_rate and link and number in LINK_FRACTIONS else 1.0
+    if number not in COMPUTE_FRACTIONS:
+        return calibration.peaks.memory_bytes_per_s / device.memory_bytes_per_s
+    seen = calibration.peaks.flop_per_s
+    # attention and experts multiply in the 16-bit dtype, which a device may list under the other name
+    if kernel in ("attention", "latent_attention"):
+        dtype = "bf16" if "bf16" in seen else "fp16"
+    peaks = device.peak_flop_per_s
+    wanted = peaks.get(COMPUTE_DTYPE.get(dtype, dtype)) or peaks.get("bf16") or peaks.get("fp16")
+    best = seen.get(dtype) or seen.get("bf16") or max(seen.values(), default=0.0)
+    return best / wanted if wanted and best else 1.0
