@@ -11,6 +11,7 @@ from capplan.numbers import stacked
 from capplan.operators import (
     attention,
     collective,
+    expert_router,
     experts,
     latent_attention,
     linear_attention,
@@ -175,7 +176,12 @@ def test_experts_are_never_below_their_floor_and_never_faster_with_more_tokens(
     time = time_of(tokens)
     flop = experts.experts_flop(tokens, number, number / ranks, chosen, 2048.0, 1024.0, 1.0)
     weights = (
-        experts.experts_hit(tokens, number, chosen, rates.router_skew) / ranks * 3.0 * 2048.0 * 1024.0 * size
+        expert_router.experts_hit(tokens, number, chosen, rates.router_skew)
+        / ranks
+        * 3.0
+        * 2048.0
+        * 1024.0
+        * size
     )
     assert time >= flop / rates.flop_per_s
     assert time >= weights / rates.bytes_per_s * (1 - 1e-9)
@@ -184,16 +190,16 @@ def test_experts_are_never_below_their_floor_and_never_faster_with_more_tokens(
 
 @given(counts, st.sampled_from([8.0, 128.0, 384.0]), st.sampled_from([1.0, 2.0, 8.0]), st.floats(-1.0, 4.0))
 def test_experts_hit_lie_between_the_chosen_and_all_and_grow(tokens, number, chosen, skew):
-    hit = experts.experts_hit(tokens, number, chosen, skew)
+    hit = expert_router.experts_hit(tokens, number, chosen, skew)
     assert chosen * (1 - 1e-9) <= hit <= min(number, tokens * chosen) * (1 + 1e-9)
-    assert experts.experts_hit(tokens + 1.0, number, chosen, skew) >= hit * (1 - 1e-12)
-    assert experts.experts_hit(tokens, number, chosen, skew + 0.5) <= hit * (1 + 1e-9)
+    assert expert_router.experts_hit(tokens + 1.0, number, chosen, skew) >= hit * (1 - 1e-12)
+    assert expert_router.experts_hit(tokens, number, chosen, skew + 0.5) <= hit * (1 + 1e-9)
 
 
 @given(st.sampled_from([8.0, 64.0]), st.sampled_from([1.0, 2.0, 6.0]), st.integers(1, 400).map(float))
 def test_a_uniform_router_hits_what_independent_draws_hit(number, chosen, tokens):
     expected = number * (1.0 - (1.0 - chosen / number) ** tokens)
-    assert experts.experts_hit(tokens, number, chosen) == pytest.approx(expected, rel=1e-3)
+    assert expert_router.experts_hit(tokens, number, chosen) == pytest.approx(expected, rel=1e-3)
 
 
 @FEW
