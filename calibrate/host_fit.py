@@ -3,7 +3,7 @@
     min  sum_i w_i rho((e_i + J_i d) / n_i) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, n_i what values of that kind are usually off by, p a prior (the median of eras), s its spread, rho the Cauchy loss:
+step, n_i what values of that kind are usually off by, p a prior (the median of all eras), s its spread, rho the Cauchy loss:
 a row that is wrong for another reason must not steer the host. Some numbers are those of several eras (`owner_of`), and
 each model of an era weighs the same, so that no model decides for the others.
 """
@@ -46,13 +46,11 @@ NUMBERS = (
 )
 """None is below 0."""
 
-TODAY: Era = ("engines of today", "")
+EVERY: Era = ("every engine", "")
 VLLM_V1: Era = ("vllm", "0.8.0")
 LIKE_V1 = frozenset({VLLM_V1, ("vllm", "0.11.1"), ("vllm", "0.19.0")})
 """Eras of vLLM's second engine: one front end, and one way to run prompts."""
 SHARED_BY_V1 = frozenset({"request_s", "prefill_excess_ratio"})
-OF_TODAY = LIKE_V1 | {("sglang", "0.4.0"), ("trtllm", "0.20.0"), ("trtllm", "1.0.9")}
-"""Eras that schedule beside the device and capture each decode step as a graph; what those of 2024 hid differs by engine."""
 
 ONLINE_ONLY = frozenset({"request_s", "stream_s"})
 """Numbers that do not apply to a run without a server."""
@@ -90,21 +88,16 @@ Hosts: TypeAlias = Mapping[tuple[Era, str], float]
 def owner_of(era: Era, name: str) -> Era:
     """Return the era that a number of another era is taken from.
 
-    What a CUDA graph hides of its kernels is a matter of the device: one number for all engines of today.
+    What a CUDA graph hides of its kernels is a matter of the device: one number for all engines.
 
     Examples
     --------
     >>> owner_of(("vllm", "0.19.0"), "request_s"), owner_of(("vllm", "0.19.0"), "step_s")
     (('vllm', '0.8.0'), ('vllm', '0.19.0'))
     """
-    if name == "decode_excess_ratio" and era in OF_TODAY:
-        return TODAY
+    if name == "decode_excess_ratio":
+        return EVERY
     return VLLM_V1 if era in LIKE_V1 and name in SHARED_BY_V1 else era
-
-
-def of_today(owner: Era) -> bool:
-    """Return whether numbers belong to engines of today; older ones are no prior for them."""
-    return owner == TODAY or owner in OF_TODAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +241,13 @@ def loss_of(rows: Sequence[Slopes], noise: Noise) -> float:
 
 
 def _stepped(
-    own: Equations, hosts: Hosts, prior: Callable[[Era, str], float], trust: float
+    own: Equations, hosts: Hosts, prior: Callable[[str], float], trust: float
 ) -> dict[tuple[Era, str], float]:
     numbers = {number.name: number for number in NUMBERS}
     start = np.array([hosts[key] for key in own.keys])
     spread = np.array([numbers[name].spread for _, name in own.keys])
     largest = np.array([numbers[name].largest for _, name in own.keys])
-    known_before = np.array([prior(*key) for key in own.keys])
+    known_before = np.array([prior(name) for _, name in own.keys])
     slopes = own.slopes * spread
     low = np.maximum(-trust, -start / spread)
     bounds = (low, np.maximum(np.minimum(trust, (largest - start) / spread), low + 1e-9))
@@ -271,8 +264,8 @@ def _stepped(
 def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = inf) -> Hosts:
     """Return the best numbers for the rows, at most `trust` spreads away from where the slopes were taken.
 
-    The prior of a number is its median over all owners, engines of today and older ones apart, as the rows tell it with the
-    start of the search for a prior. A number that no row tells is that median.
+    The prior of a number is its median over all owners, as the rows tell it with the start of the search for a prior. A
+    number that no row tells is that median.
 
     Parameters
     ----------
@@ -288,15 +281,8 @@ def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = in
     """
     starts = {number.name: number.start for number in NUMBERS}
     own = equations(rows, noise)
-    first = _stepped(own, hosts, lambda _, name: starts[name], trust)
-    alike: dict[tuple[bool, str], list[float]] = {}
-    for (owner, name), value in first.items():
-        alike.setdefault((of_today(owner), name), []).append(value)
-    middle = {kind: float(np.median(values)) for kind, values in alike.items()}
-    middle[True, "decode_excess_ratio"] = starts["decode_excess_ratio"]
-
-    def usual(owner: Era, name: str) -> float:
-        return middle.get((of_today(owner), name), starts[name])
-
-    told = _stepped(own, hosts, usual, trust)
-    return {key: told.get(key, usual(*key)) for key in hosts}
+    first = _stepped(own, hosts, starts.__getitem__, trust)
+    middle = {name: float(np.median([v for (_, n), v in first.items() if n == name])) for name in starts}
+    middle["decode_excess_ratio"] = starts["decode_excess_ratio"]
+    told = _stepped(own, hosts, middle.__getitem__, trust)
+    return {key: told.get(key, middle[key[1]]) for key in hosts}
