@@ -17,7 +17,7 @@ device, which flatters. Median error / share within 20 %; cells of fewer than 15
 """
 
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
-layouts, engines, numbers of clients. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
+layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
 what it lacks, as measured, to the best that was measured to keep it. `capplan validate FILE --decisions` prints the same.
 """
 

@@ -6,7 +6,8 @@ predicted to keep the limit; the best is the same among those that were measured
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class Run:
     """Model, precision and lengths."""
     plan: tuple[str, ...]
     """Device, engine and layout."""
+    clients: float
     tpot_ms: float
     predicted_tpot_ms: float
     tokens_per_s: float
@@ -107,7 +109,7 @@ def tokens_per_s_per_gpu(
 
 
 def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]) -> list[Run]:
-    """Return the closed loops whose mean latencies were measured and predicted."""
+    """Return the closed loops whose mean latencies were measured and predicted; repeats of one as their median."""
     known: dict[str, dict[str, Prediction]] = {}
     for found in predictions:
         if found.metric in _LATENCIES and found.predicted:
@@ -126,8 +128,25 @@ def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]
         measured = tokens_per_s_per_gpu(*load, 1e-3 * ttft.measured, 1e-3 * tpot.measured, gpus)
         predicted_s = [1e-3 * float(item.predicted or 0.0) for item in (ttft, tpot)]
         predicted = tokens_per_s_per_gpu(*load, predicted_s[0], predicted_s[1], gpus)
-        runs.append(Run(name, asked, plan, tpot.measured, float(tpot.predicted or 0.0), measured, predicted))
-    return runs
+        runs.append(
+            Run(name, asked, plan, load[0], tpot.measured, float(tpot.predicted or 0.0), measured, predicted)
+        )
+    return _medians(runs)
+
+
+def _medians(runs: Iterable[Run]) -> list[Run]:
+    """Return one run for all that repeat another: a plan at a load is one choice, with the median of each value."""
+    alike: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        alike.setdefault((run.asked, run.plan, run.clients), []).append(run)
+    names = ("tpot_ms", "predicted_tpot_ms", "tokens_per_s", "predicted_tokens_per_s")
+    middle: list[Run] = []
+    for own in alike.values():
+        values: dict[str, Any] = {
+            name: float(np.median([getattr(run, name) for run in own])) for name in names
+        }
+        middle.append(replace(own[0], **values))
+    return middle
 
 
 def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:

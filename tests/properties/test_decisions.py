@@ -13,7 +13,7 @@ ASKED = ("llama", "fp8", "1000", "1000")
 
 
 def run(name, tpot, predicted_tpot, tokens, predicted_tokens, plan="h100", asked=ASKED):
-    return Run(name, asked, (plan,), tpot, predicted_tpot, tokens, predicted_tokens)
+    return Run(name, asked, (plan,), 4.0, tpot, predicted_tpot, tokens, predicted_tokens)
 
 
 RUNS = [
@@ -72,5 +72,8 @@ def test_rows_become_runs_by_littles_law():
     ]
     (found,) = runs_of([row], predictions)
     assert (found.tokens_per_s, found.predicted_tokens_per_s) == (pytest.approx(101.0), pytest.approx(50.5))
+    again = [replace(p, row="b", measured=3.0 * p.measured) for p in predictions]
+    (both,) = runs_of([row, {**row, "id": "b"}], [*predictions, *again])
+    assert both.tpot_ms == pytest.approx(20.0)
     assert runs_of([{**row, "kind": "online_rate"}], predictions) == []
     assert runs_of([row], predictions[:1]) == []
