@@ -144,4 +144,4 @@ def test_nobody_looks_into_the_words_of_a_reason():
                 if SPOKEN & {getattr(part, "id", getattr(part, "attr", "")) for part in parts}:
                     looking.add(path.relative_to(ROOT).as_posix())
     # torch says in words alone that a processor is out of memory; pydantic's words are made readable.
-    assert looking == {"capplan/calibrate/measure.py", "capplan/readers/record.py"}
+    assert looking == {"capplan/readers/record.py"}

@@ -379,11 +379,15 @@ def test_what_a_graph_cannot_hide_lies_between_the_floors_and_the_sum(costs, sen
 
 
 def test_a_graph_hides_waiting_and_no_arithmetic():
-    assert unsaved_s([OperatorCost("launch", 3.0)]) == 0.0
-    assert unsaved_s([OperatorCost("copy", 3.0, memory_s=2.0)]) == near(2.0)
+    assert unsaved_s([OperatorCost("launch", 3.0, overlaps=True)]) == 0.0
+    assert unsaved_s([OperatorCost("copy", 3.0, memory_s=2.0, overlaps=True)]) == near(2.0)
     # Arithmetic at half of the peak: its floor stays, and of the other half what the floor does not hold.
-    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=2.0)]) == near(2.0 + 2.0 * 0.5)
-    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=1.0, memory_s=3.0)]) == near(3.0 + 1.0 * 0.25)
+    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=2.0, overlaps=True)]) == near(2.0 + 2.0 * 0.5)
+    assert unsaved_s([OperatorCost("matmul", 4.0, compute_s=1.0, memory_s=3.0, overlaps=True)]) == near(
+        3.0 + 1.0 * 0.25
+    )
+    # Attention, experts and collectives keep all of their time.
+    assert unsaved_s([OperatorCost("experts", 4.0, memory_s=3.0)]) == near(4.0)
 
 
 def test_a_bound_is_the_larger_floor_unless_both_are_far_below_the_time():
