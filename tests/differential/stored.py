@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.differential.records import File, Reference
 from tests.differential.verdict import Compared
 
-SAMPLE = Path(__file__).resolve().parents[1] / "data" / "differential.jsonl.gz"
+SAMPLE = Path(__file__).resolve().parent / "sample.jsonl.gz"
 OF_EACH_TYPE = 6
 
 

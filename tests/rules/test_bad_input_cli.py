@@ -120,7 +120,7 @@ def test_a_folder_without_config_says_so(capplan, tmp_path):
         ("{", "is not JSON"),
         ("[1, 2]", "a list"),
         ("3", "a number"),
-        ('{"model_type": "llama", "hidden_size": NaN}', "NaN"),
+        ('{"model_type": "llama", "hidden_size": NaN}', "nan is not a finite number"),
         ('{"model_type": "llama", "model_type": "llama"}', "twice"),
         ("[" * 100_000, "nested too deeply"),
     ],

@@ -235,6 +235,7 @@ CASES = {
         "{files}": Case("more.csv"),
         "--kind": Case("kernel", refused="missing for --kind kernel"),
         "--predictions": Case("told.csv", file="told.csv"),
+        "--decisions": Case(),
         "--calibration": Case("host.calibration.yaml"),
         **OUT,
     },
