@@ -61,6 +61,8 @@ class HostOverhead:
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
     """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
+    ranks_s: float = 0.0
+    """Per step of a model that is split over several devices, besides step_s: their processes are told what to run [s]."""
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step [s]; offline nothing is streamed."""

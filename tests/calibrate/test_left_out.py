@@ -30,8 +30,9 @@ from calibrate.host_fit import (
     start_hosts,
 )
 from calibrate.host_rows import ERAS, SHARED, items_of, predicted_row
+from calibrate.interval_fit import Coverage
 from calibrate.left_out import left_out_text
-from calibrate.left_out_scores import left_out_interval_coverage, left_out_scores, ruled_scores
+from calibrate.left_out_scores import left_out_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
@@ -47,12 +48,15 @@ def quick_rows():
     return [row for row in rows if (float(row["concurrency"] or 0) <= 16 and row["weights_dtype"] == "fp8")]
 
 
+COVERAGE = {"tpot_mean/closed": Coverage(40, 0.7, 0.8125)}
+
+
 def test_scores_are_read_as_they_were_written(tmp_path):
     items = items_of(quick_rows())[:25]
     own = [predicted_row(item, item.replica.spec.profile.host) for item in items]
     path = tmp_path / "left_out.yaml"
-    path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), 0.8), encoding="utf-8")
-    assert left_out_interval_coverage(path) == 0.8
+    path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), COVERAGE), encoding="utf-8")
+    assert left_out_coverage(path) == COVERAGE
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     assert ("model", "load", "online_conc", "tpot_ms_mean") in ruled_scores(path)
