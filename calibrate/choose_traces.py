@@ -14,7 +14,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
 from math import sqrt
 from pathlib import Path
@@ -59,7 +59,8 @@ LOGS = (
 WORKLOADS = {"llama": "sharegpt-llama-3.1-8b-300-sps10.csv", "qwen": "sharegpt-qwen3-30b-a3b-300-sps10.csv"}
 STAGES = ("0", "5", "6")
 """One request a second, and the two stages far beyond what the server takes."""
-START = datetime(2023, 11, 16, 18, 17, 3, 979960)  # noqa: DTZ001  (the published stamps name no zone)
+START = datetime(2023, 11, 16, 18, 17, 3, 979960, tzinfo=UTC)
+"""Of the published stamps, which name no zone."""
 
 
 def runs_text(numbers: Sequence[int]) -> str:
@@ -167,7 +168,7 @@ def published_text(name: str, rows: Sequence[Row]) -> dict[str, str]:
     if name.startswith("Azure"):
         times = [START + timedelta(seconds=float(row["arrival_s"])) for row in rows]
         cells = [
-            f"{time.isoformat(' ', 'microseconds')}0,{row['input_tokens']},{row['output_tokens']}\n"
+            f"{time:%Y-%m-%d %H:%M:%S.%f}0,{row['input_tokens']},{row['output_tokens']}\n"
             for time, row in zip(times, rows, strict=True)
         ]
         return {name: "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(cells)}
