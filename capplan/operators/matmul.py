@@ -44,6 +44,22 @@ class MatmulRates:
     largest_split: Number = 4.0
     """Maximum number of parts that the library splits the summed dimension into: 4 in 16 bits, 1 in formats with scales."""
 
+    @property
+    def tile_rates(self) -> TileRates:
+        """What the tiles of one product achieve."""
+        return TileRates(
+            flop_per_s=self.flop_per_s * self.compute_fraction,
+            bytes_per_s=self.bytes_per_s * self.memory_fraction,
+            multiprocessors=self.multiprocessors,
+            tile_edge=self.tile_edge,
+            start_inputs=self.start_inputs,
+            wave_fraction=self.wave_fraction,
+            starved_exponent=self.starved_exponent,
+            sustained_loss=self.sustained_loss,
+            sharpness=self.sharpness,
+            largest_split=self.largest_split,
+        )
+
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
     """Return the arithmetic of one matrix product.
@@ -172,18 +188,6 @@ def matmul_time_s(
         column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
         partial_bytes=4.0 * rows * outputs,
     )
-    reached = TileRates(
-        rates.flop_per_s * rates.compute_fraction,
-        rates.bytes_per_s * rates.memory_fraction,
-        rates.multiprocessors,
-        rates.tile_edge,
-        rates.start_inputs,
-        rates.wave_fraction,
-        rates.starved_exponent,
-        rates.sustained_loss,
-        rates.sharpness,
-        rates.largest_split,
-    )
-    product_s = tiled_time_s(product, tiles, SPLITS, reached)
+    product_s = tiled_time_s(product, tiles, SPLITS, rates.tile_rates)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s
