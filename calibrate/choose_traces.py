@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean, pstdev, pvariance, quantiles
 
 from calibrate.choose_points import Row
-from calibrate.choose_rows import CHOSEN, plain, records_text, table_rows
+from calibrate.choose_rows import plain, table_rows, write_files
 
 SEED = 20261122
 SECONDS = 200.0
@@ -320,9 +320,7 @@ def drawn_files(folder: Path) -> dict[str, list[dict[str, str]]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Cut and write."""
-    for name, rows in drawn_files(Path(arguments[0])).items():
-        (CHOSEN / f"{name}.csv").write_text(records_text(rows), encoding="utf-8")
-        sys.stderr.write(f"{name}: {len(rows)} rows\n")
+    write_files(drawn_files(Path(arguments[0])))
     return 0
 
 

@@ -189,13 +189,7 @@ def decisions_of(
 
 
 def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS) -> DecisionScore:
-    """Return how good the picks are.
-
-    Parameters
-    ----------
-    runs : closed loops
-    limits_ms : [ms]
-        on the mean time per output token
+    """Return how good the picks are that `decisions_of` makes of the same runs and limits [ms].
 
     Returns
     -------

@@ -6,7 +6,7 @@ import numpy as np
 
 from capplan.numbers import Number
 from capplan.operators.expert_router import experts_hit, rank_imbalance
-from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s
+from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s
 
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
@@ -15,30 +15,12 @@ _NEVER = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertRates:
-    """What a device achieves in grouped expert matmuls of one weight format and engine."""
+class ExpertRates(TiledKernelRates):
+    """What a device achieves in grouped expert matmuls of one weight format and engine.
 
-    flop_per_s: Number
-    """Datasheet peak of the compute dtype, dense."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    compute_fraction: Number
-    """Achieved fraction of the peak in large tiles."""
-    memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    sharpness: Number
-    """p of the soft maximum."""
-    floor_s: Number
-    """Routing, sorting and combining of a handful of tokens."""
-    tile_edge: Number
-    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
-    start_inputs: Number
-    """Prologue and epilogue of a tile, in inputs."""
-    wave_fraction: Number
-    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
-    starved_exponent: Number
-    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
+    The fixed cost is that of routing, sorting and combining a handful of tokens.
+    """
+
     routed_passes: Number
     """Passes of 2 bytes over the tokens that this rank's experts receive: gather, activation, scatter."""
     token_passes: Number
@@ -53,21 +35,6 @@ class ExpertRates:
     """Rows of the largest tile that the library has."""
     expert_s: Number = 0.0
     """Sorting and aligning of the tokens, for each expert."""
-
-    @property
-    def tile_rates(self) -> TileRates:
-        """What the tiles of one grouped product achieve; products of experts are too short to lower the clocks."""
-        return TileRates(
-            flop_per_s=self.flop_per_s * self.compute_fraction,
-            bytes_per_s=self.bytes_per_s * self.memory_fraction,
-            multiprocessors=self.multiprocessors,
-            tile_edge=self.tile_edge,
-            start_inputs=self.start_inputs,
-            wave_fraction=self.wave_fraction,
-            starved_exponent=self.starved_exponent,
-            sustained_loss=0.0,
-            sharpness=self.sharpness,
-        )
 
 
 def experts_flop(
@@ -259,7 +226,7 @@ def grouped_experts_time_s(
         column_bytes = column_bytes + 2.0 * loads.routed * width_out
         row_bytes = loads.routed * width_in * activation_bytes_per_element
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
-        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates.tile_rates)
+        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates.tile_rates())
     passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
     return (
         total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts

@@ -5,34 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import SPLITS, TILES, TiledProduct, TileRates, tiled_time_s
+from capplan.operators.roofline import SPLITS, TILES, TiledKernelRates, TiledProduct, tiled_time_s
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulRates:
+class MatmulRates(TiledKernelRates):
     """What a device achieves in matmuls of one weight format."""
 
-    flop_per_s: Number
-    """Datasheet peak of the compute dtype, dense."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    compute_fraction: Number
-    """Achieved fraction of the peak in large tiles."""
-    memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    sharpness: Number
-    """p of the soft maximum."""
-    floor_s: Number
-    """Fixed cost of one kernel inside a CUDA graph."""
     tile_edge: Number = 0.0
-    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
     start_inputs: Number = 0.0
-    """Prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number = 0.0
-    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number = 0.0
-    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
     sustained_loss: Number = 0.0
     """Slow-down of long products from lower clocks."""
     quantise_passes: Number = 0.0
@@ -43,22 +26,6 @@ class MatmulRates:
     """How often the rows of every tile are halved: 0 on a GPU, 2 (tiles from 16 rows) on a processor."""
     largest_split: Number = 4.0
     """Maximum number of parts that the library splits the summed dimension into: 4 in 16 bits, 1 in formats with scales."""
-
-    @property
-    def tile_rates(self) -> TileRates:
-        """What the tiles of one product achieve."""
-        return TileRates(
-            flop_per_s=self.flop_per_s * self.compute_fraction,
-            bytes_per_s=self.bytes_per_s * self.memory_fraction,
-            multiprocessors=self.multiprocessors,
-            tile_edge=self.tile_edge,
-            start_inputs=self.start_inputs,
-            wave_fraction=self.wave_fraction,
-            starved_exponent=self.starved_exponent,
-            sustained_loss=self.sustained_loss,
-            sharpness=self.sharpness,
-            largest_split=self.largest_split,
-        )
 
 
 def matmul_flop(rows: Number, inputs: Number, outputs: Number) -> Number:
@@ -188,6 +155,7 @@ def matmul_time_s(
         column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
         partial_bytes=4.0 * rows * outputs,
     )
-    product_s = tiled_time_s(product, tiles, SPLITS, rates.tile_rates)
+    reached = rates.tile_rates(rates.sustained_loss, rates.largest_split)
+    product_s = tiled_time_s(product, tiles, SPLITS, reached)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s

@@ -447,12 +447,8 @@ def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
     return fast, slow
 
 
-@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 300), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_events_give_what_steps_give(policy: str, seed: int) -> None:
+def check_same_results(fast: Outcome, slow: Reference) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
-    fast, slow = run_both(seed, policy)
     assert fast.seconds == pytest.approx(slow.now, rel=1e-9)
     assert fast.preemptions == slow.preemptions
     states = {"shed": SHED, "finished": FINISHED, "waiting": UNFINISHED}
@@ -462,6 +458,13 @@ def test_events_give_what_steps_give(policy: str, seed: int) -> None:
     assert fast.queue_s == pytest.approx(np.array(begun), **near)
     assert fast.ttft_s == pytest.approx(np.array([r.first_s - r.arrival_s for r in slow.everyone]), **near)
     assert fast.e2e_s == pytest.approx(np.array([r.end_s - r.arrival_s for r in slow.everyone]), **near)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=examples(100, 300), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_events_give_what_steps_give(policy: str, seed: int) -> None:
+    check_same_results(*run_both(seed, policy))
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
