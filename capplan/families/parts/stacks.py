@@ -152,6 +152,18 @@ def counted_mixture(
     )
 
 
+def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
+    """Return a mixture in the keys of Mixtral: every expert as wide as a dense feed-forward, two per token."""
+    return mixture(
+        config,
+        hidden,
+        experts=config.dimension("num_local_experts"),
+        per_token=config.dimension("num_experts_per_tok", default=2),
+        intermediate=config.dimension("intermediate_size"),
+        shared=shared,
+    )
+
+
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
     """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")
