@@ -9,7 +9,7 @@ LARGEST_BLOCK_TOKENS = 64
 """With larger blocks, the last whole block of a prompt does not identify the next turn well enough (an assumption)."""
 
 
-def answer_blocks(
+def output_blocks(
     block_ids: Counts,
     block_counts: Counts,
     input_tokens: Counts,
@@ -41,7 +41,7 @@ def answer_blocks(
     A prompt of two blocks, an output of two more, and the next turn, of five blocks:
 
     >>> ids, counts = np.array([1, 2, 1, 2, 3, 4, 5]), np.array([2, 5])
-    >>> answer_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
+    >>> output_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
     (array([3, 4]), array([2, 0]))
 
     References

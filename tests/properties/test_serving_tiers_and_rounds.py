@@ -164,8 +164,8 @@ class TieredReference(Reference):
 
     def keep_answer(self, request):
         """The blocks that an answer has completed stay known, behind those of its prompt."""
-        starts = np.concatenate(([0], np.cumsum(self.requests.answer_counts)))
-        ids = self.requests.answer_ids[starts[request.index] : starts[request.index + 1]].tolist()
+        starts = np.concatenate(([0], np.cumsum(self.requests.output_counts)))
+        ids = self.requests.output_ids[starts[request.index] : starts[request.index + 1]].tolist()
         others = self.in_use()
         for block in reversed(ids):
             if block in others:
@@ -339,8 +339,8 @@ def random_chat(seed, policy):
             class_index=requests.class_index,
             block_ids=np.array(ids, dtype=np.int64),
             block_counts=counts,
-            answer_ids=np.concatenate(answers),
-            answer_counts=np.array([len(answer) for answer in answers]),
+            output_ids=np.concatenate(answers),
+            output_counts=np.array([len(answer) for answer in answers]),
         )
     options |= {"caching": caching, "growth": growth, "query": query}
     return requests, table, scheduling, blocks, options

@@ -45,7 +45,7 @@ class Case:
 
 
 def unpublished(name: str) -> Callable[..., torch.Tensor]:
-    """Return an operator that torch has under a private name only, in some of the releases that are read here."""
+    """Return an operator that torch has under a private name only, in some of the supported releases."""
     operator: Callable[..., torch.Tensor] = getattr(torch, name)
     return operator
 
