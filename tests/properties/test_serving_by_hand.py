@@ -328,6 +328,12 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
 LEAST = Autoscaling(1, 1, start_s=0.0, interval_s=1e-9, high_fraction=1e-9, low_fraction=0.0, waiting_per_replica=0.0)  # fmt: skip
 
 
+def test_a_run_may_stop_within_its_first_second():
+    """The step under way at 0.25 s ends at 0.5 s, with one of three tokens."""
+    found = simulate(Requests(np.array([10]), np.array([3])), engine(), until_s=0.25)
+    assert (found.seconds, found.finished.tolist()) == (near(0.5), [False])
+
+
 def test_events_and_links_are_taken_up_to_their_bounds_and_no_further():
     check_events(
         [Failure(0.0, 0, inf), Failure(1e9, 1, 1e-9)], replace(LEAST, max_replicas=2), Hedging(0.0), 1
