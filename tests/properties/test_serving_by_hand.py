@@ -332,6 +332,14 @@ def test_a_run_may_stop_within_its_first_second():
     """The step under way at 0.25 s ends at 0.5 s, with one of three tokens."""
     found = simulate(Requests(np.array([10]), np.array([3])), engine(), until_s=0.25)
     assert (found.seconds, found.finished.tolist()) == (near(0.5), [False])
+    with pytest.raises(InputError, match=r"until_s is 0\.0; it must be positive"):
+        simulate(Requests(np.array([10]), np.array([3])), engine(), until_s=0.0)
+
+
+def test_a_batch_may_wait_for_no_time_but_not_for_less():
+    assert static([1, 1], arrivals=[0.0, 5.0], timeout_s=0.0).queue_s.tolist() == near([0.0, 0.0])
+    with pytest.raises(InputError, match=r"batch_timeout_s is -0\.5; it must be at least 0"):
+        static([1, 1], timeout_s=-0.5)
 
 
 def test_events_and_links_are_taken_up_to_their_bounds_and_no_further():
