@@ -87,10 +87,8 @@ def cache_capacity(
             replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
             for k in kinds
         ]
-        tokens, sequences, size = split_capacity(
-            kv_bytes_available, held, launch.block_tokens, context, step, rules
-        )
-        return CacheCapacity(tokens, sequences, size)
+        pools = split_capacity(kv_bytes_available, held, launch.block_tokens, context, step, rules)
+        return CacheCapacity(*pools)
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
     return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)

@@ -179,17 +179,10 @@ def speculation(
     asked = sorted(set(batches))
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
-    times = _step_times(spec, draft, grid, drafts, context_tokens)
-    expected = expected_tokens_per_round(acceptance_fraction, drafts)
-    whole = np.broadcast_to(
-        round_time_s(drafts, times.draft_step_s, times.verify_s), (every.size, lengths.size)
+    columns = _round_columns(
+        _step_times(spec, draft, grid, drafts, context_tokens), acceptance_fraction, drafts
     )
-    speedup = np.asarray(speculative_speedup_ratio(expected, whole, times.target_step_s))
-    shape = speedup.shape
-    columns = [
-        np.broadcast_to(value, shape)
-        for value in (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
-    ]
+    speedup = columns[-1]
 
     def row(batch: int, at: int) -> SpeculationRow:
         place = int(np.searchsorted(every, batch))
@@ -212,6 +205,15 @@ def speculation(
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )
+
+
+def _round_columns(times: StepTimes, acceptance_fraction: float, draft_tokens: Array) -> list[Array]:
+    """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
+    expected = expected_tokens_per_round(acceptance_fraction, draft_tokens)
+    whole = round_time_s(draft_tokens, times.draft_step_s, times.verify_s)
+    speedup = speculative_speedup_ratio(expected, whole, times.target_step_s)
+    columns = (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
+    return list(np.broadcast_arrays(*columns))
 
 
 def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:

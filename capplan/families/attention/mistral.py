@@ -3,7 +3,7 @@
 from capplan.families.attention.deepseek import read_latent
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads, with_tower
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixtral_mixture
 from capplan.families.parts.vision import pixtral
 from capplan.model.network import Network
 
@@ -44,13 +44,7 @@ def read_mixtral(config: Config, name: str) -> Network:
     """Return a Mixtral: eight experts in every layer, two per token."""
     shape = heads(config)
     layers = config.layers()
-    part = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok", default=2),
-        intermediate=config.dimension("intermediate_size"),
-    )
+    part = mixtral_mixture(config, shape.hidden_size)
     windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
     return block_decoder(config, name, Traits(), [part] * layers, shape=shape, windows=windows)
 
