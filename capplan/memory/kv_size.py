@@ -127,7 +127,9 @@ def kv_sizes(
         what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = layout_assumptions(network, rules.memory)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))
+    return KvSizes(
+        network, tuple(rows), rules, (*assumptions, *network.doubts, *laid_out, *rules.assumptions)
+    )
 
 
 def _usual_contexts(network: Network) -> list[int]:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from capplan.assumption import Assumption
 from capplan.model.mixers.attention import Attention
 from capplan.model.mixers.compressed_attention import CompressedAttention
 from capplan.model.mixers.latent_attention import LatentAttention
@@ -159,6 +160,8 @@ class Network:
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
+    doubts: tuple[Assumption, ...] = ()
+    """The notes after which figures may be too small: keys that were not read, towers that are not counted."""
     keys_used: tuple[str, ...] = ()
 
     @property

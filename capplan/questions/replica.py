@@ -81,6 +81,7 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
         spec,
         (
             *assumptions,
+            *network.doubts,
             *layout_assumptions(served, rules.memory),
             *format_assumptions,
             *rules.assumptions,
