@@ -101,6 +101,11 @@ class Experts:
         return (3 if self.gated else 2) * self.inputs * self.intermediate_size + self.bias
 
     @property
+    def outputs_per_expert(self) -> int:
+        """Outputs of the matrices of one expert: rows that a scale per output is stored for."""
+        return (2 if self.gated else 1) * self.intermediate_size + self.inputs
+
+    @property
     def parameters(self) -> int:
         """Elements of all experts."""
         return self.experts * self.parameters_per_expert
@@ -123,6 +128,8 @@ class Layer:
     """The part of `other_parameters` that one token uses."""
     residual_streams: int = 1
     """Copies of the hidden state that the residual carries from layer to layer (hyper-connections)."""
+    split_norm_parameters: int = 0
+    """The part of `norm_parameters` that tensor-parallel ranks divide: norms over heads that they divide as well."""
 
 
 @dataclass(frozen=True, slots=True)

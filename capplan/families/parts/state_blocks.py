@@ -17,6 +17,8 @@ class StateBlock:
     state_parameters: int
     """Convolution taps and biases, A, D, dt bias."""
     norm_parameters: int = 0
+    split_norm_parameters: int = 0
+    """The part of `norm_parameters` that tensor-parallel ranks divide, as they divide the heads under it."""
 
     def layer(self, norms: int, feed_forward: Part = ((), None)) -> Layer:
         """Return a layer of this mixer and a feed-forward, with `norms` norm parameters around them."""
@@ -26,6 +28,7 @@ class StateBlock:
             (*self.projections, *matmuls),
             experts,
             norms + self.norm_parameters,
+            split_norm_parameters=self.split_norm_parameters,
             state_parameters=self.state_parameters,
         )
 
@@ -115,6 +118,7 @@ def mamba2(
         ),
         projections,
         taps + 3 * shape.heads,
+        inner if gated_norm else 0,
         inner if gated_norm else 0,
     )
 
