@@ -49,11 +49,12 @@ def saved(section, kind, *, version, place=0, whole=True):
     out = {}
     for key, value in section.items():
         name = known.names.get(key, key) if known else key
+        held = value
         if isinstance(value, dict) and (key in inner or "model_type" in value):
-            value = saved(value, value.get("model_type") or inner[key], version=version, place=place, whole=False)  # fmt: skip
+            held = saved(value, value.get("model_type") or inner[key], version=version, place=place, whole=False)  # fmt: skip
         if version == 4:
             name = others[name][min(place, len(others[name]) - 1)] if name in others else name
-        out[name] = value
+        out[name] = held
     if whole:
         dtype = out.pop("dtype", None) or out.pop("torch_dtype", None) or "bfloat16"
         out["torch_dtype" if version == 4 else "dtype"] = dtype
