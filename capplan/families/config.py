@@ -160,12 +160,11 @@ class Config:
     def missing(self, *keys: str) -> InputError:
         """Return the error for a missing key that the network depends on."""
         model_type = self.values.get("model_type", "?")
-        present = [key for key in keys if key in self.values]
         near = get_close_matches(keys[0], list(map(str, self.values)), n=1, cutoff=0.7)
         names = " or ".join(keys)
-        hint = f"; the file has {near[0]!r}: did you mean {keys[0]!r}?" if near else ""
-        if present:
-            return self.error(present[0], "is null", f"every config of model_type {model_type!r} needs it")
+        hint = (
+            f"; the file has {near[0]!r}: did you mean {keys[0]!r}?" if near and near[0] not in keys else ""
+        )
         return self.error(names, f"missing{hint}", f"every config of model_type {model_type!r} needs it")
 
     def _checked(self, key: str, value: Any, least: int, most: int) -> int:
