@@ -71,7 +71,7 @@ def cache_capacity(
     """
     rules = profile.memory
     element = FORMATS[network.activation_format].bytes_per_element
-    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element)
+    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element, rules.recurrent_format)
     context, step = launch.max_model_len, launch.max_num_batched_tokens
     compressed = compressed_layers(network)
     if compressed:

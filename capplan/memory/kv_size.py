@@ -11,7 +11,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
-from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.layer_groups import cache_kinds, narrow_states
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
     has_fp8_index_keys,
@@ -113,8 +113,13 @@ def kv_sizes(
     if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
         what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
-    laid_out = layout_assumptions(network, rules.memory)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))
+    laid_out = (
+        *layout_assumptions(network, rules.memory),
+        *narrow_states(network, rules.memory, rules.engine),
+    )
+    return KvSizes(
+        network, tuple(rows), rules, (*assumptions, *network.doubts, *laid_out, *rules.assumptions)
+    )
 
 
 def _assumed_steps(network: Network, step_tokens: int) -> tuple[Assumption, ...]:

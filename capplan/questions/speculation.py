@@ -152,6 +152,8 @@ def _draft_network(
             f"--draft: {network.name} has {draft_vocabulary:,} tokens, {target.network.name} has {other:,}; a target can only verify "
             "drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: --draft-step-time '2 ms'"
         )
+    doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
     if weight_dtype is None:
-        return network, ()
-    return in_weight_format(network, weight_dtype), weight_format_assumptions(network, weight_dtype)
+        return network, doubts
+    formats = weight_format_assumptions(network, weight_dtype)
+    return in_weight_format(network, weight_dtype), (*doubts, *formats)

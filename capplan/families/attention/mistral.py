@@ -28,7 +28,7 @@ def read_ministral3(config: Config, name: str) -> Network:
     if text is None:
         return block_decoder(config, name, Traits())
     if config.has("vision_config"):
-        config.notes.append("the vision tower is not counted: model_type names the text model")
+        config.uncounted("the vision tower is not counted: model_type names the text model")
     return read_mistral(text, name)
 
 

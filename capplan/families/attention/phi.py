@@ -37,7 +37,7 @@ def read_phi3(config: Config, name: str) -> Network:
 
 def read_phi_with_towers(config: Config, name: str) -> Network:
     """Return the text model of a Phi-3 or 3.5 Vision or of a Phi-4 Multimodal, without towers and their adapters."""
-    config.notes.append("the towers and their adapters are not counted")
+    config.uncounted("the towers and their adapters are not counted")
     towers = (
         "img_processor",
         "embd_layer",
