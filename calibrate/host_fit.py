@@ -160,7 +160,7 @@ def fitted_names(spec: ReplicaSpec, era: Era) -> list[str]:
     untold = set(ONLINE_ONLY) if spec.offline else set()
     if not spec.profile.streams_in_engine:
         untold.add("stream_s")
-    if generation(era) == TODAY or spec.sharding.tensor * spec.sharding.pipeline == 1:
+    if generation(era) == TODAY or spec.ranks == 1:
         untold.add("ranks_s")
     return [number.name for number in NUMBERS if number.name not in untold]
 

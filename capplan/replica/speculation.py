@@ -138,7 +138,10 @@ def _step_times(
         plain: Number = target * one
         verify: Number = target * np.ones(np.broadcast_shapes(batch.shape, draft_tokens.shape))
     else:
-        host = target.profile.host.step_s + target.profile.host.token_s(offline=target.offline) * batch
+        host = (
+            target.profile.host.each_step_s(target.ranks)
+            + target.profile.host.token_s(offline=target.offline) * batch
+        )
         plain = step_time_s(target, batch, context_tokens, one) + host
         verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
     drafting = draft if isinstance(draft, float) else step_time_s(draft.spec, batch, context_tokens, one)

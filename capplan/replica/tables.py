@@ -180,7 +180,7 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
-    step_s = host.step_s + np.where(device.ranks > 1, host.ranks_s, 0.0)[:, None]
+    step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     return replace(
         kernels,
         decode_s=remaining("decode_s", *decode) + step_s + per_sequence,
