@@ -196,11 +196,6 @@ def _as_served(fit: Fit, efficiency: Efficiency, engine: str, *, fused: bool) ->
     return replace(fit, numbers={**fit.numbers, "floor_s": floor_s, "quantise_passes": passes})
 
 
-SERVED_ROUTER_SKEW = 1.1
-"""Of the tokens that are routed together in a step of an engine; kernels were timed with 0.5 (power laws of 1.01 and 1.2).
-Tokens of one text prefer the same experts, so a step of 8 to 128 tokens reads fewer experts' weights than a draw of
-independent tokens: one number for all models, devices and engines, fitted on closed loops (docs/accuracy.md)."""
-
 LEAST_FLOOR_S = 1e-6
 """Of any kernel that runs: start and drain, in a CUDA graph."""
 
@@ -258,8 +253,6 @@ def device_rates(
             assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))
         if (kernel, fmt) == ("matmul", "fp8"):
             fit = _as_served(fit, efficiency, engine, fused=fuses_quantise)
-        elif kernel == "experts":
-            fit = replace(fit, numbers={**fit.numbers, "router_skew": SERVED_ROUTER_SKEW})
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
     return DeviceRates(
         **rates,
