@@ -55,15 +55,15 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   says how much of the time of matmuls and elementwise kernels above their floor is left; attention, experts and collectives keep all of theirs. A
   step with prompts has a number of its own. No step is ever below its memory traffic or its arithmetic at datasheet rates
   (`tests/properties/test_step_floors.py`).
-- Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and quantity) by its usual error, with the median of all
-  eras as a prior, and each model of an era weighing the same (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Model, device or source
+- Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
+  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Model, device or source
   left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
-  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with one exception: how PCIe is shared by the
-  cards of a server was set on served rows of the L40S.
+  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with two exceptions: how PCIe is shared by the
+  cards of a server was set on served rows of the L40S, and the router skew of a served step on closed loops of three mixtures of experts.
 - Intervals lie between two percentiles of measured over predicted among the predictions with whole models left out, by statistic (mean, median, 99th percentile), load,
   model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
-  well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values lie inside the interval that all other
-  groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.
+  well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values of that statistic and load lie inside
+  the interval that all other groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: so no score here is quite blind, the left-out
   ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
 """
