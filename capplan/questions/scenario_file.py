@@ -63,8 +63,8 @@ class Traffic(Record):
     """At peak."""
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
-    think_time: Seconds | None = None
-    """From a response to the next request of the same user."""
+    think_time: SecondsOrZero | None = None
+    """From a response to the next request of the same user; 0 s: the next one follows at once."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None

@@ -6,7 +6,7 @@ from functools import partial
 from capplan.questions.length_record import lengths
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
-from capplan.questions.sense import plausible_rate
+from capplan.questions.sense import plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.questions.workload_file import (
     MEANS,
     is_workload,
@@ -223,6 +223,13 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         (1.0, ()),
         *rate_keys,
         (*at, "mean_rate"),
+    )
+    reading.attempt(
+        partial(refuse_rare_users, reading, item.users, item.think_time, (*at, "users")), None, *rate_keys
+    )
+    mean_key = next((key for key in MEANS if getattr(item, key) is not None), MEANS[0])
+    reading.attempt(
+        partial(refuse_idle_time, reading, fraction, (*at, mean_key)), None, *rate_keys, (*at, mean_key)
     )
     rate = reading.attempt(
         partial(plausible_rate, reading, source.rate, (*at, _rate_key(item))), source.rate, *rate_keys

@@ -11,6 +11,7 @@ from typing import Any
 from capplan import __version__
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
+from capplan.readers.text_file import MAX_BYTES, digest
 
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "result_sha256")
@@ -33,12 +34,7 @@ class PlanFile:
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
     """Return a digest of the content of a file; None without a path or without a file there."""
-    try:
-        if path is None or not Path(path).is_file():
-            return None
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except (OSError, ValueError):
-        return None
+    return None if path is None else digest(path, MAX_BYTES)
 
 
 def result_digest(result: Mapping[str, Any]) -> str:

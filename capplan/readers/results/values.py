@@ -1,6 +1,5 @@
 """The values of a result file whatever its container (JSON, JSON lines, YAML, CSV), and how they are checked."""
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.readers.csv_file import csv_rows
 from capplan.readers.json_file import json_values
 from capplan.readers.results.record import Spread
 from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
@@ -156,8 +156,5 @@ def result_objects(path: str | Path) -> list[Any]:
     if suffix in (".yaml", ".yml"):
         return [value for value in yaml_values(text, name) if value is not None]
     if suffix == ".csv":
-        try:
-            return list(csv.DictReader(text.splitlines()))
-        except csv.Error as error:
-            raise InputError(f"{name}: is not CSV ({error})") from None
+        return [*csv_rows(text, name)]
     return json_values(text, name)
