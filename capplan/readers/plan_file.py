@@ -11,6 +11,7 @@ from typing import Any
 from capplan import __version__
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
+from capplan.readers.plan_record import check_result
 from capplan.readers.text_file import MAX_BYTES, digest
 
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
@@ -77,12 +78,13 @@ def read_plan_file(path: Path) -> PlanFile:
         raise InputError(
             f"{path}: plan_file.{missing} is missing or malformed, so the file was edited\n  {AGAIN}"
         )
-    if result_digest(result) != origin["result_sha256"]:
+    if not _same(result, origin["result_sha256"]):
         raise InputError(
             f"{path}: was edited after it was written, so its numbers may be inconsistent\n  {AGAIN}"
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
+    check_result(path, result)
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
@@ -94,6 +96,14 @@ def read_plan_file(path: Path) -> PlanFile:
         result,
         tuple(_remarks(path, envelope, origin, scenario)),
     )
+
+
+def _same(result: Mapping[str, Any], written: str) -> bool:
+    """Return whether a result is the one of which a digest was written."""
+    try:
+        return result_digest(result) == written
+    except (OverflowError, UnicodeError):
+        return False
 
 
 def _wrong(origin: Mapping[str, Any]) -> str | None:
