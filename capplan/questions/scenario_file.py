@@ -21,6 +21,7 @@ from capplan.readers.record import (
     Seconds,
     SecondsOrZero,
     Share,
+    StartUp,
     Tokens,
     UsdPerHour,
     UsdPerKwh,
@@ -128,7 +129,7 @@ class Fleet(Record):
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
     """Beyond those that the peak needs, so that one may fail."""
-    start_up: SecondsOrZero | None = None
+    start_up: StartUp | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from capplan.questions.length_record import lengths
+from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
 from capplan.questions.sense import plausible_rate, refuse_idle_time, refuse_rare_users
@@ -119,6 +120,10 @@ class _Source:
 def _of_trace(reading: Reading, name: str, path: str, index: int) -> _Source:
     """Return the figures of a trace: peak rate (its busiest minute), mean rate, arrivals, and lengths."""
     trace = read_trace(path)
+    if trace.seconds > MOST_WINDOWS * WINDOW_S:
+        reading.warnings.append(
+            f"{name}: the trace is longer than a year, so replicas over its time are left out"
+        )
     for remark in trace.remarks:
         reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
     reading.assume(

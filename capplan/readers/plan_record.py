@@ -136,7 +136,7 @@ class InsensibleRow(_Row):
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
-    plans: list[PlanRow]
+    plans: Annotated[list[PlanRow], Field(min_length=1)]
     chosen: PlanRow
     why: str
     choices: ChoicesRow
