@@ -13,6 +13,7 @@ from capplan.readers import csv_file, json_file, text_file
 from capplan.readers.csv_file import csv_rows
 from capplan.readers.json_file import json_values
 from capplan.readers.plan_file import file_digest, read_plan_file, result_digest
+from capplan.readers.results.read import read_results
 from capplan.readers.text_file import digest, first_bytes, numbered_lines, system_text
 from capplan.readers.traces.prometheus import SAMPLE
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
@@ -161,6 +162,23 @@ def test_a_digest_is_that_of_a_small_plain_file(tmp_path):
     assert first_bytes(tmp_path, 4) == first_bytes(tmp_path / "none", 4) == b""
     assert system_text(tmp_path / "none") == ""
     assert system_text(path) == "name: s"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"completed": 5e-324}, {"mean_ttft_ms": 1e30}, {"mean_e2el_ms": 1e19}, {"max_concurrency": 1e15}],
+    ids=str,
+)
+def test_a_result_that_nobody_can_have_measured_is_refused(tmp_path, change):
+    """Lengths of 1e308 tokens and a time of 1e305 s became infinite later on."""
+    measured = {
+        "backend": "vllm", "completed": 10, "total_input_tokens": 5000, "total_output_tokens": 500, "duration": 10.0,
+        "request_throughput": 1.0, "output_throughput": 50.0, "mean_ttft_ms": 30.0, "mean_tpot_ms": 9.0, "mean_e2el_ms": 500.0,
+        "max_concurrency": 4, "num_prompts": 10,
+    }  # fmt: skip
+    assert len(read_results(written(tmp_path / "r.json", measured))) == 1
+    with pytest.raises(InputError, match=r"r\.json: .*(cannot be|out of range)"):
+        read_results(written(tmp_path / "r.json", measured | change))
 
 
 # Plan files

@@ -14,6 +14,8 @@ from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
 from capplan.readers.yaml_file import yaml_values
 
 KIND = "a result of a benchmark"
+LARGEST = 1e20
+"""Of any number; the time since 1970 in nanoseconds is 2e18."""
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -61,6 +63,10 @@ class ResultValues:
                 return None
             if math.isnan(number) or number < minimum:
                 raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
+            if number > LARGEST:
+                raise InputError(
+                    f"{self.where(name)}: {number:g} is out of range; at most {LARGEST:g} is read"
+                )
             return number
         return None
 
