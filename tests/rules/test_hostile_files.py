@@ -336,6 +336,31 @@ def test_where_points_go_is_settled_before_the_search_for_plans(tmp_path, monkey
     assert (tmp_path / "notes.txt").read_text() == "my only notes\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("fleet", "s.yaml", "-o", "s.yaml"), "--output: 's.yaml' is read by this command"),
+        (("fleet", "s.yaml", "-o", "link.yaml"), "--output: 'link.yaml' is read by this command"),
+        (("workload", "t.csv", "-o", "./t.csv"), "is read by this command"),
+        (("workload", "t.csv", "--picture", "a.svg", "-o", "a.svg"), "is written by --picture already"),
+        (("sweep", "s.yaml", "--points", "s.yaml"), "--points: 's.yaml' is read by this command"),
+        (("sweep", "s.yaml", "--points", "p.jsonl", "-o", "p.jsonl"), "is written by"),
+        (("simulate", "s.yaml", "--trace", "t.csv", "-o", "t.csv"), "is read by this command"),
+        (("validate", "t.csv", "--predictions", "t.csv"), "--predictions: 't.csv' is read by this command"),
+        (("report", "--plan", "s.yaml", "-o", "s.yaml"), "is read by this command"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_an_answer_never_takes_the_place_of_what_it_was_made_from(tmp_path, monkeypatch, capsys, words, says):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "s.yaml", SCENARIO)
+    (tmp_path / "link.yaml").symlink_to("s.yaml")
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n1,5,5\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert says in error_of(capsys, *words)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("command", ["fleet", "model", "hardware", "workload", "validate"])
 def test_a_word_with_a_nul_is_refused(capsys, command):
     assert "holds a NUL character" in error_of(capsys, command, "a\0b")
