@@ -118,6 +118,17 @@ def test_numbers_inside_of_names_are_no_numbers_of_ours(tmp_path, capsys):
         assert "extra_config.a.group_size" in error_of(capsys, "model", path)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [[0] * 5000, [[1] * 3000] * 2, {"a": [1] * 3000}, "x" * 5000],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("key", ["model_type", "num_hidden_layers", "hidden_size", "tie_word_embeddings"])
+def test_a_long_value_of_a_config_is_not_repeated_whole(tmp_path, capsys, key, value):
+    assert main(["model", written(tmp_path / "config.json", CONFIG | {key: value})]) == 2
+    assert len(capsys.readouterr().err.split("\n")[0]) < 500
+
+
 # Memory
 
 
