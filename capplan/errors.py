@@ -16,6 +16,8 @@ LONGEST_ALLOWED = 100
 LONGEST_WORD = 300
 """Letters of a word, such as a path, that an error repeats whole."""
 LONGEST_LINE = 4000
+_LISTED = re.compile(rf"[\[{{][^\[\]{{}}]{{{LONGEST_WORD},}}")
+"""A list or mapping out of a file that is too long to repeat whole."""
 
 
 class Refusal(StrEnum):
@@ -96,6 +98,7 @@ def _readable(line: str) -> str:
     if len(line) <= LONGEST_WORD:
         return line
     line = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: word[0][:LONGEST_SHOWN] + "...", line)
+    line = _LISTED.sub(lambda listed: listed[0][:LONGEST_SHOWN] + "...", line)
     return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..."
 
 

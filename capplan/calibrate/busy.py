@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from capplan.readers.text_file import system_text
+
 BUSY_UTILISATION_PERCENT = 5.0
 BUSY_MEMORY_FRACTION = 0.05
 PCI_DEVICES = Path("/sys/bus/pci/devices")
@@ -100,10 +102,10 @@ def pci_folder(properties: Any) -> Path | None:
 def _busy_amd(files: Path) -> str:
     try:
         figures = [
-            float((files / name).read_text())
+            float(system_text(files / name))
             for name in ("mem_info_vram_used", "mem_info_vram_total", "gpu_busy_percent")
         ]
-    except (OSError, ValueError):
+    except ValueError:
         return ""
     used, total, load = figures
     return _busy_by(used / 2**20, total / 2**20, load)

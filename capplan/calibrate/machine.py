@@ -13,6 +13,7 @@ from capplan.calibrate.busy import busy_reason, driver_report
 from capplan.calibrate.readings import Sensors, sensors_of
 from capplan.errors import InputError
 from capplan.readers.calibration.record import Machine
+from capplan.readers.text_file import system_text
 
 USABLE_MEMORY_FRACTION = 0.6
 """Fraction of the free memory that the benchmarks may use."""
@@ -129,22 +130,18 @@ def _cpu(threads: int) -> Target:
 
 
 def _processor_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    for line in system_text(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def _cache_bytes(level: int) -> int | None:
     """Return the size of a data cache of the first processor; None if the system does not report it."""
+    text = system_text(Path("/sys/devices/system/cpu/cpu0/cache") / f"index{level}" / "size")
     try:
-        place = Path("/sys/devices/system/cpu/cpu0/cache") / f"index{level}" / "size"
-        text = place.read_text(encoding="utf-8").strip()
         return int(text.rstrip("KM")) * (1024 if text.endswith("K") else 1024**2)
-    except (OSError, ValueError):
+    except ValueError:
         return None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from capplan.calibrate.busy import pci_folder
 from capplan.readers.calibration.record import Range
+from capplan.readers.text_file import system_text
 
 LIBRARY = "libnvidia-ml.so.1"
 SM_CLOCK, MEMORY_CLOCK = 1, 2
@@ -133,7 +134,7 @@ def _amd_reading(files: Path) -> Reading:
 def _file(files: Path, name: str, unit: float) -> float | None:
     for path in files.glob(f"hwmon/hwmon*/{name}"):
         try:
-            return float(path.read_text()) * unit
-        except (OSError, ValueError):
+            return float(system_text(path)) * unit
+        except ValueError:
             return None
     return None

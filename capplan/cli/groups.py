@@ -1,8 +1,9 @@
 """Groups of options: a command takes one record, and the parser sees an option for each of its fields."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, Protocol, cast, get_args
 
 from capplan.questions.flags import OutputFlags
@@ -57,8 +58,9 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
 
 def refuse_outputs(values: Mapping[str, Any]) -> None:
     """Raise the error for a file that the answer of a command could not be written to, before it computes anything."""
-    from capplan.report.destination import refuse_picture, refuse_unwritable
+    from capplan.report.destination import refuse_losing, refuse_picture, refuse_unwritable
 
+    refuse_losing(*_outputs_and_inputs(values))
     to = values.get("to")
     if isinstance(to, OutputFlags):
         refuse_unwritable(to.file)
@@ -66,6 +68,30 @@ def refuse_outputs(values: Mapping[str, Any]) -> None:
         refuse_picture(values["picture"])
     if values.get("predictions") is not None:
         refuse_unwritable(values["predictions"], "--predictions")
+
+
+_OUTPUTS = {"file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points"}
+"""Parameter or field that names a file to write -> its option."""
+_REPLACED = {"calibration"}
+"""Files that a command reads and may write anew."""
+
+
+def _outputs_and_inputs(values: Mapping[str, Any]) -> tuple[dict[str, Path], list[str]]:
+    """Return the files that a command writes, by option, and all words that may name one that it reads."""
+    outputs: dict[str, Path] = {}
+    inputs: list[str] = []
+    records = [value for value in values.values() if is_dataclass(value)]
+    named = [
+        *values.items(),
+        *((f.name, getattr(record, f.name)) for record in records for f in fields(record)),
+    ]
+    for name, value in named:
+        if name in _OUTPUTS and isinstance(value, Path):
+            outputs[_OUTPUTS[name]] = value
+        elif name not in _REPLACED:
+            words = value if isinstance(value, (list, tuple)) else [value]
+            inputs += [str(word) for word in words if isinstance(word, (str, Path))]
+    return outputs, inputs
 
 
 def _parameter(field: "Field[Any]", option: Any) -> Parameter:

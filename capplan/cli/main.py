@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS
-from capplan.errors import CapplanError, unknown
+from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -113,6 +113,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         program.main(prog_name="capplan")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _refuse_nul(words)
         with program.make_context("capplan", words) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
@@ -140,6 +141,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         _forget_stdout()
         _say(f"stdout: cannot be written: {error.strerror}")
         return 2
+
+
+def _refuse_nul(words: Sequence[str]) -> None:
+    """Raise the error for a word that no file can be called."""
+    for word in words:
+        if "\0" in word:
+            raise InputError(f"{word[:LONGEST_SHOWN]!r}: holds a NUL character, which nothing can be called")
 
 
 def _has_working_folder() -> bool:

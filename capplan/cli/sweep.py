@@ -98,16 +98,17 @@ def command(
     to: o.Output,
 ) -> int:
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets."""
-    from capplan.fleet.executor import PointFile, executor, finished_points
+    from capplan.fleet.executor import executor, finished_points
     from capplan.questions.sweep import asked_sweep
+    from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
     from capplan.report.picture import frontier_picture
     from capplan.report.show import row_progress, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))
-    asked = asked_sweep(what, flags, lengths, serving)
     file = PointFile(work.points)
     with executor(work.workers, work.dask) as pool, row_progress("points") as progress:
+        asked = asked_sweep(what, flags, lengths, serving)
         rows, interrupted = finished_points(
             asked.points, pool, file, progress, refine=bool(asked.slo.targets)
         )

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
 from capplan.numbers import Number
@@ -71,10 +73,10 @@ class HostOverhead:
         Examples
         --------
         >>> host = HostOverhead(step_s=0.002, ranks_s=0.0005)
-        >>> host.each_step_s(1), host.each_step_s(8)
+        >>> float(host.each_step_s(1)), float(host.each_step_s(8))
         (0.002, 0.0025)
         """
-        return self.step_s + self.ranks_s * (ranks > 1)
+        return np.where(np.asarray(ranks) > 1, self.step_s + self.ranks_s, self.step_s)[()]
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step [s]; offline nothing is streamed."""

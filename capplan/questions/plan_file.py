@@ -27,12 +27,25 @@ _SAME = (
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
     """Return the answer in a plan file; InputError where another version wrote it in a form that cannot be read."""
+    _refuse_other_targets(file, asked)
     try:
         return _answer(file.result, asked)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{file.path}: was written by capplan {file.version} and can no longer be read\n  {AGAIN}"
         ) from error
+
+
+def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
+    """Raise the error for a plan that does not say of each target of the scenario how likely it is to hold."""
+    targets = {target.key for target in asked.question.slo.targets}
+    for row in (file.result["chosen"], *file.result["choices"].values(), *file.result["plans"]):
+        held = set(row["target_probabilities"])
+        if held != targets:
+            of_plan, of_scenario = (", ".join(sorted(keys)) or "none" for keys in (held, targets))
+            raise InputError(
+                f"{file.path}: was made for the targets {of_plan}, and those of {asked.scenario.name} are {of_scenario}\n  {AGAIN}"
+            )
 
 
 def _answer(result: Mapping[str, Any], asked: AskedFleet) -> FleetAnswer:

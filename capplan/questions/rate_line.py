@@ -11,10 +11,12 @@ from capplan.workload.request_class import RequestClass
 
 WINDOW_S = 60.0
 HOUR_S = 3600.0
+MOST_WINDOWS = 366 * 24 * 60
+"""A year of minutes; replicas over the time of a longer trace are left out."""
 
 
 def rate_line(scenario: Scenario) -> RateLine | None:
-    """Return the rates of all classes together; None where no class has a daily curve or a trace of at least two windows.
+    """Return the rates of all classes together; None where no class has a daily curve or a trace of at least two windows, or where a trace is longer than a year.
 
     Other classes are at their peak all the time; hours of a day and of a workload YAML are cut into minutes. Bursts that a
     scenario plans for are not included: they come on top of the busiest minute.
@@ -23,7 +25,7 @@ def rate_line(scenario: Scenario) -> RateLine | None:
     if not lines:
         return None
     longest = max(line.size for line in lines)
-    if longest < 2:
+    if not 2 <= longest <= MOST_WINDOWS:
         return None
     total = np.zeros(longest)
     for line in lines:

@@ -21,6 +21,7 @@ from capplan.readers.record import (
     Seconds,
     SecondsOrZero,
     Share,
+    StartUp,
     Tokens,
     UsdPerHour,
     UsdPerKwh,
@@ -63,8 +64,8 @@ class Traffic(Record):
     """At peak."""
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
-    think_time: Seconds | None = None
-    """From a response to the next request of the same user."""
+    think_time: SecondsOrZero | None = None
+    """From a response to the next request of the same user; 0 s: the next one follows at once."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None
@@ -128,7 +129,7 @@ class Fleet(Record):
     """Share of the capacity that stays unused at peak."""
     spare_replicas: Annotated[Whole, Field(ge=0, le=10_000)] | None = None
     """Beyond those that the peak needs, so that one may fail."""
-    start_up: SecondsOrZero | None = None
+    start_up: StartUp | None = None
     """From the decision to start a replica to the first request that it serves; for traffic from a trace."""
     burst: Annotated[float, Field(ge=1, le=100)] | None = None
     """Size the fleet for this multiple of the busiest minute of a trace; if left out, only the table of spares shows a burst, of 1.5."""

@@ -9,6 +9,8 @@ from capplan.workload.slo import METRICS, Target
 
 LEAST_RATE_PER_S, MOST_RATE_PER_S = 1e-6, 1e9
 """One request in eleven days, and more than all people could send: beyond them times drown in rounding."""
+LEAST_MEAN_FRACTION = 1e-6
+"""A second of traffic in eleven days."""
 LONGEST_WAIT_S = {"ttft": 600.0, "tpot": 10.0, "itl": 60.0, "e2e": 86400.0}
 """Limits above these promise nothing to a person who waits; they only warn."""
 
@@ -26,6 +28,24 @@ def plausible_rate(reading: Reading, rate: float | None, at: KeyPath) -> float |
         "eleven days: times between rarer ones drown in rounding"
     )
     return LEAST_RATE_PER_S
+
+
+def refuse_rare_users(reading: Reading, users: float | None, think_s: float | None, at: KeyPath) -> None:
+    """Refuse users who together ask less often than a simulation tells from never."""
+    if users is not None and think_s is not None and users < LEAST_RATE_PER_S * max(think_s, 1.0):
+        raise reading.refuse(
+            at,
+            f"{users:g} users who think for {think_s:g} s send fewer than {LEAST_RATE_PER_S:g} req/s, one request in eleven days",
+        )
+
+
+def refuse_idle_time(reading: Reading, fraction: float, at: KeyPath) -> None:
+    """Refuse traffic whose mean is next to nothing beside its peak: its cost per token has no meaning."""
+    if fraction < LEAST_MEAN_FRACTION:
+        raise reading.refuse(
+            at,
+            f"the mean rate is {fraction:.1g} of the peak, less than {LEAST_MEAN_FRACTION:g}; is the unit right?",
+        )
 
 
 def warn_of_odd_targets(reading: Reading, targets: Sequence[Target]) -> None:

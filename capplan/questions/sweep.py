@@ -137,6 +137,10 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: boo
             spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
             hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
             contenders.append(Contender(layout_name(plan.layout, plan.weight_dtype), spec, hourly))
+    if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads.concurrencies:
+        raise InputError(
+            f"sweep {path}: users with a think_time of 0 s have no rate, only a number in flight\n  e.g. --concurrency 1,8,64"
+        )
     points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, closed=False)
     points = tuple(replace(point, routing=asked.question.routing) for point in points)
     return AskedSweep(asked.scenario.name, points, asked.scenario.slo, asked.assumptions, asked.warnings)

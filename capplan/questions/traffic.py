@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from capplan.questions.length_record import lengths
+from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
-from capplan.questions.sense import plausible_rate
+from capplan.questions.sense import plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.questions.workload_file import (
     MEANS,
     is_workload,
@@ -119,6 +120,10 @@ class _Source:
 def _of_trace(reading: Reading, name: str, path: str, index: int) -> _Source:
     """Return the figures of a trace: peak rate (its busiest minute), mean rate, arrivals, and lengths."""
     trace = read_trace(path)
+    if trace.seconds > MOST_WINDOWS * WINDOW_S:
+        reading.warnings.append(
+            f"{name}: the trace is longer than a year, so replicas over its time are left out"
+        )
     for remark in trace.remarks:
         reading.assume(f"{name}: {remark}", f"traffic[{index}].trace")
     reading.assume(
@@ -223,6 +228,13 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         (1.0, ()),
         *rate_keys,
         (*at, "mean_rate"),
+    )
+    reading.attempt(
+        partial(refuse_rare_users, reading, item.users, item.think_time, (*at, "users")), None, *rate_keys
+    )
+    mean_key = next((key for key in MEANS if getattr(item, key) is not None), MEANS[0])
+    reading.attempt(
+        partial(refuse_idle_time, reading, fraction, (*at, mean_key)), None, *rate_keys, (*at, mean_key)
     )
     rate = reading.attempt(
         partial(plausible_rate, reading, source.rate, (*at, _rate_key(item))), source.rate, *rate_keys

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from capplan.errors import InputError
 from capplan.model.block_formats import BLOCK_NAMES, OTHER_TYPES
 from capplan.model.stored_tensor import StoredModel, StoredTensor, tensor_bytes
-from capplan.readers.text_file import is_there, mapped, printable
+from capplan.readers.text_file import first_bytes, is_there, mapped, printable
 
 KIND = "a GGUF weights file"
 MOST_TENSORS = 65_536
@@ -47,15 +47,7 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 def is_gguf(path: Path) -> bool:
     """Tell whether a file is called as GGUF files are, or starts as they do."""
-    if path.suffix.lower() == ".gguf":
-        return True
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-    except (OSError, ValueError):
-        return False
+    return path.suffix.lower() == ".gguf" or first_bytes(path, 4) == b"GGUF"
 
 
 @dataclass(slots=True)

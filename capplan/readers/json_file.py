@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Any
 
 from capplan.errors import InputError
@@ -17,7 +18,8 @@ _KINDS = {
 }
 
 
-MOST_VALUES = 32_000_000
+_WORD = re.compile(r"\S")
+MOST_VALUES = 16_000_000
 """Most values in one result file; the requests of a long benchmark with all their times have a few million."""
 
 
@@ -100,6 +102,12 @@ def read_json(
     return value
 
 
+def _next_word(text: str, position: int) -> int:
+    """Return where the next character is that is no space."""
+    found = _WORD.search(text, position)
+    return found.start() if found else len(text)
+
+
 def json_values(text: str, name: str) -> list[Any]:
     """Return the values in a JSON text that a tool wrote: one, the items of one list, or one after another.
 
@@ -113,10 +121,7 @@ def json_values(text: str, name: str) -> list[Any]:
     decoder = json.JSONDecoder()
     values: list[Any] = []
     position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
+    while (position := _next_word(text, position)) < len(text):
         try:
             value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:

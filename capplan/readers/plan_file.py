@@ -11,6 +11,8 @@ from typing import Any
 from capplan import __version__
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
+from capplan.readers.plan_record import check_result
+from capplan.readers.text_file import MAX_BYTES, digest
 
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "result_sha256")
@@ -33,12 +35,7 @@ class PlanFile:
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
     """Return a digest of the content of a file; None without a path or without a file there."""
-    try:
-        if path is None or not Path(path).is_file():
-            return None
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
-    except (OSError, ValueError):
-        return None
+    return None if path is None else digest(path, MAX_BYTES)
 
 
 def result_digest(result: Mapping[str, Any]) -> str:
@@ -81,12 +78,13 @@ def read_plan_file(path: Path) -> PlanFile:
         raise InputError(
             f"{path}: plan_file.{missing} is missing or malformed, so the file was edited\n  {AGAIN}"
         )
-    if result_digest(result) != origin["result_sha256"]:
+    if not _same(result, origin["result_sha256"]):
         raise InputError(
             f"{path}: was edited after it was written, so its numbers may be inconsistent\n  {AGAIN}"
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
+    check_result(path, result)
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
@@ -98,6 +96,14 @@ def read_plan_file(path: Path) -> PlanFile:
         result,
         tuple(_remarks(path, envelope, origin, scenario)),
     )
+
+
+def _same(result: Mapping[str, Any], written: str) -> bool:
+    """Return whether a result is the one of which a digest was written."""
+    try:
+        return result_digest(result) == written
+    except (OverflowError, UnicodeError):
+        return False
 
 
 def _wrong(origin: Mapping[str, Any]) -> str | None:

@@ -91,6 +91,7 @@ _bytes_per_s = _quantity_type(q.BYTES_PER_S, above=0)
 _flop_per_s = _quantity_type(q.FLOP_PER_S, above=0)
 _seconds = _quantity_type(q.SECONDS, above=0)
 _waiting = _quantity_type(q.SECONDS, low=0)
+_start_up = _quantity_type(q.SECONDS, low=0, high=86_400)
 _fraction = _quantity_type(q.FRACTION, low=0, high=1)
 _share = _quantity_type(q.FRACTION, above=0, high=1)
 _confidence = _quantity_type(q.CONFIDENCE, above=0, below=1)
@@ -110,6 +111,7 @@ BytesPerS: TypeAlias = Annotated[float, *_bytes_per_s]
 FlopPerS: TypeAlias = Annotated[float, *_flop_per_s]
 Seconds: TypeAlias = Annotated[float, *_seconds]
 SecondsOrZero: TypeAlias = Annotated[float, *_waiting]
+StartUp: TypeAlias = Annotated[float, *_start_up]
 Fraction: TypeAlias = Annotated[float, *_fraction]
 Share: TypeAlias = Annotated[float, *_share]
 Confidence: TypeAlias = Annotated[float, *_confidence]

@@ -1,6 +1,7 @@
 """The one way to open an input file: bounded, UTF-8, plain or gzip, refused with the reason when it is something else."""
 
 import gzip
+import hashlib
 import os
 import stat
 import zlib
@@ -24,6 +25,9 @@ FREE_BYTES = 64 * 1024**2
 """Decompressed bytes from which the ratio is checked."""
 LONGEST_LINE = 32_000_000
 """A longer line is not a request; a prompt of a million tokens names 62,500 blocks of 16 in 0.5 MB."""
+
+MOST_STREAM_BYTES = 16 * 1024**3
+"""Of a file that is read line by line, decompressed; a trace of 40 million requests has about 2 GB."""
 
 _GZIP = b"\x1f\x8b"
 _MAGIC = (
@@ -117,6 +121,30 @@ def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
             raise InputError(f"{name}: is empty; {kind} is expected")
         with mmap(raw.fileno(), 0, access=ACCESS_READ) as content:
             yield content
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Return the first bytes of a plain file; none where there is no such file or it cannot be read."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as raw:
+            return raw.read(count)
+    except (OSError, ValueError):
+        return b""
+
+
+def digest(path: str | os.PathLike[str], most_bytes: int) -> str | None:
+    """Return a digest of the content of a plain file; None where there is none, or one of more than most_bytes."""
+    content = first_bytes(Path(path), most_bytes + 1) if is_there(Path(path)) else None
+    if not content or len(content) > most_bytes:
+        return None
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def system_text(path: Path) -> str:
+    """Return the text of a file in which the system states something, as below /proc; empty where there is none."""
+    return first_bytes(path, MAX_BYTES).decode("utf-8", "replace").strip()
 
 
 def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
@@ -247,7 +275,7 @@ def numbered_lines(path: str | os.PathLike[str], *, kind: str) -> Iterator[tuple
 
 
 def numbered_blocks(
-    path: str | os.PathLike[str], *, kind: str, size: int = 2**21
+    path: str | os.PathLike[str], *, kind: str, size: int = 2**21, unpacked: bool = True
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes of a file of any length in blocks of whole lines, each with the number of its first line.
 
@@ -260,19 +288,26 @@ def numbered_blocks(
         What the file should be, for the error.
     size : [B]
         Of a block, about.
+    unpacked : bool
+        Read what gzip packed.
 
     Raises
     ------
     InputError
-        It cannot be read to its end, or has a line that is longer than LONGEST_LINE.
+        It cannot be read to its end, has a line that is longer than LONGEST_LINE, or more than MOST_STREAM_BYTES.
     """
-    with _opened(path, kind, "", unpacked=True) as stream:
-        number, rest = 1, b""
+    with _opened(path, kind, "", unpacked=unpacked) as stream:
+        number, rest, seen = 1, b"", 0
         failure: Exception | None = None
         while failure is None:
             more, failure = _some_bytes(stream, size)
             if not more:
                 break
+            seen += len(more)
+            if seen > MOST_STREAM_BYTES:
+                raise InputError(
+                    f"{os.fspath(path)}: is larger than {MOST_STREAM_BYTES / 1e9:.0f} GB; {kind} is expected"
+                )
             whole, end, rest = (rest + more).rpartition(b"\n")
             if max(len(whole), len(rest)) >= LONGEST_LINE:
                 raise InputError(

@@ -3,6 +3,7 @@
 import os
 import stat
 import sys
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,6 +32,40 @@ def refuse_unwritable(path: Path | None, option: str = "--output") -> None:
             raise _unwritable(path, option, "Permission denied")
     except (OSError, RuntimeError, ValueError) as error:
         raise _unwritable(path, option, _reason(error)) from None
+
+
+def refuse_losing(outputs: Mapping[str, Path], inputs: Iterable[str]) -> None:
+    """Raise the error for an answer that would take the place of a file that is read for it, or of another answer.
+
+    Parameters
+    ----------
+    outputs : option -> file to write
+    inputs : words that may be names of files that are read
+    """
+    read = {place for word in inputs if (place := _place(Path(word), existing=True)) is not None}
+    taken: dict[object, str] = {}
+    for option, path in outputs.items():
+        place = _place(path, existing=False)
+        if place is None:
+            continue
+        if place in read:
+            raise InputError(f"{option}: {visible(str(path))!r} is read by this command; name another file")
+        if place in taken:
+            raise InputError(
+                f"{option}: {visible(str(path))!r} is written by {taken[place]} already; name another file"
+            )
+        taken[place] = option
+
+
+def _place(path: Path, *, existing: bool) -> object:
+    """Return what tells a plain file from others, by whatever name; None for anything else, such as a device."""
+    try:
+        if path.is_file():
+            what = path.stat()
+            return what.st_dev, what.st_ino
+        return None if existing or path.exists() else path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def refuse_picture(path: Path) -> None:

@@ -8,6 +8,8 @@ from capplan.numbers import Number
 from capplan.workload.length import Lengths
 from capplan.workload.summary import PrefixReuse
 
+LEAST_TURN_S = 0.1
+"""Of a user who does not think, where it is not known yet how long an answer takes; decides shares of classes, no latency."""
 SLICES = 4096
 """Prompts of equal weight that stand for a distribution of lengths: 64 would be 1 % off where a prefix cuts it."""
 
@@ -84,6 +86,8 @@ class RequestClass:
             return self.request_rate_per_s
         assert self.users is not None
         assert self.think_time_s is not None
+        if not self.think_time_s:
+            response_time_s = max(response_time_s, LEAST_TURN_S)
         return float(offered_request_rate_per_s(self.users, self.think_time_s, response_time_s))
 
     @property

@@ -13,11 +13,12 @@ import pytest
 from capplan.errors import InputError
 from capplan.fleet import executor
 from capplan.fleet.content_key import content_key
-from capplan.fleet.executor import PointFile, finished_points, runner
+from capplan.fleet.executor import finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.data_folder import data_folder
+from capplan.readers.point_file import PointFile
 
 LOADS = "1, 2, 4"
 

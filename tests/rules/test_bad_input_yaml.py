@@ -61,7 +61,7 @@ SCENARIOS = {
     "duplicate key": (("engine: vllm", "engine: vllm\nengine: sglang"), ["line 8: 'engine' is given twice"]),
     "slo as a list": (("slo: {ttft_p95: 800 ms, tpot_p95: 40 ms}", "slo: [1]"), ["slo: must be 'key: value' lines"]),
     "tensor parallel of zero": (("headroom: 20 %", "tensor_parallel: [0]"), ["fleet.tensor_parallel[0]: 0 should be greater"]),
-    "no think time": (("request_rate: 20 req/s", "users: 5\n    think_time: 0 s"), ["traffic[0].think_time: '0 s' is not above 0"]),
+    "less than no think time": (("request_rate: 20 req/s", "users: 5\n    think_time: -1 s"), ["traffic[0].think_time: '-1 s' is below 0"]),
     "no users": (("request_rate: 20 req/s", "users: 0\n    think_time: 3 s"), ["traffic[0].users: '0' is not above 0"]),
     "curve of 23 hours": (("    shared", f"    daily_curve: {[1] * 23}\n    shared"), ["line 13: traffic[0].daily_curve: has 23 values; give 24", "office"]),
     "curve of zeros": (("    shared", f"    daily_curve: {[0] * 24}\n    shared"), ["traffic[0].daily_curve: is 0 in every hour"]),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 
+from capplan.errors import InputError
+from capplan.families.quantization.regular import check_regular
 from capplan.model.network import Layer, Network, Projection
 
 _ATTENTION = {"llama4": "self_attn", "nemotron_h": "mixer", "deepseek_v4": "attn"}
@@ -64,8 +66,12 @@ _EXPERT_MATRICES = (
     "gate_up_proj",
     "down_proj",
 )
+MOST_PATTERNS = 2_000
+"""Of one config; each is held against the name of every matrix."""
+MOST_NAMES = 100_000
+"""Of modules outside of layers."""
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "multi_modal", "mm_projector")
-_LAYER = re.compile(r"(?:^|.*\.)layers\.(\d+)(?:\.(.+))?")
+_LAYER = re.compile(r"(?:^|.*\.)layers\.(\d{1,6})(?:\.(.+))?")
 _EXPERT_NUMBER = re.compile(r"\bexperts\.(\d+)\b")
 
 
@@ -188,25 +194,39 @@ class NameList:
         return None
 
 
-def name_list(entries: Iterable[tuple[str, str]]) -> NameList:
+def name_list(entries: Iterable[tuple[str, str]], place: str) -> NameList:
     """Return the index of names and patterns with a value each.
 
     Parameters
     ----------
     entries : name or pattern, value
+    place : the section of the config, as errors name it
 
     Returns
     -------
     the index
 
+    Raises
+    ------
+    InputError
+        a pattern is no regular expression or one that could take for ever, or there are too many
+
     Examples
     --------
-    >>> listed = name_list([("model.layers.3.mlp*", "left out")])
+    >>> listed = name_list([("model.layers.3.mlp*", "left out")], "config.json")
     >>> listed.value(3, ["mlp.down_proj"]), listed.value(4, ["mlp.down_proj"])
     ('left out', None)
     """
     names = NameList()
+    patterns = 0
     for name, value in entries:
+        if name.startswith("re:"):
+            check_regular(name[3:], place)
+        patterns += name.startswith("re:") or any(mark in name for mark in "*?[")
+        if patterns > MOST_PATTERNS or len(names.anywhere) > MOST_NAMES:
+            raise InputError(
+                f"{place}: has more than {MOST_PATTERNS:,} patterns or {MOST_NAMES:,} names of modules outside of layers"
+            )
         names.add(name, value)
     return names
 

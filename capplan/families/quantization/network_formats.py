@@ -14,7 +14,7 @@ from capplan.families.quantization.schemes import (
     packed_format,
     quark_format,
 )
-from capplan.families.quantization.section import LEFT_OUT, left_out, module_pattern, quantization_section
+from capplan.families.quantization.section import LEFT_OUT, left_out, quantization_section
 from capplan.model.formatted import with_formats
 from capplan.model.network import Experts, Network, Projection
 from capplan.model.stated_bits import coded_bits
@@ -95,7 +95,7 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
     Examples
     --------
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
-    >>> in_scheme(Network("n", "llama", 8, 10, (), head, True, 80), Scheme("fp8", name_list([]), kv_format="fp8")).kv_format
+    >>> in_scheme(Network("n", "llama", 8, 10, (), head, True, 80), Scheme("fp8", name_list([], "n"), kv_format="fp8")).kv_format
     'fp8'
     """
     names: dict[tuple[int, Projection], tuple[str, ...]] = {}
@@ -206,17 +206,20 @@ def _fp8(section: Config) -> Scheme:
         raise section.error(
             "weight_block_size", f"{block!r} is not modelled", "known: [128, 128], [1, 32], null"
         )
-    return Scheme(name, name_list(left_out(section)), kv_format=_cache(section))
+    return Scheme(name, name_list(left_out(section), section.where()), kv_format=_cache(section))
 
 
 def _fbgemm(section: Config) -> Scheme:
     """Return the scheme of a checkpoint whose every output has a scale, in fp32."""
-    return Scheme("fp8_channel", name_list(left_out(section)))
+    return Scheme("fp8_channel", name_list(left_out(section), section.where()))
 
 
 def _mxfp4(section: Config) -> Scheme:
     return Scheme(
-        "mxfp4", name_list(left_out(section)), classes=frozenset({"expert"}), kv_format=_cache(section)
+        "mxfp4",
+        name_list(left_out(section), section.where()),
+        classes=frozenset({"expert"}),
+        kv_format=_cache(section),
     )
 
 
@@ -227,7 +230,7 @@ def _awq(section: Config) -> Scheme:
         zero_points=bool(section.values.get("zero_point", True)),
         place=section.where(),
     )
-    return Scheme(name, name_list(left_out(section)))
+    return Scheme(name, name_list(left_out(section), section.where()))
 
 
 def _gptq(section: Config) -> Scheme:
@@ -239,7 +242,7 @@ def _gptq(section: Config) -> Scheme:
     )
     skipped = [(f"re:{key[2:]}", LEFT_OUT) for key in _object(section, "dynamic") if key.startswith("-:")]
     head = [("lm_head", name)] if section.flag("lm_head", default=False) else []
-    return Scheme(name, name_list([*skipped, *left_out(section), *head]))
+    return Scheme(name, name_list([*skipped, *left_out(section), *head], section.where()))
 
 
 def _aqlm(section: Config) -> Scheme:
@@ -251,7 +254,7 @@ def _aqlm(section: Config) -> Scheme:
         raise section.error("num_codebooks", f"{books} of {bits} bits for groups of {group} are not modelled")
     tensors = section.items("linear_weights_not_to_quantize") or ()
     skipped = [(str(tensor).removesuffix(".weight"), LEFT_OUT) for tensor in tensors]
-    return Scheme(name, name_list([*skipped, *left_out(section)]))
+    return Scheme(name, name_list([*skipped, *left_out(section)], section.where()))
 
 
 def _auto_round(section: Config) -> Scheme:
@@ -264,15 +267,19 @@ def _auto_round(section: Config) -> Scheme:
         if not isinstance(entry, Mapping):
             raise section.error(f"extra_config.{module}", "not an object")
         module_bits, module_group = entry.get("bits", bits), entry.get("group_size", group)
+        if not isinstance(module_group, int):
+            raise section.error(
+                f"extra_config.{module}.group_size", f"{module_group!r} is not a whole number"
+            )
         unquantised = not isinstance(module_bits, int) or module_bits >= 16
         value = (
             LEFT_OUT
             if unquantised
-            else packed_format(module_bits, int(module_group), zero_points=True, place=section.where())
+            else packed_format(module_bits, module_group, zero_points=True, place=section.where())
         )
         pattern = f"re:{module}" if any(mark in module for mark in "\\^$(") or ".*" in module else module
-        named.append((module_pattern(section, "extra_config", pattern), value))
-    return Scheme(name, name_list(named))
+        named.append((pattern, value))
+    return Scheme(name, name_list(named, section.where()))
 
 
 def _bitsandbytes(section: Config) -> Scheme:
@@ -282,7 +289,7 @@ def _bitsandbytes(section: Config) -> Scheme:
         name = "nf4_double" if section.values.get("bnb_4bit_use_double_quant") else "nf4"
     else:
         raise InputError(f"{section.where()}: neither load_in_8bit nor load_in_4bit is true")
-    return Scheme(name, name_list(left_out(section)))
+    return Scheme(name, name_list(left_out(section), section.where()))
 
 
 def _compressed_tensors(section: Config) -> Scheme:
@@ -303,8 +310,8 @@ def _compressed_tensors(section: Config) -> Scheme:
             if target in ("Linear", "MoEGMM", "FusedMoE"):
                 default = default or name
             elif isinstance(target, str):
-                named.append((module_pattern(section, f"config_groups.{key}.targets", target), name))
-    return Scheme(default, name_list(named), kv_format=_cache(section))
+                named.append((target, name))
+    return Scheme(default, name_list(named, section.where()), kv_format=_cache(section))
 
 
 def _modelopt(section: Config) -> Scheme:
@@ -320,7 +327,7 @@ def _modelopt(section: Config) -> Scheme:
     elif section.values.get("quant_method") == "fp8":
         default = _fp8(section).default
         named = list(_algorithms(layers, section.where("quantized_layers")))
-    return Scheme(default, name_list(named), kv_format=_cache(section))
+    return Scheme(default, name_list(named, section.where()), kv_format=_cache(section))
 
 
 def _algorithms(layers: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
@@ -347,7 +354,7 @@ def _quark(section: Config) -> Scheme:
           for module, entry in _object(section, "layer_quant_config").items()
           if isinstance(entry, Mapping) and entry.get("weight")),
     ]  # fmt: skip
-    return Scheme(default, name_list(named), kv_format=_cache(section))
+    return Scheme(default, name_list(named, section.where()), kv_format=_cache(section))
 
 
 def _cache(section: Config) -> str | None:

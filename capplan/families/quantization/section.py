@@ -1,6 +1,5 @@
 """The section of a config that states the quantisation, and the modules that it leaves out."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,17 +23,7 @@ def left_out(section: Config) -> Iterator[tuple[str, str]]:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise section.error(key, "not a list of module names")
         for name in names:
-            yield module_pattern(section, key, name), LEFT_OUT
-
-
-def module_pattern(section: Config, key: str, name: str) -> str:
-    """Return a name or pattern, after checking that a regular expression compiles."""
-    if name.startswith("re:"):
-        try:
-            re.compile(name[3:])
-        except re.error as error:
-            raise section.error(key, f"{name!r} is not a regular expression ({error})") from None
-    return name
+            yield name, LEFT_OUT
 
 
 def quantization_section(

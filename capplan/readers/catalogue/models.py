@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from capplan.errors import InputError
 from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import read_text
 
 FOLDER = "model_configs"
 
@@ -34,12 +34,12 @@ def normalised(name: str) -> str:
 
 @cache
 def _index() -> dict[str, Any]:
-    path = data_folder(FOLDER) / "index.json"
-    try:
-        index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: the shipped models cannot be read ({error.strerror})") from None
+    index: dict[str, Any] = json.loads(_shipped(data_folder(FOLDER) / "index.json"))
     return index
+
+
+def _shipped(path: Path) -> str:
+    return read_text(path, kind="a file of the shipped models")
 
 
 def shipped_names() -> list[str]:
@@ -95,7 +95,7 @@ def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
     if model is None:
         return None
     entry = _index()["models"][model]
-    config = json.loads(_config_path(entry["folder"]).read_text(encoding="utf-8"))
+    config = json.loads(_shipped(_config_path(entry["folder"])))
     for key, value in entry.get("overrides", {}).items():
         section, _, inner = key.rpartition(".")
         target = config[section] if section else config

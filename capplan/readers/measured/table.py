@@ -1,12 +1,11 @@
 """Files of measured results -> rows: CSV, plain or gzipped, of serving, memory or kernel measurements."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from capplan.errors import InputError, unknown
+from capplan.readers.csv_file import csv_rows
 from capplan.readers.measured.run_columns import with_run_columns
 from capplan.readers.measured.start_columns import with_start_columns
 from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
@@ -49,17 +48,7 @@ def measured_table(path: Path, asked: str | None = None) -> tuple[MeasuredKind, 
 def measured_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV file, gzipped or not, as text by column name and as they stand there."""
     text = read_text(path, kind="a CSV file of measured results", max_bytes=MAX_RESULT_BYTES, unpacked=True)
-    try:
-        rows = [
-            {
-                key: _cell(value)
-                for key, value in row.items()
-                if key is not None and not isinstance(value, list)
-            }
-            for row in csv.DictReader(io.StringIO(text, newline=""))
-        ]
-    except csv.Error as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+    rows = [{key: _cell(value) for key, value in row.items()} for row in csv_rows(text, str(path))]
     if not rows:
         raise InputError(
             f"{path}: no rows\n  the first line names the columns, each further line is a result"

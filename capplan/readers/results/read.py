@@ -1,7 +1,7 @@
 """Detect which tool wrote a result file, and read it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +18,10 @@ from capplan.readers.results import (
 )
 from capplan.readers.results.record import BenchmarkResult, RequestRecord
 from capplan.readers.results.values import result_objects
+from capplan.workload.statistics import LONGEST_TOKENS
 
+MOST = 1e12
+"""Of a count, a rate or a time in seconds."""
 KNOWN_TOOLS = (
     "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "
     "inference-perf, trtllm-bench, llama-bench, llm-d benchmark report, InferenceX"
@@ -50,7 +53,21 @@ def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
     results = _whole_file(values, place)
     if results is None:
         results = [result for value in values for result in _object(value, place)]
+    for result in results:
+        _refuse_impossible(result)
     return [completed(result, **stated) for result in results]
+
+
+def _refuse_impossible(result: BenchmarkResult) -> None:
+    """Raise the error for a figure that no benchmark can have measured."""
+    numbers = [(field.name, getattr(result, field.name)) for field in fields(result)]
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        spread = getattr(result, latency)
+        numbers += [(f"{latency} {field.name}", getattr(spread, field.name)) for field in fields(spread)]
+    for name, value in numbers:
+        most = LONGEST_TOKENS if name in ("input_tokens", "output_tokens", "context_tokens") else MOST
+        if isinstance(value, (int, float)) and not 0.0 <= value <= most:
+            raise InputError(f"{result.path}: {name} comes out as {value:g}, which cannot be")
 
 
 def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:

@@ -1,6 +1,5 @@
 """The values of a result file whatever its container (JSON, JSON lines, YAML, CSV), and how they are checked."""
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.readers.csv_file import csv_rows
 from capplan.readers.json_file import json_values
 from capplan.readers.results.record import Spread
 from capplan.readers.text_file import MAX_RESULT_BYTES, read_text
 from capplan.readers.yaml_file import yaml_values
 
 KIND = "a result of a benchmark"
+LARGEST = 1e20
+"""Of any number; the time since 1970 in nanoseconds is 2e18."""
 
 SECONDS_PER_UNIT = {
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -61,6 +63,10 @@ class ResultValues:
                 return None
             if math.isnan(number) or number < minimum:
                 raise InputError(f"{self.where(name)}: {value!r} is not a number of at least {minimum:g}")
+            if number > LARGEST:
+                raise InputError(
+                    f"{self.where(name)}: {number:g} is out of range; at most {LARGEST:g} is read"
+                )
             return number
         return None
 
@@ -156,8 +162,5 @@ def result_objects(path: str | Path) -> list[Any]:
     if suffix in (".yaml", ".yml"):
         return [value for value in yaml_values(text, name) if value is not None]
     if suffix == ".csv":
-        try:
-            return list(csv.DictReader(text.splitlines()))
-        except csv.Error as error:
-            raise InputError(f"{name}: is not CSV ({error})") from None
+        return [*csv_rows(text, name)]
     return json_values(text, name)

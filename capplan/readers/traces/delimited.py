@@ -82,7 +82,7 @@ def layout_of(path: Path, header: str) -> Layout:
     for names in (ARRIVAL, INPUT, OUTPUT):
         if places[names[0]] is None and not (no_times and names is ARRIVAL):
             raise InputError(
-                f"{path}: has no column {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(columns)}"
+                f"{path}: has no column {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(columns[:12])}"
             )
     arrival, tokens_in, tokens_out = places["arrival_s"], places["input_tokens"], places["output_tokens"]
     assert tokens_in is not None

@@ -17,7 +17,7 @@ from capplan.workload.summary import MeasuredLatency, WorkloadSummary
 from capplan.workload.trace import Omissions
 
 SAMPLE = re.compile(
-    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",
+    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",
     re.ASCII,
 )
 LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')

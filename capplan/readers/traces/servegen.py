@@ -138,7 +138,7 @@ def _records(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[s
     names = columns_of(header)
     missing = [name for name in columns if name not in names]
     if missing:
-        raise InputError(f"{path}: has no column {missing[0]!r}\n  found: {', '.join(names)}")
+        raise InputError(f"{path}: has no column {missing[0]!r}\n  found: {', '.join(names[:12])}")
     for number, line in lines:
         if line.strip():
             yield number, dict(zip(names, line.split(","), strict=False))

@@ -1,0 +1,157 @@
+"""What a plan file has to hold: the kind and the possible size of every figure that is read from it again."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, model_validator
+
+from capplan.assumption import Label
+from capplan.readers.record import LARGEST_WHOLE, Record, validated
+from capplan.readers.yaml_file import Document
+from capplan.serving.fleet_terms import Routing
+
+LARGEST = 1e18
+"""Of any figure of a plan, in base units."""
+MOST_DEVICES = 4096
+"""That one replica spans in one direction, as flags allow."""
+ROUNDING = 1e-9
+
+Amount: TypeAlias = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
+Probability: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0 + ROUNDING, allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
+Degree: TypeAlias = Annotated[int, Field(ge=1, le=MOST_DEVICES)]
+
+
+class _Row(Record):
+    """A part of the answer; figures that are not read again are left alone."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class SpreadRow(_Row):
+    """A latency."""
+
+    mean: Amount
+    p50: Amount
+    p90: Amount
+    p95: Amount
+    p99: Amount
+    low: Amount
+    high: Amount
+
+
+class PlanRow(_Row):
+    """A plan."""
+
+    hardware: str
+    tensor_parallel: Degree
+    pipeline_parallel: Degree
+    expert_parallel: Degree
+    data_parallel: Degree
+    weight_dtype: str
+    kv_dtype: str
+    replicas: Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
+    spare_replicas: Count
+    concurrency_per_replica: Amount
+    request_rate_per_replica: Amount
+    request_rate_limit_per_replica: Amount
+    sure_request_rate_limit_per_replica: Amount
+    ttft_s: SpreadRow
+    tpot_s: SpreadRow
+    e2e_s: SpreadRow
+    slo_met_probability: Probability
+    few_open_loops_measured: bool
+    target_probabilities: dict[str, Probability]
+    usd_per_hour: Amount | None
+    usd_per_month: Amount | None
+    usd_per_month_low: Amount | None
+    usd_per_month_high: Amount | None
+    usd_per_million_output_tokens: Amount | None
+    usd_per_million_tokens: Amount | None
+    usd_per_million_output_tokens_at_mean: Amount | None
+    usd_per_million_tokens_at_mean: Amount | None
+    job_hours: Amount | None
+    usd_per_job: Amount | None
+    usd_per_thousand_requests: Amount | None
+    routing: Routing
+    watts: Amount | None
+    bottleneck: str
+    label: Label
+    kv_cache_tokens: Amount
+    checked: Literal["simulated", "closed form"]
+
+    @model_validator(mode="after")
+    def _some_replicas_work(self) -> "PlanRow":
+        if self.spare_replicas >= self.replicas:
+            raise ValueError(
+                f"{self.spare_replicas} of {self.replicas} replicas are spares, so none is at work"
+            )
+        return self
+
+
+class ChoicesRow(_Row):
+    """The plans to choose from."""
+
+    cheapest: PlanRow
+    surest: PlanRow
+    fewest: PlanRow
+
+
+class RejectionRow(_Row):
+    """Candidates that were rejected for one reason."""
+
+    hardware: str
+    reason: str
+    count: Count
+    code: str
+
+
+class CertaintyRow(_Row):
+    """The cheapest fleet at one confidence."""
+
+    confidence: Probability
+    hardware: str | None
+    gpus: Count | None
+    usd_per_month: Amount | None
+
+
+class RelaxedRow(_Row):
+    """Devices needed at a relaxed limit."""
+
+    limit_s: Amount
+    gpus: Count
+
+
+class InsensibleRow(_Row):
+    """A device that makes no sense under a target."""
+
+    hardware: str
+    target: str
+    value_s: Amount
+    limit_s: Amount
+    gpus: Count | None
+    gpus_at: list[RelaxedRow]
+
+
+class ResultRow(_Row):
+    """The answer of a fleet search."""
+
+    plans: Annotated[list[PlanRow], Field(min_length=1)]
+    chosen: PlanRow
+    why: str
+    choices: ChoicesRow
+    rejected: list[RejectionRow]
+    evaluated: Count
+    certainty: list[CertaintyRow]
+    insensible: list[InsensibleRow]
+
+
+def check_result(path: Path, result: Any) -> None:
+    """Raise the error for a result of which a figure is missing or cannot be.
+
+    Parameters
+    ----------
+    path : of the plan file, for the error
+    result : of a fleet search that found a plan
+    """
+    validated(ResultRow, Document(str(path), result, {}))

@@ -1,0 +1,43 @@
+"""Files are opened in one place, which has the limits: what else opens one writes it, or reads what the package itself ships."""
+
+import ast
+
+from tests.rules.test_rooms import FILES, ROOT
+
+OPENS = {
+    "open", "fdopen", "read_text", "read_bytes", "read_csv", "read_json", "read_parquet", "read_pickle", "load", "safe_load",
+    "loadtxt", "genfromtxt", "fromfile", "memmap", "GzipFile", "ZipFile", "TarFile", "mmap", "write_text", "write_bytes",
+}  # fmt: skip
+ALLOWED = {
+    "capplan/readers/text_file.py": {"open", "mmap"},
+    "capplan/readers/point_file.py": {"open"},  # appends to the file
+    "capplan/readers/traces/columns.py": {"loadtxt"},  # of lines that were read
+    "capplan/accuracy/kernels.py": {"read_bytes"},  # that a kernel moves
+    "capplan/report/destination.py": {"open", "fdopen", "write_bytes"},
+    "capplan/cli/main.py": {"open"},  # /dev/null
+    "capplan/families/model_class.py": {"read_text"},  # classes.json beside it
+}
+OURS = {"read_text", "read_json"}
+"""Functions of capplan.readers; those of paths and of pandas are called on something."""
+
+
+def opened(path):
+    """Yield the name and the line of every call in a file that opens one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name in OPENS and not (name in OURS and isinstance(node.func, ast.Name)):
+            yield name, node.lineno
+
+
+def test_every_file_is_opened_by_the_one_reader():
+    found = {str(path.relative_to(ROOT)): list(opened(path)) for path in FILES}
+    wrong = [
+        f"{file}:{line}: {name}; read with capplan.readers.text_file"
+        for file, calls in found.items()
+        for name, line in calls
+        if name not in ALLOWED.get(file, ())
+    ]
+    assert wrong == []
+    assert {file: {name for name, _ in found[file]} for file in ALLOWED} == ALLOWED
