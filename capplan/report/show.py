@@ -38,7 +38,12 @@ def shown_anyway(answer: Answer, to: OutputFlags) -> Iterator[None]:
 def say_warnings(answer: Answer) -> None:
     """Print the warnings of an answer to stderr."""
     for warning in answer.warnings:
-        print(message(f"warning: {warning}"), file=sys.stderr)
+        say(f"warning: {warning}")
+
+
+def say(text: str) -> None:
+    """Print a line to stderr."""
+    print(message(text), file=sys.stderr)
 
 
 def send(text: str, file: Path | None) -> None:
