@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS
-from capplan.errors import CapplanError, unknown
+from capplan.errors import CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -113,7 +113,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         program.main(prog_name="capplan")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with program.make_context("capplan", words) as context:
+        with _context(program, words) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -140,6 +140,23 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         _forget_stdout()
         _say(f"stdout: cannot be written: {error.strerror}")
         return 2
+
+
+def _context(program: Any, words: list[str]) -> Any:
+    """Return what the parser makes of the words; completion is installed here, in files of the home folder."""
+    installs = words[:1] == ["--install-completion"]  # the parser takes the words away
+    try:
+        return program.make_context("capplan", words)
+    except typer.Exit:
+        raise
+    except (OSError, RuntimeError) as error:
+        if not installs:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or "the home folder"
+        raise InputError(
+            f"--install-completion: cannot write {str(place)!r}: {reason}\n  print it instead: capplan --show-completion"
+        ) from None
 
 
 def _has_working_folder() -> bool:
