@@ -115,3 +115,18 @@ def record(kind: str, key: str, figures: Mapping[str, Any]) -> None:
     kept = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     kept.setdefault(kind, {})[key] = dict(figures)
     FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def add_cases(fuzzer: str, cases: Mapping[str, int], findings: int, seconds: float) -> None:
+    """Add the cases of a fuzzer to those of earlier runs."""
+    kept = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
+    before = kept.get("fuzz", {}).get(fuzzer, {"cases": {}, "findings": 0, "cpu_s": 0})
+    counted = {
+        kind: before["cases"].get(kind, 0) + cases.get(kind, 0) for kind in {*before["cases"], *cases}
+    }
+    total = {
+        "cases": counted,
+        "findings": before["findings"] + findings,
+        "cpu_s": round(before["cpu_s"] + seconds),
+    }
+    record("fuzz", fuzzer, total)

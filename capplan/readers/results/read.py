@@ -1,7 +1,8 @@
 """Detect which tool wrote a result file, and read it."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,7 +51,19 @@ def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
     results = _whole_file(values, place)
     if results is None:
         results = [result for value in values for result in _object(value, place)]
+    for result in results:
+        _refuse_endless(result, place)
     return [completed(result, **stated) for result in results]
+
+
+def _refuse_endless(result: BenchmarkResult, place: str) -> None:
+    """Raise the error for a rate that follows from numbers of a file and is too large for one."""
+    for field in fields(result):
+        value = getattr(result, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(
+                f"{place}: {field.name} that follows from its numbers is too large: one of them is out of range"
+            )
 
 
 def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:
