@@ -7,8 +7,9 @@
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
-#   make fuzz     new questions: laws over random inputs, and files of every kind with small faults;
-#                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
+#   make fuzz     new questions: laws over random inputs, files of every kind and command lines with small faults;
+#                 SECONDS=600 SEED=1 (a third of the time each) KIND=config.json (files of one kind alone)
+#                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
@@ -56,8 +57,9 @@ mutants: $(VENV)/.ready-test
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
-	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
-	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) $(if $(RECORD),--record)
+	$(BIN)/python -m tests.fuzz.commands --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) $(if $(RECORD),--record)
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif

@@ -356,7 +356,9 @@ def main() -> int:
     turns = {
         name: partial(some, NAMED[name]) for name in ([asked.kind] if asked.kind else [k.name for k in KINDS])
     }
-    return asked_until_time_is_over("readers", turns, asked, lambda name, folder: (folder / name).read_bytes())
+    return asked_until_time_is_over(
+        "readers", turns, asked, lambda name, folder: (folder / name).read_bytes()
+    )
 
 
 if __name__ == "__main__":

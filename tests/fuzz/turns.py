@@ -20,9 +20,7 @@ Turn = Callable[[Path, int], int]
 
 def arguments(about: str | None, kinds: Sequence[str]) -> argparse.Namespace:
     """Return what a fuzzer was asked for."""
-    parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=kinds)

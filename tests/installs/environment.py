@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def declared(*extras: str) -> list[str]:
         about["build-system"]["requires"],
         *(optional[extra] for extra in extras),
     ]
-    return [line for line in dict.fromkeys(sum(lists, [])) if not line.startswith("torch")]
+    return [line for line in dict.fromkeys(chain.from_iterable(lists)) if not line.startswith("torch")]
 
 
 def lowest(requirements: Sequence[str]) -> list[str]:
@@ -121,9 +122,7 @@ def add_cases(fuzzer: str, cases: Mapping[str, int], findings: int, seconds: flo
     """Add the cases of a fuzzer to those of earlier runs."""
     kept = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     before = kept.get("fuzz", {}).get(fuzzer, {"cases": {}, "findings": 0, "cpu_s": 0})
-    counted = {
-        kind: before["cases"].get(kind, 0) + cases.get(kind, 0) for kind in {*before["cases"], *cases}
-    }
+    counted = {kind: before["cases"].get(kind, 0) + cases.get(kind, 0) for kind in {*before["cases"], *cases}}
     total = {
         "cases": counted,
         "findings": before["findings"] + findings,
