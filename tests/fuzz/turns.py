@@ -46,7 +46,7 @@ def asked_until_time_is_over(
                     break
                 try:
                     cases[kind] += open_turns[kind](Path(name), number)
-                except Exception as error:  # noqa: BLE001
+                except Exception as error:  # noqa: BLE001 - whatever is not a refusal is a finding
                     findings += 1
                     del open_turns[kind]
                     place = traceback.extract_tb(error.__traceback__)[-1]
