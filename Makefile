@@ -7,10 +7,15 @@
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
-#   make fuzz     new questions: laws over random inputs, and files of every kind with small faults;
-#                 SECONDS=600 SEED=1 (half the time each) KIND=config.json (files of one kind alone)
+#   make fuzz     new questions: laws over random inputs, files of every kind and command lines with small faults;
+#                 SECONDS=600 SEED=1 (a third of the time each) KIND=config.json (files of one kind alone)
+#                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
+#   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
+#   make installs     the lowest, tested and newest versions in empty environments, a build twice, the same bytes everywhere:
+#                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
+#   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
 #   make pictures draw the pictures of docs/ anew
 PYTHON ?= python3
@@ -19,9 +24,10 @@ MUTANTS ?= 100
 SEED ?= 7
 SECONDS ?= 60
 WHEELS_PYTHON ?= 3.12
+OTHERS ?=
 BIN := $(VENV)/bin
 
-.PHONY: plan test lint check bench golden docs mutants fuzz oracle wheels pictures clean
+.PHONY: plan test lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -51,11 +57,25 @@ mutants: $(VENV)/.ready-test
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
-	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
-	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 2 )) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.laws --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.readers --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) $(if $(RECORD),--record)
+	$(BIN)/python -m tests.fuzz.commands --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) $(if $(RECORD),--record)
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif
+
+constraints: $(BIN)/python
+	$(BIN)/python -m tests.installs.lock
+
+installs: $(VENV)/.ready-test
+	$(BIN)/python -m tests.installs.ranges lowest
+	for python in $(OTHERS); do $(BIN)/python -m tests.installs.ranges tested --python $$python && $(BIN)/python -m tests.installs.ranges newest --python $$python || exit 1; done
+	$(BIN)/python -m tests.installs.built
+	$(BIN)/python -m tests.installs.same_bytes --pythons $(OTHERS)
+	$(BIN)/python -m docs.generators.reliability
+
+reliability: $(VENV)/.ready
+	$(BIN)/python -m docs.generators.reliability
 
 oracle: $(VENV)/.ready-oracle
 	$(BIN)/python -m tests.differential $(if $(CHANGED),--changed $(CHANGED),--write) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
@@ -70,23 +90,26 @@ pictures: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .mutants
 
-# The stamp files keep set-up from being repeated until pyproject.toml changes.
+# The stamp files keep set-up from being repeated until what is declared or constrained changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/.ready: pyproject.toml constraints/plan.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/plan.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.ready-test: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+# torch has no hash here: each index has other builds of the version that the extra pins.
+$(VENV)/.ready-test: pyproject.toml constraints/test.txt | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/test.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
 	@touch $@
 
 $(VENV)/.ready-oracle: pyproject.toml | $(VENV)/.ready-test
-	$(BIN)/python -m pip install --quiet --editable '.[oracle]'
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[oracle]'
 	@touch $@
 
-$(VENV)/.ready-lint: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[lint]'
+$(VENV)/.ready-lint: pyproject.toml constraints/test.txt | $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/test.txt
 	@touch $@

@@ -114,7 +114,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _refuse_nul(words)
-        with program.make_context("capplan", words) as context:
+        with _context(program, words) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -148,6 +148,23 @@ def _refuse_nul(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:
             raise InputError(f"{word[:LONGEST_SHOWN]!r}: holds a NUL character, which nothing can be called")
+
+
+def _context(program: Any, words: list[str]) -> Any:
+    """Return what the parser makes of the words; completion is installed here, in files of the home folder."""
+    installs = words[:1] == ["--install-completion"]  # the parser takes the words away
+    try:
+        return program.make_context("capplan", words)
+    except typer.Exit:
+        raise
+    except (OSError, RuntimeError) as error:
+        if not installs:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or "the home folder"
+        raise InputError(
+            f"--install-completion: cannot write {str(place)!r}: {reason}\n  print it instead: capplan --show-completion"
+        ) from None
 
 
 def _has_working_folder() -> bool:

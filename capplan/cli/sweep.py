@@ -99,20 +99,24 @@ def command(
 ) -> int:
     """Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets."""
     from capplan.fleet.executor import executor, finished_points
+    from capplan.fleet.workers import LostWorkersError
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
     from capplan.report.picture import frontier_picture
-    from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.report.show import row_progress, say, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))
     file = PointFile(work.points)
-    with executor(work.workers, work.dask) as pool, row_progress("points") as progress:
+    with executor(work.workers, work.dask, say) as pool, row_progress("points") as progress:
         asked = asked_sweep(what, flags, lengths, serving)
-        rows, interrupted = finished_points(
-            asked.points, pool, file, progress, refine=bool(asked.slo.targets)
-        )
-    answer = sweep_answer(asked, rows, reused=file.reused, interrupted=interrupted)
+        rows, ended = finished_points(asked.points, pool, file, progress, refine=bool(asked.slo.targets))
+    if isinstance(ended, LostWorkersError) and not rows:
+        raise ended
+    answer = sweep_answer(asked, rows, reused=file.reused, interrupted=ended is not None)
+    if isinstance(ended, LostWorkersError):
+        with shown_anyway(answer, to):
+            raise ended
     if picture and rows:
         with shown_anyway(answer, to):
             frontier_picture(picture, by_plan(rows), asked.name)

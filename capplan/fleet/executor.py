@@ -1,13 +1,11 @@
 """Computes points in this process, in processes of this machine, or on a Dask cluster; saves each when it is finished."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Protocol
 
-from capplan.errors import InputError
 from capplan.fleet.sweep import Point, Row, Runner, load_of, point_result, swept
+from capplan.fleet.workers import LostWorkersError, Say, Workers, cluster, processes
 
 Progress = Callable[[int, int], None] | None
 
@@ -26,39 +24,24 @@ class Finished(Protocol):
         """Add a finished point."""
 
 
+def _nothing(_: str) -> None:
+    """Say nothing."""
+
+
 @contextmanager
-def executor(workers: int, dask: str | None) -> Iterator[Executor | None]:
-    """Yield an executor with this many processes or on a Dask cluster; None: work in this process."""
+def executor(workers: int, dask: str | None, say: Say = _nothing) -> Iterator[Workers | None]:
+    """Yield this many processes or the workers of a Dask cluster; None: work in this process."""
     if dask is not None:
-        yield from _dask_executor(dask)
+        with cluster(dask, say) as found:
+            yield found
     elif workers > 1:
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-        try:
+        with processes(workers, say) as pool:
             yield pool
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
     else:
         yield None
 
 
-def _dask_executor(address: str) -> Iterator[Executor]:
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError("--dask needs Dask\n  install it: pip install 'capplan[dask]'") from None
-    try:
-        client = Client(address, timeout="10s")
-    except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(
-            f"--dask {address}: no scheduler answers ({error})\n  e.g. --dask tcp://10.0.0.1:8786"
-        ) from None
-    try:
-        yield client.get_executor()
-    finally:
-        client.close()
-
-
-def runner(pool: Executor | None, file: Finished, progress: Progress = None) -> Runner:
+def runner(pool: Workers | None, file: Finished, progress: Progress = None) -> Runner:
     """Return a function that computes points, skips those already finished, and saves each result at once."""
     total = done = 0
 
@@ -82,26 +65,20 @@ def runner(pool: Executor | None, file: Finished, progress: Progress = None) -> 
     return run
 
 
-def _computed(pool: Executor | None, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+def _computed(pool: Workers | None, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
     if pool is None:
         for point in points:
             yield point, point_result(point)
-        return
-    futures: dict[Future[Any], Point] = {pool.submit(point_result, point): point for point in points}
-    try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    finally:
-        for future in futures:
-            future.cancel()
+    else:
+        yield from pool.finished(point_result, points)
 
 
 def finished_points(
-    points: Sequence[Point], pool: Executor | None, file: Finished, progress: Progress, *, refine: bool
-) -> tuple[list[Row], bool]:
-    """Return the rows of all points, or of those finished before Ctrl-C, and whether it was interrupted."""
+    points: Sequence[Point], pool: Workers | None, file: Finished, progress: Progress, *, refine: bool
+) -> tuple[list[Row], KeyboardInterrupt | LostWorkersError | None]:
+    """Return the rows of all points, or of those finished before Ctrl-C or the loss of all workers, and which of them it was."""
     try:
-        return swept(points, runner(pool, file, progress), refine=refine), False
-    except KeyboardInterrupt:
+        return swept(points, runner(pool, file, progress), refine=refine), None
+    except (KeyboardInterrupt, LostWorkersError) as ended:
         order = {point.contender.name: place for place, point in enumerate(points)}
-        return sorted(file.taken.values(), key=lambda row: (order[row["plan"]], load_of(row))), True
+        return sorted(file.taken.values(), key=lambda row: (order[row["plan"]], load_of(row))), ended

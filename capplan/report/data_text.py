@@ -15,6 +15,7 @@ from capplan.report.safe_text import spreadsheet_text
 
 _HIDDEN = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """What JSON lets stand raw and a terminal or a line reader obeys; in JSON it only ever stands in texts."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 def json_text(answer: Answer) -> str:
@@ -28,6 +29,17 @@ def json_text(answer: Answer) -> str:
     }
     text = json.dumps(plain(envelope), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return _HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def ascii_json(text: str) -> str:
+    r"""Return the same JSON in ASCII: every other letter stands in a text, where it can be escaped.
+
+    Examples
+    --------
+    >>> ascii_json('{"name": "tïny"}')
+    '{"name": "t\\u00efny"}'
+    """
+    return _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def csv_text(answer: Answer) -> str:

@@ -21,8 +21,20 @@ def show(answer: Answer, to: OutputFlags) -> int:
     say_warnings(answer)
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
-    send(answer_text(answer, form, to_terminal=to_terminal), to.file)
+    text = answer_text(answer, form, to_terminal=to_terminal)
+    send(text if to.file or form != "json" else _encodable(text), to.file)
     return answer.exit_code
+
+
+def _encodable(text: str) -> str:
+    """Return JSON that stdout can encode: letters that it lacks are escaped, so that nothing is lost."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        from capplan.report.data_text import ascii_json
+
+        return ascii_json(text)
+    return text
 
 
 @contextmanager
@@ -38,7 +50,12 @@ def shown_anyway(answer: Answer, to: OutputFlags) -> Iterator[None]:
 def say_warnings(answer: Answer) -> None:
     """Print the warnings of an answer to stderr."""
     for warning in answer.warnings:
-        print(message(f"warning: {warning}"), file=sys.stderr)
+        say(f"warning: {warning}")
+
+
+def say(text: str) -> None:
+    """Print a line to stderr."""
+    print(message(text), file=sys.stderr)
 
 
 def send(text: str, file: Path | None) -> None:

@@ -1,7 +1,10 @@
 """Some hundred files of every kind with small faults: `make fuzz` reads as many as there is time for."""
 
+import json
+
 import pytest
 
+from capplan.errors import InputError
 from tests.fuzz.readers import KINDS, check, fuzz
 
 EXAMPLES = 25
@@ -16,3 +19,13 @@ def test_a_file_with_small_faults_is_used_or_refused_in_one_line(kind, tmp_path)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_file_that_is_something_else_is_used_or_refused_in_one_line(kind, text, tmp_path):
     check(kind, text.encode(), tmp_path)
+
+
+def test_a_rate_that_follows_from_numbers_and_is_endless_is_refused(tmp_path):
+    """Found by make fuzz: tokens of 1e308 a request make a rate that no number holds."""
+    (kind,) = (kind for kind in KINDS if kind.name == "results.json")
+    (sound,) = (value for value in kind.sound() if "usage_completion_tokens" in value)
+    path = tmp_path / kind.name
+    path.write_text(json.dumps({**sound, "usage_completion_tokens": {"avg": 1e308}}))
+    with pytest.raises(InputError, match=r"output_tokens_per_s .* is too large"):
+        kind.read(path)

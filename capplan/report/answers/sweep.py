@@ -33,6 +33,8 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         if asked.slo.targets
         else "no targets set; compare the knees"
     )
+    if interrupted:
+        verdict = f"nothing is decided, {len(rows)} points were finished"
     closing = [f"{reused} of {len(rows)} points reused from an earlier run"] if reused else []
     if interrupted:
         closing.append("interrupted: finished points are shown; run again with --points FILE to continue")

@@ -1,0 +1,246 @@
+"""Where points are computed: processes of this machine, or a Dask cluster. What is lost is computed again, or the loss is named.
+
+Nothing waits for ever without a word: a process that ends is replaced, a scheduler that is gone ends the run at once, and one without
+workers after `PATIENCE_S`.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    ProcessPoolExecutor,
+    as_completed,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any, Protocol
+
+from capplan import __version__
+from capplan.errors import InputError
+from capplan.fleet.sweep import Point, Row
+
+Say = Callable[[str], None]
+Compute = Callable[[Point], Row]
+
+MOST_LOST = 3
+"""Processes that may end in one run; a point that needs more memory than there is would end one after another."""
+PATIENCE_S = 30.0
+"""How long a scheduler may have no workers."""
+ANSWER_S = 10.0
+"""How long a scheduler may take to answer."""
+LOOK_EVERY_S = 5.0
+"""Between two looks at a cluster that finishes nothing."""
+
+
+class LostWorkersError(InputError):
+    """Whatever computed the points is gone; those that were finished are not lost."""
+
+
+class Workers(Protocol):
+    """Computes points elsewhere."""
+
+    def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+        """Yield every point with its row as it is finished.
+
+        Raises
+        ------
+        LostWorkersError
+            nothing is left that could compute the others
+        """
+        ...
+
+
+class Processes:
+    """Processes of this machine; one that is killed is replaced, and its points are computed again."""
+
+    def __init__(self, count: int, say: Say) -> None:
+        self._count, self._say, self._lost = count, say, 0
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
+
+    def close(self) -> None:
+        """End the processes; points that nobody waits for any more are dropped."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+        """Yield every point with its row as it is finished."""
+        left = list(points)
+        while left:
+            done = set()
+            for place, row in self._until_one_is_lost(compute, left):
+                done.add(place)
+                yield left[place], row
+            left = [point for place, point in enumerate(left) if place not in done]
+            if left:
+                self._replace(len(left))
+
+    def _until_one_is_lost(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[int, Row]]:
+        """Yield places of points with their rows; those that a lost process had, and all after them, are missing."""
+        futures: dict[Future[Row], int] = {}
+        try:
+            for place, point in enumerate(points):
+                futures[self._pool.submit(compute, point)] = place
+        except BrokenProcessPool:
+            pass  # those that were taken are looked at all the same
+        try:
+            for future in as_completed(futures):
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    yield futures[future], future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _replace(self, open_points: int) -> None:
+        self._lost += 1
+        self.close()
+        if self._lost > MOST_LOST:
+            raise LostWorkersError(
+                f"--workers {self._count}: {self._lost} processes ended before their point was finished (killed, or out of memory)\n"
+                f"  try fewer: --workers {max(1, self._count // 2)}"
+            )
+        self._say(
+            f"a process ended before its point was finished (killed, or out of memory): "
+            f"{open_points} points are given to new ones"
+        )
+        self._pool = self._new_pool()
+
+
+class Cluster:
+    """Workers of a Dask scheduler, which gives the points of a worker that is gone to others."""
+
+    def __init__(self, address: str, client: Any, say: Say) -> None:
+        self._address, self._client = address, client
+        self._pool = client.get_executor(pure=False)
+        count = self._workers_within(PATIENCE_S, say)
+        say(f"Dask: {count} worker{'s' * (count != 1)}, dashboard {client.dashboard_link or 'none'}")
+
+    def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+        """Yield every point with its row as it is finished."""
+        futures = {
+            self._pool.submit(_of_this_version, __version__, compute, point): point for point in points
+        }
+        open_ones, idle_s = set(futures), 0.0
+        try:
+            while open_ones:
+                done, open_ones = wait(open_ones, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
+                idle_s = 0.0 if done or self._count() else idle_s + LOOK_EVERY_S
+                if idle_s >= PATIENCE_S:
+                    raise self._nobody()
+                for future in done:
+                    yield futures[future], self._row(future)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _row(self, future: Any) -> Row:
+        """Return the row of a finished point, or raise what became of the workers."""
+        from distributed import KilledWorker
+
+        try:
+            row: Row = future.result()
+        except CancelledError:
+            raise LostWorkersError(f"--dask {self._address}: the scheduler is gone") from None
+        except KilledWorker:
+            raise LostWorkersError(
+                f"--dask {self._address}: workers end again and again before a point is finished (killed, or out of memory)\n"
+                "  give each more memory: dask worker --memory-limit"
+            ) from None
+        except ModuleNotFoundError as error:
+            raise LostWorkersError(
+                f"--dask {self._address}: a worker has no {error.name}\n"
+                f"  install capplan {__version__} where the workers run"
+            ) from None
+        return row
+
+    def _count(self) -> int:
+        """Return how many workers there are now."""
+        try:
+            return len(self._client.sync(self._client.scheduler.ncores, callback_timeout=ANSWER_S))
+        except (OSError, TimeoutError):
+            raise LostWorkersError(
+                f"--dask {self._address}: the scheduler does not answer for {ANSWER_S:.0f} s"
+            ) from None
+
+    def _workers_within(self, patience_s: float, say: Say) -> int:
+        """Return how many workers there are, once there is one."""
+        count = self._count()
+        if count:
+            return count
+        say(f"Dask: no workers yet; waiting up to {patience_s:.0f} s")
+        try:
+            self._client.wait_for_workers(1, timeout=patience_s)
+        except TimeoutError:
+            raise self._nobody() from None
+        return self._count()
+
+    def _nobody(self) -> LostWorkersError:
+        return LostWorkersError(
+            f"--dask {self._address}: the scheduler has had no workers for {PATIENCE_S:.0f} s\n"
+            f"  start one: dask worker {self._address}"
+        )
+
+
+def _of_this_version(version: str, compute: Compute, point: Point) -> Row:
+    """Return the row of a point, on a worker; another version of the program would give other rows."""
+    if version != __version__:
+        raise LostWorkersError(
+            f"--dask: a worker has capplan {__version__}, this is {version}; install the same version where the workers run"
+        )
+    return compute(point)
+
+
+@contextmanager
+def processes(count: int, say: Say) -> Iterator[Processes]:
+    """Yield so many processes of this machine."""
+    pool = Processes(count, say)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@contextmanager
+def cluster(address: str, say: Say) -> Iterator[Cluster]:
+    """Yield the workers of a Dask scheduler.
+
+    Raises
+    ------
+    InputError
+        Dask is not installed, no scheduler answers, or it has no workers
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("--dask needs Dask\n  install it: pip install 'capplan[dask]'") from None
+    with _quiet("distributed", "tornado", "asyncio"):
+        try:
+            client = Client(address, timeout=ANSWER_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InputError(
+                f"--dask {address}: no scheduler answers ({error})\n  e.g. --dask tcp://10.0.0.1:8786"
+            ) from None
+        try:
+            yield Cluster(address, client, say)
+        finally:
+            client.close(timeout=ANSWER_S)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Let loggers of libraries say nothing: what is to be said of a lost connection is said in one line."""
+    known = list(logging.root.manager.loggerDict)
+    loggers = [logging.getLogger(found) for found in known if found.partition(".")[0] in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,96 @@
+"""Write docs/reliability.md from the figures that trials kept: `make reliability`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "tests" / "installs" / "figures.json"
+PAGE = ROOT / "docs" / "reliability.md"
+
+HEAD = """# What was tried to break it
+
+Written by `make reliability` from the figures of the last trials; nothing here is typed in. What is promised stands in [SECURITY](../SECURITY.md).
+"""
+PROCESSES = """## Processes that end
+
+`tests/properties/test_lost_workers.py` ends real processes in the middle of a sweep, in every `make test`.
+
+| what ends | what happens |
+| --- | --- |
+| a process of `--workers` | it is replaced, its points are computed again, the answer is the same; after the fourth the run ends with one line |
+| a worker of a Dask cluster | the scheduler gives its points to others; no point is lost, the answer is the same |
+| all workers of a cluster, or there never was one | one line after 30 s; what was finished is printed and kept in `--points` |
+| the scheduler is killed | one line at once; what was finished is printed and kept in `--points` |
+| the scheduler is frozen | one line within 15 s |
+
+The address of the dashboard is printed when a cluster answers. A worker with another version of capplan is refused.
+"""
+TESTED = """## Tested at every run
+
+Hash seeds, locales (C, POSIX, C.UTF-8, de_DE, tr_TR where they are installed), time zones, one and two workers: the same bytes
+(`tests/rules/test_same_bytes.py`). ASCII stdout, a home folder that cannot be written, no links in the repository
+(`tests/rules/test_installed_elsewhere.py`). Some hundred files of every kind with small faults (`tests/rules/test_small_fuzz.py`).
+"""
+
+
+def fuzzed(figures: Mapping[str, Any]) -> str:
+    """Return the section on random input."""
+    lines = ["## Random input", "", "`make fuzz` with `RECORD=1`; cases of all recorded runs.", ""]
+    lines += ["| what | cases | kinds | processor time | findings |", "| --- | --: | --: | --: | --: |"]
+    for name, of in sorted(figures.items()):
+        lines.append(
+            f"| {name} | {sum(of['cases'].values()):,} | {len(of['cases'])} | {of['cpu_s']:,} s | {of['findings']} |"
+        )
+    lines += ["", "| kind | cases |", "| --- | --: |"]
+    lines += [
+        f"| {kind} | {count:,} |" for _, of in sorted(figures.items()) for kind, count in of["cases"].items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def installed(figures: Mapping[str, Any]) -> str:
+    """Return the section on versions."""
+    lines = [
+        "## Versions", "",
+        "`python -m tests.installs.ranges` in empty environments: golden output, refusals, processes, the wheel, all doctests without torch.", "",
+        "| environment | tests passed | versions |", "| --- | --: | --- |",
+    ]  # fmt: skip
+    for name, of in sorted(figures.items()):
+        versions = ", ".join(f"{package} {version}" for package, version in of["versions"].items())
+        lines.append(f"| {name} | {of['passed']} | {versions} |")
+    return "\n".join(lines) + "\n"
+
+
+def compared(figures: Mapping[str, Any]) -> str:
+    """Return the section on other interpreters and libraries."""
+    lines = ["## The same bytes elsewhere", "", "`python -m tests.installs.same_bytes`: ten questions in four formats.", ""]  # fmt: skip
+    lines += ["| under | answers with the same bytes | others |", "| --- | --: | --- |"]
+    for name, of in sorted(figures.items()):
+        others = ", ".join(of["differ"]) or "none"
+        lines.append(f"| {name} | {of['answers'] - len(of['differ'])} of {of['answers']} | {others} |")
+    return "\n".join(lines) + "\n"
+
+
+def built(figures: Mapping[str, Any]) -> str:
+    """Return the section on builds."""
+    of = figures["twice"]
+    same = ", ".join(f"{how}: {'yes' if value else 'no'}" for how, value in of["same bytes"].items())
+    return (
+        "## Builds\n\n`python -m tests.installs.built`: sdist and wheel, each twice from a clean copy, in another folder and time zone.\n\n"
+        f"- The same bytes: {same}.\n- SBOM (CycloneDX 1.5): {of['components']} components.\n- pip-audit of the tested versions: {of['audit']}.\n"
+    )
+
+
+def page() -> str:
+    """Return the page; a part that was not tried is left out."""
+    figures = json.loads(FIGURES.read_text(encoding="utf-8"))
+    writers = (("fuzz", fuzzed), ("ranges", installed), ("same bytes", compared), ("build", built))
+    parts = [write(figures[kind]) for kind, write in writers if kind in figures]
+    return "\n".join([HEAD, PROCESSES, TESTED, *parts])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE)

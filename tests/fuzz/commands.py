@@ -1,0 +1,253 @@
+"""Command lines with small faults, run: an answer that agrees with itself, or one clear refusal.
+
+    python -m tests.fuzz.commands --seconds 600 --seed 1 [--kind estimate]
+
+Of an answer: strict JSON of finite numbers, no time, rate or cost below zero and no latency or price of zero, an exit code that agrees
+with what is said, and the same numbers in CSV as in JSON. Of a refusal: nothing on stdout, a line on stderr.
+"""
+
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from capplan.cli.main import main as capplan
+from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty
+from tests.fuzz.turns import arguments, asked_until_time_is_over
+
+CASES = 400
+"""Of one command and seed, at most."""
+TURN_S = 2.0
+"""Processor time of one command and seed, at most."""
+LONGEST_S = 20.0
+"""That one command may take."""
+LONGEST_LINE = 2000
+REFUSED = 2
+FILES = (
+    "config.json",
+    "hardware.yaml",
+    "c.calibration.yaml",
+    "model.gguf",
+    "scenario.yaml",
+    "table.csv",
+    "scrape.txt",
+)
+"""Files with faults that stand in a command line by their name."""
+
+DEVICES = ("l4", "h100-sxm", "mi300x", "cpu", "hardware.yaml", "h20", "")
+MODELS = (
+    "llama-3.2-1b",
+    "llama-3.1-8b",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "sound.json",
+    "config.json",
+    "model.gguf",
+    "nobody/none",
+)
+NUMBERS = (
+    "1", "2", "8", "64", "1000", "0", "-1", "1.5", "1e9", "1e-14", "nan", "inf", "1,8", "٣", "9" * 400, "", "5 s", "20 ms", "-5 s", "3 req/s",
+    "1e24 req/s", "0 req/s", "10 %", "110 %", "0.5", "ttft_p95=1 s", "ttft_p50=-1 s", "abc", "--", "x" * 3000, "\x1b[2J", "bf16", "fp8", "int4",
+)  # fmt: skip
+SERVED = (
+    "--tensor-parallel", "--pipeline-parallel", "--expert-parallel", "--data-parallel", "--weight-dtype", "--kv-dtype", "--engine",
+    "--engine-version", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
+    "--prefix-hit-fraction", "--calibration", "-tp",
+)  # fmt: skip
+LOADS = ("--concurrency", "--request-rate", "--input-tokens", "--output-tokens")
+COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "model": (("MODEL",), ("--weight-dtype", "--revision")),
+    "kv-size": (("MODEL",), ("--context", "--sequences", "--kv-dtype", "-tp", "--engine")),
+    "hardware": (("DEVICE",), ()),
+    "fit": (("MODEL", "--hardware", "DEVICE"), SERVED),
+    "estimate": (
+        (
+            "MODEL",
+            "--hardware",
+            "DEVICE",
+            "--concurrency",
+            "4",
+            "--input-tokens",
+            "200",
+            "--output-tokens",
+            "20",
+        ),
+        (*SERVED, *LOADS),
+    ),
+    "spec": (
+        ("--draft-step-time", "2 ms", "--target-step-time", "30 ms", "--acceptance", "0.7"),
+        ("--draft-tokens", "--batch", "--acceptance", "--draft-step-time", "--target-step-time"),
+    ),
+    "simulate": (
+        ("SCENARIO", "--hardware", "DEVICE", "-tp", "1", "--replicas", "1", "--until", "5 s"),
+        (
+            "--seed",
+            "--replicas",
+            "--until",
+            "--request-rate",
+            "--fail",
+            "--slo",
+            "--retry",
+            "-tp",
+            "--pipeline-parallel",
+        ),
+    ),
+    "workload": (("TRACE",), ()),
+}
+"""Words of a sound command line, and options that it may have besides."""
+PLACES = {
+    "MODEL": MODELS,
+    "DEVICE": DEVICES,
+    "SCENARIO": ("sound.yaml", "scenario.yaml"),
+    "TRACE": ("table.csv", "scrape.txt"),
+}
+USD_AND_LATENCY = ("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_hour")
+SIGNED = {"bias", "low_ratio", "change", "error", "offset_s", "waterfall", "kv_bytes_available_per_gpu"}
+"""Keys whose numbers may be below zero: differences, what is left of memory that does not suffice."""
+
+
+def command_line(name: str, random: Random) -> list[str]:
+    """Return a command line with up to three faults."""
+    sound, options = COMMANDS[name]
+    words = [random.choice(PLACES[word][: 2 if random.random() < 0.6 else None]) if word in PLACES else word for word in sound]  # fmt: skip
+    for _ in range(random.randint(0, 3)):
+        turn = random.random()
+        if turn < 0.6 and options:
+            words += [random.choice(options), random.choice(NUMBERS)]
+        elif turn < 0.8 and len(words) > 1:
+            words[random.randrange(1, len(words))] = random.choice(NUMBERS)
+        elif turn < 0.9:
+            words.insert(random.randrange(len(words) + 1), random.choice(NUMBERS))
+        elif words:
+            del words[random.randrange(len(words))]
+    offline = [] if name in ("hardware", "workload") else ["--offline"]
+    return [name, *words, *offline]
+
+
+def ran(words: list[str]) -> tuple[int, str, str]:
+    """Run a command line in this process; whatever is raised is a finding."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = capplan(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+def _strict(word: str) -> Any:
+    raise AssertionError(f"{word} in JSON")
+
+
+def numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every number of an answer with the keys that lead to it."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from numbers(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from numbers(inner, key)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield key, value
+
+
+def check_numbers(command: str, result: dict[str, Any]) -> None:
+    """Assert that no number of an answer is one that cannot be."""
+    for key, value in numbers(result):
+        parts = key.split(".")
+        if value < 0.0 and not SIGNED & set(parts):
+            raise AssertionError(f"{command}: {key} is {value}")
+        latency = len(parts) > 2 and parts[-2] in ("ttft_s", "e2e_s") and parts[-1] in ("mean", "p50", "p99")
+        if value == 0.0 and (latency or parts[-1] in USD_AND_LATENCY):
+            raise AssertionError(f"{command}: {key} is zero")
+
+
+def check_code(command: str, code: int, result: dict[str, Any]) -> None:
+    """Assert that the exit code says what the answer says."""
+    if command == "fit":
+        assert (code == 0) == result["fits"], f"exit {code} and fits {result['fits']}"
+        assert not result["fits"] or result["kv_bytes_available_per_gpu"] > 0, "fits without a cache"
+    elif command == "simulate":
+        counted = result["requests"] == result["finished"] + result["shed"] + result["unfinished"]
+        assert counted, "requests are not finished, shed and unfinished ones"
+        if code == 0 and result["slo_met_fraction"] is not None:
+            assert not (result["finished"] == 0 and result["requests"] > 0), "exit 0 and nothing finished"
+    else:
+        assert code in (0, 3, 4), f"exit {code}"
+
+
+def check_same_in_csv(words: list[str], code: int, result: dict[str, Any]) -> None:
+    """Assert that CSV has the exit code and the numbers of JSON."""
+    other, text, _ = ran([*words, "--format", "csv"])
+    assert other == code, f"exit {other} in CSV and {code} in JSON"
+    known = {float(value) for _, value in numbers(result)}
+    for row in csv.DictReader(io.StringIO(text)):
+        for name, cell in row.items():
+            try:
+                value = float(cell or "")
+            except ValueError:
+                continue
+            assert value in known, f"{name} is {cell} in CSV alone"
+
+
+def check(words: list[str]) -> None:
+    """Run a command line and look at what it says."""
+    began = time.process_time()
+    code, out, err = ran([*words, "--format", "json"])
+    took = time.process_time() - began
+    assert took < LONGEST_S, f"took {took:.1f} s"
+    assert code in (0, 2, 3, 4), f"exit {code}"
+    assert all(len(line) <= LONGEST_LINE + 10 for line in err.splitlines()), "a line that is too long"
+    if not out:
+        assert code != 0, "exit 0 and nothing said"
+        assert err.strip(), "refused without a word"
+        return
+    assert code != REFUSED, "refused with an answer"
+    envelope = json.loads(out, parse_constant=_strict)
+    assert envelope["command"] == words[0]
+    check_numbers(words[0], envelope["result"])
+    check_code(words[0], code, envelope["result"])
+    check_same_in_csv(words, code, envelope["result"])
+
+
+def prepared(folder: Path, random: Random) -> None:
+    """Write the files that command lines name: sound ones, and others with faults."""
+    (folder / "sound.json").write_text(json.dumps(CONFIG))
+    (folder / "sound.yaml").write_text(json.dumps(SCENARIO))
+    for name in FILES:
+        (folder / name).write_bytes(faulty(NAMED[name], random))
+
+
+LAST: list[list[str]] = []
+
+
+def some(name: str, folder: Path, number: int) -> int:
+    """Run a command for a moment of processor time, and return how many times; the same number gives the same lines."""
+    random, until, done = Random(f"{name} {number}"), time.process_time() + TURN_S, 0
+    latest = time.monotonic() + 10.0 * TURN_S  # on a machine that others use
+    while done < CASES and time.process_time() < until and time.monotonic() < latest:
+        if done % 8 == 0:
+            prepared(folder, random)
+        line = [word for word in command_line(name, random) if word]
+        words = [
+            str(folder / word) if word in (*FILES, "sound.json", "sound.yaml") else word for word in line
+        ]
+        LAST[:] = [words]
+        check(words)
+        done += 1
+    return done
+
+
+def main() -> int:
+    """Run command lines until the time is over; 1 where there was a finding."""
+    asked = arguments(__doc__, sorted(COMMANDS))
+    turns = {name: partial(some, name) for name in ([asked.kind] if asked.kind else COMMANDS)}
+    return asked_until_time_is_over("commands", turns, asked, lambda _, __: LAST[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
