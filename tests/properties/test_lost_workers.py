@@ -13,10 +13,11 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet import workers
-from capplan.fleet.executor import PointFile, executor, finished_points, runner
+from capplan.fleet.executor import executor, finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.flags import LoadFlags, ServingFlags, SweepFlags
 from capplan.questions.sweep import asked_sweep
+from capplan.readers.point_file import PointFile
 
 LOADS = ",".join(map(str, range(1, 25)))
 
