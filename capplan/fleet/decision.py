@@ -93,9 +93,7 @@ def _choices_of(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> Choices:
     """
     plans = [plan for _, plan in pairs]
     surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]
-    return Choices(
-        plans[0], surest, min(plans, key=lambda plan: plan.gpus), *recommended(pairs, terms)
-    )
+    return Choices(plans[0], surest, min(plans, key=lambda plan: plan.gpus), *recommended(pairs, terms))
 
 
 def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dict[float, Sized | None]:

@@ -58,6 +58,8 @@ class EngineUse:
     batch_timeout_s: float | None = None
     tiers: tuple[TierSize, ...] = ()
     drafting: Drafting | None = None
+    prefix_caching: bool = True
+    """False: block ids are not used."""
     reuse_preempted: bool = False
     """A preempted request without block ids reuses those of its blocks that are still cached."""
 
@@ -97,7 +99,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
         replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
-    caching = _caching(replica, use.tiers, id_tokens, prompt_tokens, stated)
+    caching = _caching(replica, use.tiers, id_tokens if use.prefix_caching else 0, prompt_tokens, stated)
     tokens, query = 1.0, 1
     if use.drafting is not None:
         rounds = _rounds(replica, use.drafting, prompt_tokens, stated)

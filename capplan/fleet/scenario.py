@@ -75,6 +75,8 @@ class Scenario:
     gpu_memory_utilization: float | None = None
     calibration: str | None = None
     price_file: str | None = None
+    prefix_caching: bool = True
+    """False: the engine computes every prompt in full; the classes then have no hits either."""
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None

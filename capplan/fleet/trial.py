@@ -73,6 +73,10 @@ class Latencies:
         return float(getattr(spreads[target.metric], target.statistic))
 
 
+SeenRuns = dict[tuple[float, float, float, int], Latencies]
+"""Latencies by rate, replicas, slowness and requests of a run."""
+
+
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
     """Return a replica whose requests all wait for the mean load time of offload tiers."""
     table = replica.table
@@ -152,9 +156,16 @@ class Trial:
     """A layout that is simulated on demand, once per load."""
 
     def __init__(
-        self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
+        self,
+        candidate: ScreenedLayout,
+        question: Question,
+        paths: dict[tuple[int, int, float], SamplePath],
+        seen: SeenRuns | None = None,
     ) -> None:
-        """Build the replica; nothing is simulated yet. `paths` shares sample paths with other layouts."""
+        """Build the replica; nothing is simulated yet.
+
+        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        """
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
@@ -176,7 +187,7 @@ class Trial:
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
         self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
-        self._seen: dict[tuple[float, float, float, int], Latencies] = {}
+        self._seen: SeenRuns = {} if seen is None else seen
 
     def at(
         self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False

@@ -75,7 +75,10 @@ def engine_use_of(
     if len(set(names)) < len(names):
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier a different name")
     scheduler: Any = flags.scheduling
-    return EngineUse(scheduler, flags.batch_timeout_s, sizes, drafting, flags.reuse_preempted), stated
+    use = EngineUse(
+        scheduler, flags.batch_timeout_s, sizes, drafting, scenario.prefix_caching, flags.reuse_preempted
+    )
+    return use, stated
 
 
 def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:

@@ -23,7 +23,7 @@ from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
@@ -243,6 +243,10 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
     if twice is not None:
         at = ("kv_offload", twice, "name")
         raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each a different name")
+    if tiers and file.prefix_caching is False:
+        raise reading.refuse(
+            ("kv_offload",), "holds prefixes, and prefix_caching is false; leave one of them out"
+        )
     if tiers:
         reading.assume(
             "offload tiers hold blocks evicted from the cache; every request waits for the mean time of its loads",
@@ -270,6 +274,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
     classes = request_classes(reading, file.traffic, file.fleet.burst or 1.0)
+    if file.prefix_caching is False:
+        classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)
@@ -291,6 +297,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        prefix_caching=file.prefix_caching is not False,
         kv_offload=tiers,
         speculation=speculation,
         classes=classes,
@@ -300,6 +307,16 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
     )
+
+
+def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Document:
+    """Return the YAML of a scenario with some keys overridden, not checked yet."""
+    document = read_yaml(
+        path,
+        kind="a scenario YAML",
+        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
+    )
+    return overridden(document, settings)
 
 
 def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
@@ -319,9 +336,4 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     InputError
         All errors, with file, line and key.
     """
-    document = read_yaml(
-        path,
-        kind="a scenario YAML",
-        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
-    )
-    return scenario_from(overridden(document, settings), Path(path).resolve().parent)
+    return scenario_from(scenario_document(path, settings), Path(path).resolve().parent)

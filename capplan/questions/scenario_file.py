@@ -225,6 +225,8 @@ class ScenarioFile(Record):
     """Fraction of device memory for weights, activations and cache together."""
     calibration: str | None = None
     """File of measured efficiencies, relative to this one."""
+    prefix_caching: bool | None = None
+    """false: every prompt is computed in full, whatever it shares with earlier ones."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
     speculation: Speculation | None = None
