@@ -90,6 +90,7 @@ CASES = {
     "max_num_batched_tokens": Case(1024),
     "gpu_memory_utilization": Case(0.5),
     "calibration": Case("host.calibration.yaml"),
+    "prefix_caching": Case(False, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}),
     "kv_offload.name": Case("remote", TIER),
     "kv_offload.capacity": Case("10 GB", TIER),
     "kv_offload.bandwidth": Case("1 GB/s", TIER),

@@ -144,11 +144,13 @@ def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
 
 
 def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
-    """Return the borrowed kernels of the plan as it is and of the best one."""
-    of_base = assumed_kernels([answer.base], base.asked.question) if answer.base else ()
+    """Return the borrowed kernels of the plan as it is and of the best one, and the price of the latter."""
+    stated = assumed_kernels([answer.base], base.asked.question) if answer.base else ()
     best = answer.best
-    of_best = assumed_kernels([best.plan], best.question) if best and best.question else ()
-    return tuple(dict.fromkeys((*of_base, *of_best)))
+    if best is not None and best.question is not None:
+        stated += (best.plan.price.assumption,) if best.plan.price else ()
+        stated += assumed_kernels([best.plan], best.question)
+    return tuple(item for item in dict.fromkeys(stated) if item not in base.asked.assumptions)
 
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
