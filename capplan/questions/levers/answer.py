@@ -25,7 +25,7 @@ from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.levers import engine, fleet, promise
-from capplan.questions.levers.base import Base, first_line, idle
+from capplan.questions.levers.as_it_is import Base, first_line, idle
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.rate_line import rate_line
 from capplan.questions.reading import scenario_record

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from capplan.fleet.levers import Lever
 from capplan.questions.length_record import LengthFields
-from capplan.questions.levers.base import Base, idle
+from capplan.questions.levers.as_it_is import Base, idle
 
 LOOSER = 1.25
 """Times each target."""

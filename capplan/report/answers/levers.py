@@ -8,7 +8,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.levers import Combination, LeverRow, LeversAnswer
 from capplan.fleet.plan import FleetPlan
 from capplan.questions.levers.answer import Asking
-from capplan.questions.levers.base import Base
+from capplan.questions.levers.as_it_is import Base
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import (
     assumed_kernels,
