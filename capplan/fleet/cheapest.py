@@ -140,7 +140,7 @@ class Search:
         q, layout, dtype = self.question, candidate.layout, candidate.weight_dtype
         if dtype not in self._keys:
             limits = (q.max_model_len, q.max_num_seqs, q.max_num_batched_tokens, q.gpu_memory_utilization)
-            draws = (q.demand, q.routing, q.requests, q.seed)
+            draws = (q.demand, q.routing, q.requests, q.seed, q.drafting)
             self._keys[dtype] = content_key(q.networks[dtype], q.profile, limits, draws)
         name = layout.device.name
         if name not in self._keys:

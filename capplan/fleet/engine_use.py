@@ -46,8 +46,11 @@ class Drafting:
 
     draft: DraftModel | float
     """The draft model, or the time of one of its steps [s]."""
-    acceptance_fraction: float
+    acceptance_fraction: float | tuple[float, ...]
+    """One for all positions, or one for each."""
     draft_tokens: int
+    verified_tokens: int | None = None
+    """In one round, where drafts form a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,14 @@ def _rounds(replica: Replica, drafting: Drafting, prompt_tokens: float, stated: 
         drafting.acceptance_fraction,
         drafting.draft_tokens,
         min(prompt_tokens, served_context_tokens(replica.spec)),
+        verified_tokens=drafting.verified_tokens,
     )
+    accepted = drafting.acceptance_fraction
+    each = f"{accepted:.0%}" if isinstance(accepted, float) else ", ".join(f"{part:.0%}" for part in accepted)
     stated.append(
         Assumption(
             f"every round yields {rounds.tokens_per_round:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
-            f"{drafting.acceptance_fraction:.0%} probability if those before it were",
+            f"{each} probability if those before it were",
             "--acceptance, --draft-tokens",
         )
     )

@@ -17,10 +17,9 @@ from capplan.fleet.search import (
     RATE_SLACK,
     Question,
     ScreenedLayout,
-    carried_shares,
     spec_of_layout,
-    steady_states,
 )
+from capplan.fleet.steady_plans import carried_shares, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
@@ -169,12 +168,16 @@ class Trial:
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
-        self.replica = with_load_time(
-            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question)), self.demand
+        rounds = candidate.rounds
+        plain = (
+            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+            if rounds is None
+            else rounds.replica
         )
+        self.replica = with_load_time(plain, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
-            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand
+            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
         )
         self.response_s = float(state.e2e_s.mean[0, 0])
         """Mean response time at the lightest load."""
@@ -187,6 +190,10 @@ class Trial:
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
         self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
+        if rounds is not None:
+            self._engine = replace(
+                self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
+            )
         self._seen: SeenRuns = {} if seen is None else seen
 
     def at(

@@ -1,14 +1,17 @@
 """How the engines of a simulation are set up by flags and scenario: scheduler, offload tiers, speculation."""
 
+from dataclasses import replace
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_use import Drafting, EngineUse, TierSize
 from capplan.fleet.scenario import Scenario, SpeculationPlan
+from capplan.questions.drafting import drafting_of
 from capplan.questions.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.questions.speculation import draft_beside
 from capplan.readers.quantity import BYTES, BYTES_PER_S, quantity
+from capplan.replica.drafting import draft_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel
 
@@ -96,28 +99,38 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
     acceptance = flags.acceptance_fraction
     if acceptance is None and said is None:
         raise InputError("speculation needs the fraction of draft tokens that are accepted: --acceptance 0.7")
-    default = SpeculationPlan(acceptance or 0.0, DRAFT_TOKENS) if said is None else said
-    return SpeculationPlan(
-        default.acceptance_fraction if acceptance is None else acceptance,
-        flags.draft_tokens or default.draft_tokens,
-        flags.draft if given else default.draft,
-        flags.draft_step_s if given else default.draft_step_s,
+    default = SpeculationPlan((0.0,), None) if said is None else said
+    stated = replace(
+        default,
+        acceptance_fractions=default.acceptance_fractions if acceptance is None else (acceptance,),
+        draft_tokens=flags.draft_tokens or default.draft_tokens,
+    )
+    if not given:
+        return stated
+    return replace(
+        stated, draft=flags.draft, draft_step_s=flags.draft_step_s, method="draft-model", exit_layers=None
     )
 
 
 def _drafting(
     plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
 ) -> tuple[Drafting, tuple[Assumption, ...]]:
-    draft: DraftModel | float
+    tokens = plan.draft_tokens or min(
+        DRAFT_TOKENS, len(plan.acceptance_fractions) if len(plan.acceptance_fractions) > 1 else DRAFT_TOKENS
+    )
+    fractions = plan.acceptance_fractions
+    accepted = fractions[0] if len(fractions) == 1 else fractions
     if plan.draft is not None:
+        draft: DraftModel | float
         draft, stated = draft_beside(plan.draft, target, offline=offline)
-    else:
-        assert plan.draft_step_s is not None
-        draft = plan.draft_step_s
+        return Drafting(draft, accepted, tokens, plan.verified_tokens), stated
+    drafting, stated = drafting_of(plan, target.network, offline=offline)
+    if plan.draft_step_s is not None:
         stated = (
             Assumption(
-                f"one step of the draft takes {draft * 1e3:g} ms, as given, and no memory",
+                f"one step of the draft takes {plan.draft_step_s * 1e3:g} ms, as given, and no memory",
                 "--draft-step-time, --draft",
             ),
         )
-    return Drafting(draft, plan.acceptance_fraction, plan.draft_tokens), stated
+    draft = draft_of(replace(drafting, draft_tokens=tokens), target)
+    return Drafting(draft, accepted, tokens, plan.verified_tokens), stated

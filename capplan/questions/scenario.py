@@ -14,6 +14,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.questions.drafting import speculation_plan
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -256,14 +257,8 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
 
 
 def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
-    if section is None:
-        return None
-    if (section.draft is None) == (section.draft_step_time is None):
-        raise reading.refuse(
-            ("speculation",), "give either draft or draft_step_time, e.g. draft_step_time: 2 ms"
-        )
-    draft = _model(reading, section.draft) if section.draft else None
-    return SpeculationPlan(section.acceptance, section.draft_tokens, draft, section.draft_step_time)
+    draft = _model(reading, section.draft) if section and section.draft else None
+    return speculation_plan(reading, section, draft)
 
 
 def scenario_from(document: Document, folder: Path) -> Scenario:

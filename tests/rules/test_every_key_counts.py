@@ -97,6 +97,13 @@ CASES = {
     "speculation.acceptance": Case(0.9, DRAFT, "simulate"),
     "speculation.draft_tokens": Case(5, DRAFT, "simulate"),
     "speculation.draft_step_time": Case("4 ms", DRAFT, "simulate"),
+    "speculation.method": Case(
+        "ngram", {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "method": "eagle"}}
+    ),
+    "speculation.verified_tokens": Case(64, DRAFT),
+    "speculation.exit_layers": Case(
+        8, {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "method": "early-exit", "exit_layers": 4}}
+    ),
     "speculation.draft": Case(
         "meta-llama/Llama-3.2-3B",
         {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft": "meta-llama/Llama-3.2-1B"}},

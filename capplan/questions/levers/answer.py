@@ -26,6 +26,7 @@ from capplan.fleet.search import search
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle
+from capplan.questions.levers.speculation import speculations
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.rate_line import rate_line
 from capplan.questions.reading import scenario_record
@@ -39,6 +40,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "kv-dtype": engine.kv_dtypes,
     "prefix-caching": engine.prefix_caching,
     "prefix-routing": fleet.routing,
+    "speculation": speculations,
     "chunked-prefill": engine.chunked_prefill,
     "token-budget": engine.token_budget,
     "max-num-seqs": engine.sequences,
