@@ -1,7 +1,6 @@
 """The speculation of a scenario -> how any replica drafts: its method, its acceptance with the source, its draft model."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
@@ -13,7 +12,6 @@ from capplan.readers.catalogue.model import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.replica.drafting import DraftPlan, Method
 
-METHODS: tuple[Method, ...] = get_args(Method)
 OF_ITSELF: tuple[Method, ...] = ("eagle", "mtp", "medusa", "ngram")
 """Methods that need neither a draft model nor the time of a draft."""
 

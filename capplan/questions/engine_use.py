@@ -46,6 +46,7 @@ def engine_use_of(
     flags: EngineFlags,
     speculation: SpeculationFlags,
     *,
+    planned_drafts: int | None = None,
     offline: bool = False,
 ) -> tuple[EngineUse, tuple[Assumption, ...]]:
     """Return the set-up of the engines; flags override the scenario.
@@ -56,6 +57,8 @@ def engine_use_of(
     target : the replica that is simulated
     flags : how steps are formed and prefixes kept
     speculation : with a draft model or its step time, here or in the scenario
+    planned_drafts : [tokens]
+        drafted in a round of the plan, where the scenario leaves that to the search
     offline : how a draft model is looked up
 
     Returns
@@ -71,6 +74,7 @@ def engine_use_of(
     drafting: Drafting | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
+        plan = replace(plan, draft_tokens=plan.draft_tokens or planned_drafts)
         drafting, stated = _drafting(plan, target, offline=offline)
     tiers = flags.kv_offload
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
@@ -115,11 +119,10 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
 def _drafting(
     plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
 ) -> tuple[Drafting, tuple[Assumption, ...]]:
-    tokens = plan.draft_tokens or min(
-        DRAFT_TOKENS, len(plan.acceptance_fractions) if len(plan.acceptance_fractions) > 1 else DRAFT_TOKENS
-    )
     fractions = plan.acceptance_fractions
     accepted = fractions[0] if len(fractions) == 1 else fractions
+    most = DRAFT_TOKENS if len(fractions) == 1 else len(fractions)
+    tokens = plan.draft_tokens or min(DRAFT_TOKENS, most)
     if plan.draft is not None:
         draft: DraftModel | float
         draft, stated = draft_beside(plan.draft, target, offline=offline)

@@ -6,10 +6,11 @@ from typing import Literal
 import numpy as np
 
 from capplan.model.network import Network
+from capplan.model.rank_weights import weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 from capplan.phases.speculation import round_time_s, round_tokens
-from capplan.replica.replica import Replica, memory_of
+from capplan.replica.replica import Replica
 from capplan.replica.rounds import Rounds, speculating_replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DRAFT_TOKENS, DraftModel, step_times
@@ -70,8 +71,9 @@ def _drafting_spec(target: ReplicaSpec, network: Network) -> ReplicaSpec:
 
 def _layer_bytes(one: ReplicaSpec) -> float:
     """Return the weight bytes of the layers of a network, without its embedding and its LM head, on one device."""
-    without = replace(one, network=replace(one.network, layers=()))
-    return float(memory_of(one).weight_bytes - memory_of(without).weight_bytes)
+    without = replace(one.network, layers=())
+    held = weight_bytes_per_rank(one.network, one.sharding) - weight_bytes_per_rank(without, one.sharding)
+    return float(held)
 
 
 def _lm_head_bytes(target: ReplicaSpec) -> float:
