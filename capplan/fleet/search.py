@@ -25,7 +25,7 @@ from capplan.numbers import Array
 from capplan.replica.drafting import DraftPlan, speculating
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.replica import replica_of
-from capplan.replica.rounds import Rounds
+from capplan.replica.rounds import Rounds, refuse_stages
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import table_of_plans
 from capplan.serving.fleet_terms import Routing
@@ -253,6 +253,7 @@ class _Part:
         assert question.drafting is not None
         spec = spec_of_layout(layout, self.weight_dtype, question)
         try:
+            refuse_stages(spec)
             context = float(lengths.input_tokens + lengths.output_tokens)
             rounds = speculating(
                 replica_of(spec), question.drafting, batch, min(context, question.max_model_len)

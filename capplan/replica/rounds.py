@@ -62,11 +62,7 @@ def speculating_replica(
     InputError
         a pipelined replica
     """
-    spec = replica.spec
-    if spec.sharding.pipeline > 1:
-        raise InputError(
-            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
-        )
+    refuse_stages(replica.spec)
     query = max(draft_tokens + 1, verified_tokens or 0)
     accepted = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     blocks = replica.kv_blocks
@@ -86,6 +82,14 @@ def speculating_replica(
         query_tokens=query,
         draft_tokens=draft_tokens,
     )
+
+
+def refuse_stages(spec: ReplicaSpec) -> None:
+    """Raise the error for a pipelined replica, whose rounds are not modelled."""
+    if spec.sharding.pipeline > 1:
+        raise InputError(
+            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
+        )
 
 
 def round_table(

@@ -236,6 +236,7 @@ CASES = {
     "workload": {
         "{files}": Case("night.csv"),
         "--interval": Case("90s", "workload scrape.txt --interval 60s"),
+        "--eviction": Case("lfu", "workload chats.jsonl"),
         "--lognormal": Case("", "workload day.csv -o made.yaml", file="made.yaml"),
         "--picture": Case("drawn.svg", file="drawn.svg"),
         **OUT,

@@ -35,10 +35,12 @@ from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.plan_file import read_plan_file
 
 DEVICE = "device"
+PREFIX_HITS = "prefix-hits"
 LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "weight-dtype": engine.weight_dtypes,
     "kv-dtype": engine.kv_dtypes,
     "prefix-caching": engine.prefix_caching,
+    PREFIX_HITS: engine.prefix_hits,
     "prefix-routing": fleet.routing,
     "speculation": speculations,
     "chunked-prefill": engine.chunked_prefill,
@@ -86,12 +88,12 @@ class Asking:
 
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the levers to try: all, or those named."""
+    """Return the levers to try: those named, or else all that somebody can pull."""
     known = (*LEVERS, AUTOSCALING)
     for name in names or ():
         if name not in known:
             raise unknown("lever", name, known, place="--lever")
-    return tuple(name for name in known if not names or name in names)
+    return tuple(name for name in known if (name in names if names else name != PREFIX_HITS))
 
 
 def asked_levers(

@@ -1,5 +1,8 @@
 """Levers of the engine: dtypes, prefix cache, speculation, steps, offload."""
 
+from collections.abc import Callable
+from functools import partial
+
 from capplan.engine.lookup import unsupported_reason
 from capplan.errors import InputError
 from capplan.fleet.levers import Lever
@@ -11,8 +14,10 @@ from capplan.questions.levers.as_it_is import Base, first_line, idle
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
 """Weight dtypes to try, where they are narrower than those of the scenario."""
 KV_DTYPES = ("fp8", "int8", "int4")
-HOST_MEMORY_GB = 512
+HOST_MEMORY_GB = (128, 512, 2048)
 """Host memory of a replica that the offload lever tries."""
+HIT_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.95)
+"""Shares of requests that hit their shared prefix, for `--lever prefix-hits`."""
 
 _ROUNDED = "answers change a little: evaluate the quantised model on your own tasks"
 _COARSE = "answers change: 4-bit weights lose more than 8-bit ones; evaluate on your own tasks"
@@ -26,24 +31,52 @@ def weight_dtypes(base: Base) -> list[Lever]:
     question = base.asked.question
     narrowest = min(weight_bytes(network) for network in question.networks.values())
     shipped = next(iter(question.networks.values()))
-    levers = []
-    for dtype in WEIGHT_DTYPES:
-        name, change = "weight-dtype", f"weights in {dtype}"
-        run = named_weight_format(dtype).dtype
-        refused = [
-            unsupported_reason(question.profile, device.architecture, run) for device in question.devices
-        ]
-        if dtype in question.networks:
-            levers.append(idle(name, change, "the scenario has it already"))
-        elif all(refused):
-            levers.append(idle(name, change, "; ".join(dict.fromkeys(why.words for why in refused if why))))
-        elif why := _no_smaller(shipped, dtype, narrowest):
-            levers.append(idle(name, change, why))
-        else:
-            settings = (f"weight_dtype={dtype}", "fleet.weight_dtypes=null")
-            risk = _ROUNDED if dtype == "fp8" else _COARSE
-            levers.append(Lever(name, change, settings, risk, adds={"fleet.weight_dtypes": (dtype,)}))
-    return levers
+    return [
+        _narrower(
+            Lever(
+                "weight-dtype", f"weights in {dtype}", (f"weight_dtype={dtype}", "fleet.weight_dtypes=null"),
+                _ROUNDED if dtype == "fp8" else _COARSE, adds={"fleet.weight_dtypes": (dtype,)},
+            ),
+            dtype in question.networks,
+            _refused(base, weight_dtype=named_weight_format(dtype).dtype),
+            partial(_no_smaller, shipped, dtype, narrowest),
+        )
+        for dtype in WEIGHT_DTYPES
+    ]  # fmt: skip
+
+
+def kv_dtypes(base: Base) -> list[Lever]:
+    """Return narrower dtypes of the KV cache, each alone."""
+    formats = base.asked.question.kv_formats
+    narrowest = min(kv_bytes_per_element(name) for name in formats)
+    return [
+        _narrower(
+            Lever(
+                "kv-dtype", f"KV cache in {dtype}", (f"kv_dtype={dtype}", "fleet.kv_dtypes=null"), _ROUNDED_CACHE,
+                adds={"fleet.kv_dtypes": (dtype,)},
+            ),
+            dtype in formats,
+            _refused(base, kv_dtype=dtype),
+            partial(_no_smaller_cache, dtype, narrowest),
+        )
+        for dtype in KV_DTYPES
+    ]  # fmt: skip
+
+
+def _narrower(lever: Lever, present: bool, refused: str, no_smaller: Callable[[], str]) -> Lever:
+    """Return a lever of a dtype, or why it is not applicable."""
+    why = "the scenario has it already" if present else refused or no_smaller()
+    return idle(lever.name, lever.change, why) if why else lever
+
+
+def _refused(base: Base, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> str:
+    """Return why no device of the scenario runs a dtype; empty where one does."""
+    question = base.asked.question
+    refused = [
+        unsupported_reason(question.profile, device.architecture, weight_dtype, kv_dtype)
+        for device in question.devices
+    ]
+    return "; ".join(dict.fromkeys(why.words for why in refused if why)) if all(refused) else ""
 
 
 def _no_smaller(network: Network, dtype: str, narrowest: float) -> str:
@@ -55,27 +88,9 @@ def _no_smaller(network: Network, dtype: str, narrowest: float) -> str:
     return "" if smaller else "would not be smaller than the weights as they are"
 
 
-def kv_dtypes(base: Base) -> list[Lever]:
-    """Return narrower dtypes of the KV cache, each alone."""
-    question = base.asked.question
-    narrowest = min(kv_bytes_per_element(name) for name in question.kv_formats)
-    levers = []
-    for dtype in KV_DTYPES:
-        name, change = "kv-dtype", f"KV cache in {dtype}"
-        refused = [
-            unsupported_reason(question.profile, device.architecture, kv_dtype=dtype)
-            for device in question.devices
-        ]
-        if dtype in question.kv_formats:
-            levers.append(idle(name, change, "the scenario has it already"))
-        elif all(refused):
-            levers.append(idle(name, change, "; ".join(dict.fromkeys(why.words for why in refused if why))))
-        elif kv_bytes_per_element(dtype) >= narrowest:
-            levers.append(idle(name, change, "would not be smaller than the cache as it is"))
-        else:
-            settings = (f"kv_dtype={dtype}", "fleet.kv_dtypes=null")
-            levers.append(Lever(name, change, settings, _ROUNDED_CACHE, adds={"fleet.kv_dtypes": (dtype,)}))
-    return levers
+def _no_smaller_cache(dtype: str, narrowest: float) -> str:
+    """Return why a cache dtype saves no memory; empty where it does."""
+    return "" if kv_bytes_per_element(dtype) < narrowest else "would not be smaller than the cache as it is"
 
 
 def prefix_caching(base: Base) -> list[Lever]:
@@ -89,6 +104,23 @@ def prefix_caching(base: Base) -> list[Lever]:
         return [idle(name, "with prefix caching", why)]
     return [
         Lever(name, change, ("prefix_caching=false",), "prompts that share a prefix are computed in full")
+    ]
+
+
+def prefix_hits(base: Base) -> list[Lever]:
+    """Return other shares of requests that hit their shared prefix: what a better or worse cache is worth."""
+    name, change = "prefix-hits", "another share of prefix hits"
+    shared = [index for index, item in enumerate(base.file.traffic) if item.shared_prefix is not None]
+    if not shared or base.file.prefix_caching is False:
+        return [idle(name, change, "no traffic states a shared_prefix with its hit_fraction")]
+    return [
+        Lever(
+            name,
+            f"{fraction:.0%} of the requests hit their shared prefix",
+            tuple(f"traffic[{index}].shared_prefix.hit_fraction={fraction!r}" for index in shared),
+            "hits follow from traffic, routing and the size of the cache: measure them",
+        )
+        for fraction in HIT_FRACTIONS
     ]
 
 
@@ -144,9 +176,17 @@ def kv_offload(base: Base) -> list[Lever]:
     name, scenario = "kv-offload", base.asked.scenario
     if scenario.kv_offload:
         return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
-    change = f"{HOST_MEMORY_GB} GB of host memory for prefixes"
+    changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
     if not any(item.reuse for item in scenario.classes):
         why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"
-        return [idle(name, change, why)]
-    settings = (f"kv_offload=[{{name: host, capacity: {HOST_MEMORY_GB} GB}}]",)
-    return [Lever(name, change, settings, "the price of that memory is not included", combines=True)]
+        return [idle(name, "host memory for prefixes", why)]
+    return [
+        Lever(
+            name,
+            change,
+            (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
+            "the price of that memory is not included",
+            combines=True,
+        )
+        for size, change in changes.items()
+    ]
