@@ -9,7 +9,6 @@ from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import measure, one_of
 from capplan.questions.flags import OutputFlags
-from capplan.serving.eviction import POLICIES
 
 Files = Annotated[
     list[Path],
@@ -29,7 +28,7 @@ Eviction = Annotated[
     list[str] | None,
     one_of(
         "--eviction",
-        POLICIES,
+        ("lru", "lfu", "prefix"),
         metavar="POLICY",
         help="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
     ),

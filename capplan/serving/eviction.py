@@ -7,7 +7,6 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-POLICIES = ("lru", "lfu", "prefix")
 Counts = NDArray[np.int64]
 
 
@@ -21,7 +20,7 @@ class EvictingCache:
         ----------
         blocks : [blocks]
             that fit
-        policy : of POLICIES; lru evicts the block touched longest ago; lfu the one touched least often while it was cached, the oldest of a tie;
+        policy : lru evicts the block touched longest ago; lfu the one touched least often while it was cached, the oldest of a tie;
             prefix the one touched longest ago of those that no cached block continues, as a radix tree does
         """
         self.blocks, self.policy = blocks, policy

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.readers.traces.read import workload_of
-from capplan.serving.eviction import POLICIES, policy_hit_fractions
+from capplan.serving.eviction import policy_hit_fractions
 from capplan.serving.prefix_cache import hit_curve
 from tests.sweeps import examples
 
+POLICIES = ("lru", "lfu", "prefix")
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=40)
 """Branches taken in a tree: the id of a block stands for the branches up to it."""
 

@@ -30,7 +30,7 @@ _TITLES = {
     "usd_per_month_saved": "saved ($/month)",
     "confidence_fraction": "targets met",
     "kept": "keeps its promise",
-    "levers": "",
+    "choice": "",
 }
 _COMBINED = Assumption(
     "the best combination takes levers that save alone, keep targets and traffic, and need no capital or interruptible machines",
@@ -65,8 +65,8 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                 Table(
                     _compared(answer),
                     title="As it is, and at best",
-                    shown=_SHOWN[2:-1],
-                    titles=_TITLES | {"levers": ""},
+                    shown=("choice", *_SHOWN[2:-1]),
+                    titles=_TITLES,
                 ),
                 Table(tried, title="Each lever alone, most saved first", shown=_SHOWN, titles=_TITLES),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
@@ -114,11 +114,13 @@ def _line(row: LeverRow) -> dict[str, Any]:
 
 def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
     """Return the plan as it is and the best one."""
-    plans = {"as it is": answer.base, "best combination": answer.best.plan if answer.best else None}
+    plans = {"as it is": answer.base}
+    if answer.best is not None and answer.best.levers:
+        plans["best combination"] = answer.best.plan
     before = answer.base.usd_per_month if answer.base else None
     return [
         {
-            "lever": name,
+            "choice": name,
             "hardware": plan.layout.device.name,
             "plan": layout_text(plan, kv=True),
             "gpus": plan.gpus,
