@@ -165,8 +165,12 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     )
 
 
+def terms_of(asked: AskedFleet) -> Terms:
+    """Return headroom, spares, prices and the size limit of a scenario."""
+    limits = asked.scenario.fleet
+    return Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+
+
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    limits = asked.scenario.fleet
-    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-    return fleet_decision(asked.question, terms, progress)
+    return fleet_decision(asked.question, terms_of(asked), progress)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from capplan.model.network import Network
+from capplan.model.network import Layer, Network
 from capplan.model.rank_weights import weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
@@ -47,26 +47,24 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
         return plan.step_s
     if plan.method == "ngram":
         return 0.0
-    layers = target.network.layers
     if plan.method == "draft-model":
         assert plan.network is not None
-        return DraftModel(_drafting_spec(target, plan.network))
+        tensor, data = target.sharding.tensor, target.sharding.data
+        return DraftModel(replace(target, network=plan.network, sharding=Sharding(tensor, 1.0, 1.0, data)))
+    layers = target.network.layers
     if plan.method == "early-exit":
         assert plan.exit_layers is not None
-        first = replace(target.network, layers=layers[: plan.exit_layers])
-        return DraftModel(_drafting_spec(target, first), weight_bytes=0.0, caches=False)
+        return DraftModel(_with_layers(target, layers[: plan.exit_layers]), weight_bytes=0.0, caches=False)
     if plan.method == "medusa":
-        head = _drafting_spec(target, replace(target.network, layers=()))
         heads = plan.draft_tokens or len(plan.acceptance_fractions)
-        return DraftModel(head, weight_bytes=heads * _lm_head_bytes(target), caches=False)
-    one = _drafting_spec(target, replace(target.network, layers=layers[-1:]))
+        return DraftModel(_with_layers(target, ()), weight_bytes=heads * _lm_head_bytes(target), caches=False)
+    one = _with_layers(target, layers[-1:])
     return DraftModel(one, weight_bytes=_layer_bytes(one))
 
 
-def _drafting_spec(target: ReplicaSpec, network: Network) -> ReplicaSpec:
-    return replace(
-        target, network=network, sharding=Sharding(target.sharding.tensor, 1.0, 1.0, target.sharding.data)
-    )
+def _with_layers(target: ReplicaSpec, layers: tuple[Layer, ...]) -> ReplicaSpec:
+    """Return a target of some layers alone, split as the whole one."""
+    return replace(target, network=replace(target.network, layers=layers))
 
 
 def _layer_bytes(one: ReplicaSpec) -> float:

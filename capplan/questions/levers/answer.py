@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.cheapest import Runs, Search, Terms
+from capplan.fleet.cheapest import Runs, Search
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.levers import (
     Combination,
@@ -23,7 +23,7 @@ from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
-from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle
 from capplan.questions.levers.speculation import speculations
@@ -76,9 +76,7 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        limits = asked.scenario.fleet
-        terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-        return Search(asked.question, search(asked.question).candidates, terms, self.runs)
+        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.runs)
 
     def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""

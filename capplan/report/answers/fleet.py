@@ -67,7 +67,8 @@ def _reading(prices: PriceChoice) -> tuple[str, ...]:
 
 def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica as short text, with the KV dtype where plans differ in it."""
-    drafts = f", {plan.draft_tokens} drafts" if plan.draft_tokens else ""
+    count = plan.draft_tokens
+    drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
     return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "") + drafts
 
 
