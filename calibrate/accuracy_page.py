@@ -17,6 +17,7 @@ from calibrate.accuracy_tables import (
     kernel_judgements,
     markdown,
     memory_judgements,
+    one_sided_table,
     percent,
     preferred,
     refusal_table,
@@ -30,12 +31,13 @@ from calibrate.accuracy_text import (
     CHOICES,
     FITTED_NUMBERS,
     METHOD,
+    ONE_SIDED_TEXT,
     RULERS_TEXT,
     SETTLE,
     WEAK,
 )
 from calibrate.experiments import TRIED
-from calibrate.left_out_scores import LeftOut, left_out_interval_coverage, left_out_scores, ruled_scores
+from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.reliability import certainty_section
 from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.decisions import decision_score
@@ -95,11 +97,13 @@ def coverage_text(found: Validation) -> str:
     rows = {p.row for p in found.scored}
     known = {p.row for p in found.scored if p.predicted is not None}
     share, inside = len(known) / max(len(rows), 1), scored(found.scored).interval_coverage
+    held = left_out_coverage().values()
+    left_out = sum(entry.values * entry.held for entry in held) / max(sum(entry.values for entry in held), 1)
     low, high = INTERVAL_COVERAGE
     return (
         f"Coverage: {len(known):,} of {len(rows):,} core rows are predicted, {percent(share)} (target {percent(COVERAGE)}). "
-        f"Inside their 80 % interval: {percent(inside)} of the values (target {percent(low)} to {percent(high)}); "
-        f"of left-out values inside the interval that the other groups give: {percent(left_out_interval_coverage())}.\n"
+        f"Inside their 80 % interval: {percent(inside)} of the values; of left-out values inside the interval that the "
+        f"other groups give: {percent(left_out)} (target {percent(low)} to {percent(high)}).\n"
     )
 
 
@@ -107,21 +111,32 @@ def interval_table(predictions: Sequence[Prediction], intervals: Intervals) -> s
     """Return the typical bias of predictions, the width of their interval and its coverage, by statistic and load."""
     rows = []
     by_regime: dict[str, list[Prediction]] = {}
+    unseen = left_out_coverage()
     for p in predictions:
         load = LOADS.get((p.groups or {}).get("load", ""), "")
         statistic = f"_{p.metric.rpartition('_')[2]}" if "_ms_" in p.metric else ""
         by_regime.setdefault(f"{quantity_of(p.metric)}{statistic}/{load}", []).append(p)
     for regime, own in sorted(by_regime.items()):
-        entry = intervals.get(regime)
+        entry, left_out = intervals.get(regime), unseen.get(regime)
         if entry:
             ends = f"{entry.low_ratio:.2f} to {entry.high_ratio:.2f}"
             inside = percent(scored(own).interval_coverage)
+            held = percent(left_out.held if left_out else None)
             rows.append(
-                [regime, f"{len(own):,}", str(entry.groups), f"{entry.median_ratio:.2f}", ends, inside]
+                [
+                    regime,
+                    f"{len(own):,}",
+                    str(entry.groups),
+                    f"{entry.median_ratio:.2f}",
+                    ends,
+                    inside,
+                    held,
+                ]
             )
     if not rows:
         return "No fit has left any yet."
-    return markdown(["regime", "values", "groups", "measured / predicted", "80 %", "inside"], rows)
+    head = ["regime", "values", "groups", "measured / predicted", "80 %", "inside", "inside, left out"]
+    return markdown(head, rows)
 
 
 def separated_table(predictions: Sequence[Prediction]) -> str:
@@ -246,6 +261,7 @@ def accuracy_page(folder: Path) -> str:
     parts.append(_named("What was never fitted"))
     parts.append(RULERS_TEXT + "\n")
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
+    parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
     parts += [_named("Choices").lstrip("\n"), CHOICES + "\n", choices_section(serving), "\n"]
     parts += [_named("What was tried"), TRIED]
     parts.append(_named("Serving by group"))

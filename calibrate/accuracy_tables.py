@@ -206,6 +206,27 @@ LEAST_RULED = 15
 """Cells of the table of rulers with fewer values are not shown."""
 
 
+ONE_SIDED = 0.1
+"""Typical error with its sign from which predictions of a cell count as one-sided."""
+
+
+def one_sided_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> str:
+    """Return the cells (engine, class, device) whose models, left out of the fit, are predicted to one side."""
+    cells, rows = 0, []
+    for group in sorted({key[2] for key in ruled if key[:2] == ("model", "cell")}):
+        own = {key[1:]: found for key, found in ruled.items() if key[0] == "model"}
+        for title, columns in RULED_COLUMNS.items():
+            found = _left_out_of("cell", group, columns, own)
+            if found is None or found.values < LEAST_RULED or found.left_out_bias is None:
+                continue
+            cells += 1
+            if abs(found.left_out_bias) > ONE_SIDED:
+                rows.append([group, title, f"{found.values:,}", f"{100.0 * found.left_out_bias:+.0f} %"])
+    count = f"{len(rows)} of {cells} cells of {LEAST_RULED} values or more are off to one side by over {percent(ONE_SIDED)}.\n"
+    table = markdown(["engine, class, device", "what", "values", "predicted over measured, median"], rows)
+    return f"{count}\n{table}\n" if rows else count
+
+
 def _ratio(prediction: Prediction) -> float:
     return float(prediction.predicted or 0.0) / prediction.measured
 

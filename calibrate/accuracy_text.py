@@ -16,6 +16,9 @@ predicted with them; likewise without a whole device, and without a whole source
 device, which flatters. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
 """
 
+ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole? With the model left out, by engine, class of model and device:
+"""
+
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
 what it lacks, as measured, to the best that was measured to keep it. `capplan validate FILE --decisions` prints the same.

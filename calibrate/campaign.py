@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from capplan.calibrate.busy import tool_output
+
 MINUTES = 9.0
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "qwen3-32b")
 CALIBRATION = "card.calibration.yaml"
@@ -149,11 +151,8 @@ def surroundings() -> dict[str, object]:
 def driver_text() -> str:
     """Return everything that the driver's tool says of the cards; empty without it."""
     for command in (["nvidia-smi", "-q"], ["rocm-smi", "--showallinfo"]):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        return done.stdout
+        if text := tool_output(command, 30.0):
+            return text
     return ""
 
 

@@ -247,11 +247,16 @@ def drawn_files(folder: Path) -> dict[str, list[dict[str, str]]]:
     return {name: records(folder, every=False) for name, records in TABLES.items()}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Choose and write."""
-    for name, rows in drawn_files(Path(arguments[0])).items():
+def write_files(files: Mapping[str, list[dict[str, str]]]) -> None:
+    """Write records into tests/data, by the name of the file."""
+    for name, rows in files.items():
         (CHOSEN / f"{name}.csv").write_text(records_text(rows), encoding="utf-8")
         sys.stderr.write(f"{name}: {len(rows)} rows\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Choose and write."""
+    write_files(drawn_files(Path(arguments[0])))
     return 0
 
 

@@ -14,14 +14,14 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, pstdev, pvariance, quantiles
 
 from calibrate.choose_points import Row
-from calibrate.choose_rows import CHOSEN, plain, records_text, table_rows
+from calibrate.choose_rows import plain, table_rows, write_files
 
 SEED = 20261122
 SECONDS = 200.0
@@ -59,7 +59,8 @@ LOGS = (
 WORKLOADS = {"llama": "sharegpt-llama-3.1-8b-300-sps10.csv", "qwen": "sharegpt-qwen3-30b-a3b-300-sps10.csv"}
 STAGES = ("0", "5", "6")
 """One request a second, and the two stages far beyond what the server takes."""
-START = datetime(2023, 11, 16, 18, 17, 3, 979960)  # noqa: DTZ001  (the published stamps name no zone)
+START = datetime(2023, 11, 16, 18, 17, 3, 979960, tzinfo=UTC)
+"""Of the published stamps, which name no zone."""
 
 
 def runs_text(numbers: Sequence[int]) -> str:
@@ -167,7 +168,7 @@ def published_text(name: str, rows: Sequence[Row]) -> dict[str, str]:
     if name.startswith("Azure"):
         times = [START + timedelta(seconds=float(row["arrival_s"])) for row in rows]
         cells = [
-            f"{time.isoformat(' ', 'microseconds')}0,{row['input_tokens']},{row['output_tokens']}\n"
+            f"{time:%Y-%m-%d %H:%M:%S.%f}0,{row['input_tokens']},{row['output_tokens']}\n"
             for time, row in zip(times, rows, strict=True)
         ]
         return {name: "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(cells)}
@@ -319,9 +320,7 @@ def drawn_files(folder: Path) -> dict[str, list[dict[str, str]]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Cut and write."""
-    for name, rows in drawn_files(Path(arguments[0])).items():
-        (CHOSEN / f"{name}.csv").write_text(records_text(rows), encoding="utf-8")
-        sys.stderr.write(f"{name}: {len(rows)} rows\n")
+    write_files(drawn_files(Path(arguments[0])))
     return 0
 
 

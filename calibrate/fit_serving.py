@@ -32,18 +32,24 @@ from calibrate.host_fit import (
     solved,
     start_hosts,
 )
-from calibrate.host_rows import ERAS, RULERS, SHARED, Era, Item, PredictedRow, era_of, items_of, predicted_row
+from calibrate.host_rows import (
+    ERAS,
+    FIRST_GENERATION,
+    RULERS,
+    SHARED,
+    Era,
+    Item,
+    PredictedRow,
+    era_of,
+    items_of,
+    predicted_row,
+)
+from calibrate.interval_fit import Residual, covering_intervals, share_inside
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
 from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
-from capplan.accuracy.intervals import (
-    LEAST_POINTS,
-    Interval,
-    covering_level,
-    residual_intervals,
-    share_inside,
-)
+from capplan.accuracy.intervals import LEAST_POINTS, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES
@@ -55,11 +61,14 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
 PROCESSES = 2
-ROUNDS = 3
+ROUNDS = 6
 ROUNDS_AGAIN = 3
 TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
+
+UNTOLD = frozenset({"stream_s", "ranks_s"})
+"""Numbers that are 0 where no run tells them."""
 
 MOVED = 0.1
 """Spreads that a number moves by when rows are left out, from which slopes are taken anew."""
@@ -215,7 +224,7 @@ def count_fitted(times: Mapping[str, Mapping[str, HostOverhead]]) -> int:
         for engine, eras in times.items()
         for since, host in eras.items()
         for number in NUMBERS
-        if (engine, since) not in SHARED and not (number.name == "stream_s" and host.stream_s == 0.0)
+        if (engine, since) not in SHARED and not (number.name in UNTOLD and getattr(host, number.name) == 0.0)
     }
     return len(owned)
 
@@ -276,7 +285,7 @@ def report(title: str, rows: Iterable[PredictedRow]) -> None:
             )
 
 
-def regime_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...], str, Prediction]]:
+def regime_residuals(rows: Iterable[PredictedRow]) -> list[Residual]:
     """Return regime keys, group and prediction of every measured value; a rate that repeats what was offered is none."""
     out = []
     for row in rows:
@@ -289,7 +298,7 @@ def regime_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...]
     return out
 
 
-def p95_residuals(rows: Iterable[PredictedRow]) -> list[tuple[tuple[str, ...], str, Prediction]]:
+def p95_residuals(rows: Iterable[PredictedRow]) -> list[Residual]:
     """Return regime keys, group and prediction of 95th percentiles, which no row has: between median and 99th by P95."""
     out = []
     for row in rows:
@@ -330,20 +339,19 @@ def main(arguments: Sequence[str]) -> int:
     report("in sample", own)
     for ruler, rows in unseen.items():
         report(f"{ruler} left out", rows)
-    residuals = regime_residuals(unseen["model"])
-    level, coverage = covering_level(residuals)
+    intervals, coverage = covering_intervals(
+        regime_residuals(unseen["model"]) + p95_residuals(unseen["model"])
+    )
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
-    intervals = residual_intervals(residuals + p95_residuals(unseen["model"]), level)
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")
     slow = slow_runs()
     table = slowness_table(slow, fitted_host_s(questions(slow)))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
-    inside = regime_residuals(own)
-    print(
-        f"80 % interval at level {level:.2f}: holds {100 * coverage:.1f} % of left-out values with the intervals of the "
-        f"other groups, {100 * share_inside(inside, intervals):.1f} % of all values in sample"
-    )
+    for name, entry in coverage.items():
+        print(f"80 % interval of {name}: holds {100 * entry.held:.1f} % of {entry.values} left-out values")
+    held, total = share_inside(regime_residuals(own), intervals)
+    print(f"80 % intervals hold {100 * held / total:.1f} % of all values in sample")
     return 0
 
 
@@ -353,6 +361,7 @@ def standing_hosts(eras: Iterable[Era]) -> Hosts:
         (owner_of(era, number.name), number.name): getattr(HOST_TIMES[era[0]][era[1]], number.name)
         for era in eras
         for number in NUMBERS
+        if number.name != "ranks_s" or era in FIRST_GENERATION
     }
 
 

@@ -3,12 +3,12 @@
     min  sum_i w_i rho((e_i + J_i d) / n_i) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, n_i what values of that kind are usually off by, p a prior (the median of all eras), s its spread, rho the Cauchy loss:
-a row that is wrong for another reason must not steer the host. Some numbers are those of several eras (`owner_of`), and
-each model of an era weighs the same, so that no model decides for the others.
+step, n_i what values of that kind are usually off by, p a prior (the median of all eras of the same generation), s its
+spread, rho the Cauchy loss: a row that is wrong for another reason must not steer the host. Some numbers are those of several
+eras (`owner_of`), and no model of an era weighs more than a certain number of rows, so that none decides for the others.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
@@ -17,12 +17,13 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from calibrate.host_rows import Era, Item, era_of, predicted_columns, steering_columns
+from calibrate.host_rows import FIRST_GENERATION, Era, Item, era_of, predicted_columns, steering_columns
 from capplan.accuracy.replay import requests_of
 from capplan.accuracy.score import weighted_quantile
-from capplan.accuracy.serving import LOADS, measured_columns, quantity_of
-from capplan.engine.profile import EngineProfile, HostOverhead
+from capplan.accuracy.serving import LOADS, measured_columns
+from capplan.engine.profile import HostOverhead
 from capplan.numbers import Array
+from capplan.replica.spec import ReplicaSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,22 @@ NUMBERS = (
     Number("request_s", 2e-2, 3e-2, 4e-1, 5e-3),
     Number("decode_excess_ratio", 0.7, 0.3, 1.5, 0.1),
     Number("prefill_excess_ratio", 1.2, 0.4, 2.2, 0.1),
+    Number("ranks_s", 0.0, 5e-4, 5e-3, 1e-4),
 )
 """None is below 0."""
 
 EVERY: Era = ("every engine", "")
-VLLM_V1: Era = ("vllm", "0.8.0")
-LIKE_V1 = frozenset({VLLM_V1, ("vllm", "0.11.1"), ("vllm", "0.19.0")})
-"""Eras of vLLM's second engine: one front end, and one way to run prompts."""
-SHARED_BY_V1 = frozenset({"request_s", "prefill_excess_ratio"})
+FIRST: Era = ("engines of the first generation", "")
+TODAY: Era = ("engines of today", "")
+SECOND_VLLM = (("vllm", "0.8.0"), ("vllm", "0.11.1"), ("vllm", "0.19.0"))
+"""Eras of vLLM's second engine."""
+OWNERS: Mapping[str, Mapping[Era, Era]] = {
+    "request_s": dict.fromkeys(SECOND_VLLM, SECOND_VLLM[0]),
+    "prefill_excess_ratio": dict.fromkeys(SECOND_VLLM[1:], SECOND_VLLM[1]),
+}
+"""Number -> eras that take it from another one: vLLM's second engine has one front end, and since 0.11.1 one way to run prompts."""
+SHARED_WIDELY = frozenset({"decode_excess_ratio", "ranks_s"})
+"""Numbers without siblings of their generation: the start of the search is their prior."""
 
 ONLINE_ONLY = frozenset({"request_s", "stream_s"})
 """Numbers that do not apply to a run without a server."""
@@ -67,13 +76,11 @@ NORMAL_DEVIATIONS = 1.4826
 REWEIGHTINGS = 25
 """Rounds of reweighted least squares, which is how the Cauchy loss is minimised."""
 
-PRIOR_ROWS = 4.0
+PRIOR_ROWS = 12.0
 """Weight of rows, off by as much as their kind usually is where a number is off by its spread, that its prior counts as."""
 
-MODEL_ROWS = 40.0
-"""Rows that each model of an era weighs as much as ..."""
-FEW_ROWS = 10.0
-"""... or less, in proportion, below this weight of its own."""
+MODEL_ROWS = 100.0
+"""Rows that a model of an era weighs as much as at most."""
 
 MOST_REQUESTS = 1000
 """Requests of one run that slopes are taken with; errors are those of the whole run."""
@@ -85,10 +92,16 @@ Hosts: TypeAlias = Mapping[tuple[Era, str], float]
 """Owner and name of a number -> its value."""
 
 
+def generation(era: Era) -> Era:
+    """Return the generation of an era's engine; of a number that a whole generation shares, itself."""
+    return FIRST if era in FIRST_GENERATION or era == FIRST else TODAY
+
+
 def owner_of(era: Era, name: str) -> Era:
     """Return the era that a number of another era is taken from.
 
-    What a CUDA graph hides of its kernels is a matter of the device: one number for all engines.
+    What a CUDA graph hides of its kernels is a matter of the device: one number for all engines. How several ranks are
+    told what to run is a matter of the generation.
 
     Examples
     --------
@@ -97,7 +110,9 @@ def owner_of(era: Era, name: str) -> Era:
     """
     if name == "decode_excess_ratio":
         return EVERY
-    return VLLM_V1 if era in LIKE_V1 and name in SHARED_BY_V1 else era
+    if name == "ranks_s":
+        return FIRST
+    return OWNERS.get(name, {}).get(era, era)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,7 @@ class Slopes:
     parts: Mapping[str, str]
     """What the row is part of, by ruler."""
     kinds: tuple[str, ...]
-    """Load and quantity of each value that steers the fit."""
+    """Load and column of each value that steers the fit."""
     weight: float
     errors: Array
     """log(predicted / measured), shape (values,)."""
@@ -124,6 +139,8 @@ def start_hosts(eras: Iterable[Era]) -> Hosts:
 def host_of(hosts: Hosts, era: Era) -> HostOverhead:
     """Return the host times of one era."""
     fitted = {number.name: hosts[owner_of(era, number.name), number.name] for number in NUMBERS}
+    if generation(era) == TODAY:
+        fitted["ranks_s"] = 0.0
     return HostOverhead(eager_layer_s=EAGER_LAYER_S, **fitted)
 
 
@@ -138,10 +155,14 @@ def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) 
     )
 
 
-def fitted_names(engine: EngineProfile, *, offline: bool = False) -> list[str]:
-    """Return the numbers that a run of an engine determines."""
-    names = [number.name for number in NUMBERS if not (offline and number.name in ONLINE_ONLY)]
-    return [name for name in names if name != "stream_s" or engine.streams_in_engine]
+def fitted_names(spec: ReplicaSpec, era: Era) -> list[str]:
+    """Return the numbers that a run determines."""
+    untold = set(ONLINE_ONLY) if spec.offline else set()
+    if not spec.profile.streams_in_engine:
+        untold.add("stream_s")
+    if generation(era) == TODAY or spec.ranks == 1:
+        untold.add("ranks_s")
+    return [number.name for number in NUMBERS if number.name not in untold]
 
 
 def slopes_of(item: Item, host: HostOverhead) -> Slopes:
@@ -149,8 +170,7 @@ def slopes_of(item: Item, host: HostOverhead) -> Slopes:
     errors = errors_of(item, host)
     shorter = requests_of(item.benchmark) > MOST_REQUESTS
     still = errors_of(item, host, MOST_REQUESTS) if shorter else errors
-    spec = item.replica.spec
-    told = fitted_names(spec.profile, offline=spec.offline)
+    told = fitted_names(item.replica.spec, era_of(item))
     slopes = np.zeros((errors.size, len(NUMBERS)))
     for place, number in enumerate(NUMBERS):
         if number.name not in told:
@@ -159,7 +179,7 @@ def slopes_of(item: Item, host: HostOverhead) -> Slopes:
         moved = replace(host, **{number.name: at + number.step})
         slopes[:, place] = (errors_of(item, moved, MOST_REQUESTS) - still) / number.step
     load = LOADS[item.benchmark.kind]
-    kinds = tuple(f"{load}/{quantity_of(name)}" for name in steering_columns(item))
+    kinds = tuple(f"{load}/{name}" for name in steering_columns(item))
     return Slopes(era_of(item), item.parts, kinds, item.weight, errors, slopes)
 
 
@@ -187,17 +207,17 @@ def noise_of(rows: Iterable[Slopes]) -> Noise:
 
 
 def model_weights(rows: Sequence[Slopes]) -> list[float]:
-    """Return the weight of each row, so that the models of an era weigh the same; a model of few rows weighs less.
+    """Return the weight of each row, so that no model of an era weighs more than a certain number of rows.
 
-        w = w_row M / W min(1, W / F)
+        w = w_row min(1, M / W)
 
-    with W the weight of all rows of the model in the era, M `MODEL_ROWS` and F `FEW_ROWS`.
+    with W the weight of all rows of the model in the era and M `MODEL_ROWS`. A model of few rows is not raised: its rows
+    would each speak louder than the rows of others, and the fewest rows are the noisiest.
     """
-    whole: Counter[tuple[Era, str]] = Counter()
+    whole: dict[tuple[Era, str], float] = defaultdict(float)
     for row in rows:
-        whole[row.era, row.parts["model"]] += row.weight  # type: ignore[assignment]
-    share = {key: MODEL_ROWS / weight * min(1.0, weight / FEW_ROWS) for key, weight in whole.items()}
-    return [row.weight * share[row.era, row.parts["model"]] for row in rows]
+        whole[row.era, row.parts["model"]] += row.weight
+    return [row.weight * min(1.0, MODEL_ROWS / whole[row.era, row.parts["model"]]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +261,13 @@ def loss_of(rows: Sequence[Slopes], noise: Noise) -> float:
 
 
 def _stepped(
-    own: Equations, hosts: Hosts, prior: Callable[[str], float], trust: float
+    own: Equations, hosts: Hosts, prior: Callable[[tuple[Era, str]], float], trust: float
 ) -> dict[tuple[Era, str], float]:
     numbers = {number.name: number for number in NUMBERS}
     start = np.array([hosts[key] for key in own.keys])
     spread = np.array([numbers[name].spread for _, name in own.keys])
     largest = np.array([numbers[name].largest for _, name in own.keys])
-    known_before = np.array([prior(name) for _, name in own.keys])
+    known_before = np.array([prior(key) for key in own.keys])
     slopes = own.slopes * spread
     low = np.maximum(-trust, -start / spread)
     bounds = (low, np.maximum(np.minimum(trust, (largest - start) / spread), low + 1e-9))
@@ -264,8 +284,8 @@ def _stepped(
 def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = inf) -> Hosts:
     """Return the best numbers for the rows, at most `trust` spreads away from where the slopes were taken.
 
-    The prior of a number is its median over all owners, as the rows tell it with the start of the search for a prior. A
-    number that no row tells is that median.
+    The prior of a number is its median over the owners of its generation, as the rows tell it with the start of the search
+    for a prior. A number that no row tells is that median.
 
     Parameters
     ----------
@@ -281,8 +301,15 @@ def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = in
     """
     starts = {number.name: number.start for number in NUMBERS}
     own = equations(rows, noise)
-    first = _stepped(own, hosts, starts.__getitem__, trust)
-    middle = {name: float(np.median([v for (_, n), v in first.items() if n == name])) for name in starts}
-    middle["decode_excess_ratio"] = starts["decode_excess_ratio"]
-    told = _stepped(own, hosts, middle.__getitem__, trust)
-    return {key: told.get(key, middle[key[1]]) for key in hosts}
+    first = _stepped(own, hosts, lambda key: starts[key[1]], trust)
+
+    def prior(key: tuple[Era, str]) -> float:
+        if key[1] in SHARED_WIDELY:
+            return starts[key[1]]
+        like = [
+            v for (era, name), v in first.items() if name == key[1] and generation(era) == generation(key[0])
+        ]
+        return float(np.median(like)) if like else starts[key[1]]
+
+    told = _stepped(own, hosts, prior, trust)
+    return {key: told.get(key, prior(key)) for key in hosts}

@@ -29,6 +29,11 @@ SHARED = {("trtllm", "1.1.0"): ("trtllm", "0.20.0")}
 Era: TypeAlias = tuple[str, str]
 """Engine, and the version from which the numbers hold."""
 
+FIRST_GENERATION: frozenset[Era] = frozenset(
+    {("vllm", "0.5.0"), ("vllm", "0.7.0"), ("trtllm", "0.7.0"), ("trtllm", "0.11.0"), ("trtllm", "0.14.0")}
+)
+"""Eras of vLLM's first engine and of TensorRT-LLM's compiled engines: the host schedules between steps. The others run ahead."""
+
 RULERS = ("group", "model", "device", "source")
 """What is left out as a whole, to see how well it is predicted unseen."""
 

@@ -37,7 +37,11 @@ START_AND_RANGE: dict[str, tuple[float, float, float]] = {
     "launch_s": (4e-5, 1e-6, 5e-4), "loop_l2_ratio": (1.3, 1.0, 6.0),
 }  # fmt: skip
 """Start, least and largest value of every number."""
-UNTOLD = {"network_fraction": 0.7, "network_step_s": 5e-6, "router_skew": 0.5, "sustained_loss": 0.0, "launch_s": 0.0,
+SERVED_ROUTER_SKEW = 1.1
+"""Of the tokens that are routed together in a step of an engine: one number for all models, devices and engines, chosen on
+closed loops together with the host times (docs/accuracy.md). Tokens of one text prefer the same experts, so a step of 8 to 128
+tokens reads fewer experts' weights than as many independent draws."""
+UNTOLD = {"network_fraction": 0.7, "network_step_s": 5e-6, "router_skew": SERVED_ROUTER_SKEW, "sustained_loss": 0.0, "launch_s": 0.0,
           "quantise_passes": 0.0}  # fmt: skip
 """Numbers that no timing determines: assumptions, see docs/assumptions."""
 SHEET = frozenset(

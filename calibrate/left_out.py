@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from calibrate.host_rows import PredictedRow
+from calibrate.interval_fit import Coverage
 from capplan.accuracy.score import Prediction, Score, scored
 from capplan.accuracy.serving import row_groups
 
@@ -14,10 +15,13 @@ HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
     "# written by `python -m calibrate.fit_serving`.\n"
     "# scores: [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, group left out\n"
+    "# coverage: statistic and load, values, nominal level, share inside the 80 % interval of the other groups\n"
     "# rulers: what was left out, then as above, once\n"
 )
 RULED = frozenset({"load", "class", "engine"})
 """Groupings that the scores of every ruler are told by."""
+CELL = "cell"
+"""Engine, class of model and device, by which models left out are told: is a cell one-sided?"""
 COLUMNS = frozenset(
     {"ttft_ms_mean", "ttft_ms_p50", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "output_tok_s"}
 )
@@ -32,7 +36,9 @@ def _by_group(
         if column not in COLUMNS:
             continue
         own = replace(prediction, metric=column)
-        for grouping, group in row_groups(row.item.row, row.item.replica, None).items():
+        groups = row_groups(row.item.row, row.item.replica, None)
+        cell = " ".join((row.item.replica.spec.profile.engine, groups["class"], groups["device"]))
+        for grouping, group in (groups | {CELL: cell}).items():
             if grouping != "ranks":
                 out.setdefault((grouping, group, column), []).append(own)
     return out
@@ -44,7 +50,9 @@ def _figures(score: Score) -> str:
 
 
 def left_out_text(
-    own: Sequence[PredictedRow], unseen: Mapping[str, Sequence[PredictedRow]], interval_coverage: float
+    own: Sequence[PredictedRow],
+    unseen: Mapping[str, Sequence[PredictedRow]],
+    coverage: Mapping[str, Coverage],
 ) -> str:
     """Return the file of scores by load, source, device, engine and model class, and by ruler, load and class.
 
@@ -52,8 +60,7 @@ def left_out_text(
     ----------
     own : rows and their predictions with numbers fitted on all rows
     unseen : by ruler, the same rows with numbers fitted without their group, model, device or source
-    interval_coverage : [-]
-        share of left-out values that lie in the interval which the other groups give
+    coverage : by statistic and load, how many left-out values lie in the interval which the other groups give
 
     Returns
     -------
@@ -61,17 +68,22 @@ def left_out_text(
     """
     by_ruler = {ruler: _by_group(rows) for ruler, rows in unseen.items()}
     seen, groups = _by_group(own), by_ruler["group"]
-    lines = []
+    lines = ["coverage:\n"]
+    for name, entry in sorted(coverage.items()):
+        lines.append(f'  - ["{name}", {entry.values}, {entry.level:.2f}, {entry.held:.4f}]\n')
+    lines.append("scores:\n")
     for key in sorted(set(seen) & set(groups)):
+        if key[0] == CELL:
+            continue
         first, second = scored(seen[key]), scored(groups[key])
         lines.append(f"  - [{_quoted(key)}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
     lines.append("rulers:\n")
     for ruler, scores in by_ruler.items():
         for key in sorted(scores):
-            if key[0] in RULED:
+            if key[0] in RULED or (key[0] == CELL and ruler == "model"):
                 score = scored(scores[key])
                 lines.append(f"  - [{_quoted((ruler, *key))}, {score.n}, {_figures(score)}]\n")
-    return f"{HEAD}interval_coverage: {interval_coverage:.4f}\nscores:\n" + "".join(lines)
+    return HEAD + "".join(lines)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from calibrate.interval_fit import Coverage
 from capplan.readers.yaml_file import read_yaml
 
 LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
@@ -40,9 +41,9 @@ def ruled_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str, str], 
     }
 
 
-def left_out_interval_coverage(path: Path = LEFT_OUT_FILE) -> float | None:
-    """Return the share of left-out values inside the interval of the other groups; None where there are none."""
+def left_out_coverage(path: Path = LEFT_OUT_FILE) -> dict[str, Coverage]:
+    """Return how many left-out values lie inside the interval of the other groups, by statistic and load."""
     if not path.exists():
-        return None
-    found = read_yaml(path, kind="a table of scores").value.get("interval_coverage")
-    return None if found is None else float(found)
+        return {}
+    document = read_yaml(path, kind="a table of scores")
+    return {name: Coverage(values, level, held) for name, values, level, held in document.value["coverage"]}

@@ -43,7 +43,7 @@ DATASETS = {
     "sharegpt_edge_v1": Dataset(1.19, 600.0, 0.9, 512.0),
     "sharegpt_longctx_v1": Dataset(0.02, 29932.0, 0.0, 256.0),
 }
-"""AccelMark's, in tokens: quartiles and 99th percentile of prompts and the limit of answers in suites/suite_*/suite.json
+"""AccelMark's, in tokens: quartiles and 99th percentile of inputs and the limit of outputs in suites/suite_*/suite.json
 and suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
@@ -215,8 +215,8 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
         low, high = float(uniform.group(1)), float(uniform.group(2))
         draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
     elif "sharegpt" in benchmark.lengths:
-        prompt, longest_prompt, answer, longest_answer = CHAT_LENGTHS
-        usual = Dataset(prompt, longest_prompt * means[0], answer, longest_answer * means[1])
+        prompt, longest_prompt, output, longest_output = CHAT_LENGTHS
+        usual = Dataset(prompt, longest_prompt * means[0], output, longest_output * means[1])
         lengths_of_set = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
         draws = [
             _chat_lengths(
@@ -228,8 +228,8 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
         ]
     else:
         draws = [np.full(requests, mean) for mean in means]
-    prompts, answers = (np.maximum(1.0, np.round(draw)) for draw in draws)
-    return prompts, answers
+    prompts, outputs = (np.maximum(1.0, np.round(draw)) for draw in draws)
+    return prompts, outputs
 
 
 def _chat_lengths(

@@ -53,7 +53,7 @@ class Decision:
 
     @property
     def regret(self) -> float:
-        """Return the share of the best plan's tokens per second and GPU that the pick does without."""
+        """Return the fraction of the best plan's throughput per GPU that the pick gives up."""
         return 1.0 - self.picked.tokens_per_s / self.best.tokens_per_s
 
 
@@ -189,13 +189,7 @@ def decisions_of(
 
 
 def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS) -> DecisionScore:
-    """Return how good the picks are.
-
-    Parameters
-    ----------
-    runs : closed loops
-    limits_ms : [ms]
-        on the mean time per output token
+    """Return how good the decisions of `decisions_of` are, for the same runs and limits [ms].
 
     Returns
     -------

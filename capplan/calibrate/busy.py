@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,24 @@ def smi(query: str, uuid: str) -> list[str]:
         return []
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     command = [tool, f"--query-{query}", "--format=csv,noheader,nounits", f"--id={name}"]
+    return [line.strip() for line in tool_output(command, 20.0).splitlines() if line.strip()]
+
+
+def tool_output(command: Sequence[str], longest_s: float) -> str:
+    """Return what a tool of a driver prints; empty where it is missing, fails or takes longer.
+
+    Parameters
+    ----------
+    command : fixed words of ours, never of a user
+    longest_s : [s]
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603 - fixed words
+        done = subprocess.run(  # noqa: S603 - fixed words, no shell
+            command, capture_output=True, text=True, timeout=longest_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def driver_report(uuid: str) -> dict[str, str]:

@@ -207,8 +207,8 @@ def _latent(grid: Grid, able: Abilities) -> Iterator[Case]:
             )
         decoding = [tokens for tokens in grid.expert_tokens if tokens <= MOST_ABSORBED_TOKENS]
         for rows, (inputs, outputs) in product(decoding, ((nope, latent), (latent, value))):
-            sizes = (rows, heads, inputs, outputs)  # type: ignore[assignment]
-            yield Case("latent_bmm", able.wide, _named("tokens query_heads inputs outputs", sizes))
+            shape = _named("tokens query_heads inputs outputs", (rows, heads, inputs, outputs))
+            yield Case("latent_bmm", able.wide, shape)
 
 
 def _latent_decodes(

@@ -44,7 +44,7 @@ Measure = Annotated[
         ),
         quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
         minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
-        threads=whole("--threads", of="threads", help="CPU threads; one gives the steadiest times."),
+        threads=whole("--threads", of="threads", says="CPU threads; one gives the steadiest times."),
         force=typer.Option("--force", help="Measure even if the device is in use."),
         dry_run=typer.Option(
             "--dry-run", help="Only say what would be measured, how long and with how much memory."

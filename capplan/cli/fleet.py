@@ -14,7 +14,7 @@ Hardware = Annotated[
 ]
 Confidence = Annotated[
     float | None,
-    fraction("--confidence", help="Probability with which all targets must be met, such as 90%."),
+    fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
 ]
 
 

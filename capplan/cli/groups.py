@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Protocol, cast, get_args
 
 from capplan.questions.flags import OutputFlags
 
@@ -18,6 +18,14 @@ class Group(dict[str, Any]):
     def only(self, *names: str) -> "Group":
         """Return the group of some of the fields."""
         return Group({name: self[name] for name in names})
+
+
+class _Told(Protocol):
+    """A function that states its signature, which is where the parser looks for its options."""
+
+    __signature__: Signature
+
+    def __call__(self, **values: Any) -> int: ...
 
 
 def grouped(function: Callable[..., int]) -> Callable[..., int]:
@@ -42,8 +50,9 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
         return function(**values, **given)
 
     command.__doc__ = function.__doc__
-    command.__signature__ = Signature(spread)  # type: ignore[attr-defined]  # where the parser looks
-    return command
+    told = cast("_Told", command)
+    told.__signature__ = Signature(spread)
+    return told
 
 
 def refuse_outputs(values: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from capplan.errors import InputError, unknown
 
 def whole(
     *names: str,
-    help: str,  # noqa: A002  (typer's name)
+    says: str,
     of: str = "",
     metavar: str = "N",
     least: int = 1,
@@ -33,7 +33,7 @@ def whole(
             raise InputError(f"{option}: {text!r} is out of range; {allowed} are allowed")
         return value
 
-    return _option(*names, read=read, kind="whole number", help=help, metavar=metavar)
+    return _option(*names, read=read, kind="whole number", help=says, metavar=metavar)
 
 
 def _refuse_commas(text: Any, option: str) -> None:
@@ -45,7 +45,7 @@ def _refuse_commas(text: Any, option: str) -> None:
         )
 
 
-def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's name)
+def fraction(name: str, *, says: str) -> Any:
     """Return an option of a share of one: 0.9 or 90 %."""
 
     def read(text: Any) -> float:
@@ -59,14 +59,14 @@ def fraction(name: str, *, help: str) -> Any:  # noqa: A002  (typer's name)
             raise InputError(f"{name}: {text!r} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
         return value
 
-    return _option(name, read=read, kind="fraction", help=help, metavar="FRACTION")
+    return _option(name, read=read, kind="fraction", help=says, metavar="FRACTION")
 
 
 def measure(
     name: str,
     unit: str = "SECONDS",
     *,
-    help: str,  # noqa: A002  (typer's name)
+    says: str,
     metavar: str = "TIME",
 ) -> Any:
     """Return an option of a positive quantity, `unit` being a name of `readers.quantity`."""
@@ -83,14 +83,14 @@ def measure(
             raise InputError(f"{name}: {text!r} is not above zero; e.g. '{wanted.example}'")
         return value
 
-    return _option(name, read=read, kind="quantity", help=help, metavar=metavar)
+    return _option(name, read=read, kind="quantity", help=says, metavar=metavar)
 
 
 def one_of(
     name: str,
     known: tuple[str, ...],
     *,
-    help: str,  # noqa: A002  (typer's name)
+    says: str,
     metavar: str = "NAME",
     **more: Any,
 ) -> Any:
@@ -102,7 +102,7 @@ def one_of(
             raise unknown(name.strip("-"), str(text), known, place=name)
         return choice
 
-    return _option(name, read=read, kind="|".join(known), help=help, metavar=metavar, **more)
+    return _option(name, read=read, kind="|".join(known), help=says, metavar=metavar, **more)
 
 
 def _option(*names: str, read: Callable[[Any], Any], kind: str, **more: Any) -> Any:

@@ -13,10 +13,10 @@ Contexts = Annotated[
         "--context",
         of="tokens",
         metavar="TOKENS",
-        help="Input and output tokens so far; repeatable.",
+        says="Input and output tokens so far; repeatable.",
     ),
 ]
-Sequences = Annotated[int, whole("--sequences", of="sequences", help="Sequences in the cache at once.")]
+Sequences = Annotated[int, whole("--sequences", of="sequences", says="Sequences in the cache at once.")]
 Serving = Annotated[
     ServingFlags,
     o.SERVING.only(

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,11 +25,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 class _LazyCommands(TyperGroup):
     """The names and summaries of all commands; a command is imported when it is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (the signature of the base class)
+    def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  (the signature of the base class)
+    def get_command(self, _ctx: Any, cmd_name: str) -> Any:
         """Return the named command, imported now."""
         if cmd_name not in COMMANDS:
             return None
@@ -41,7 +42,7 @@ class _LazyCommands(TyperGroup):
             raise unknown("command", args[0], COMMANDS, hint="see: capplan --help")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  (the signature of the base class)
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write the table without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -101,7 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Only errors of ours become one line; anything else is a bug and keeps its traceback.
     """
     if sys.stderr is None:  # closed: what print() would then write to stdout goes nowhere
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open to the end)
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+            return _exit_code(arguments)
+    return _exit_code(arguments)
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
     program = typer.main.get_command(app)
     if "_CAPPLAN_COMPLETE" in os.environ:
         program.main(prog_name="capplan")

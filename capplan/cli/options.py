@@ -18,10 +18,10 @@ HARDWARE = typer.Option(
     "--hardware", metavar="NAME", help="Catalogue name or alias, or path of a hardware YAML."
 )
 TENSOR_PARALLEL = whole(
-    "--tensor-parallel", "-tp", of="devices", most=4096, help="Devices that every matrix is split over."
+    "--tensor-parallel", "-tp", of="devices", most=4096, says="Devices that every matrix is split over."
 )
 PIPELINE_PARALLEL = whole(
-    "--pipeline-parallel", "-pp", of="devices", most=4096, help="Stages that the layers are distributed over."
+    "--pipeline-parallel", "-pp", of="devices", most=4096, says="Stages that the layers are distributed over."
 )
 
 Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False)]
@@ -55,14 +55,14 @@ SERVING = Group(
         "-ep",
         of="devices",
         most=4096,
-        help="Groups that whole experts are distributed over.",
+        says="Groups that whole experts are distributed over.",
     ),
     data_parallel=whole(
         "--data-parallel",
         "-dp",
         of="devices",
         most=4096,
-        help="Attention groups, each with different sequences.",
+        says="Attention groups, each with different sequences.",
     ),
     weight_dtype=typer.Option(
         "--weight-dtype",
@@ -74,7 +74,7 @@ SERVING = Group(
         metavar="DTYPE",
         help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else the activation dtype.",
     ),
-    engine=one_of("--engine", ("vllm", "sglang", "trtllm"), help="vllm, sglang or trtllm."),
+    engine=one_of("--engine", ("vllm", "sglang", "trtllm"), says="vllm, sglang or trtllm."),
     engine_version=typer.Option(
         "--engine-version", metavar="X.Y.Z", help="Release of the engine; default: the newest known."
     ),
@@ -82,20 +82,20 @@ SERVING = Group(
         "--max-model-len",
         of="tokens",
         metavar="TOKENS",
-        help="Longest sequence, input and output; default: the model's maximum.",
+        says="Longest sequence, input and output; default: the model's maximum.",
     ),
     max_num_seqs=whole(
-        "--max-num-seqs", of="sequences", help="Maximum sequences in one step; default: the engine's."
+        "--max-num-seqs", of="sequences", says="Maximum sequences in one step; default: the engine's."
     ),
     max_num_batched_tokens=whole(
         "--max-num-batched-tokens",
         of="tokens",
         metavar="TOKENS",
-        help="Maximum tokens in one step; default: the engine's.",
+        says="Maximum tokens in one step; default: the engine's.",
     ),
     gpu_memory_utilization=fraction(
         "--gpu-memory-utilization",
-        help="Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
+        says="Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
     ),
     calibration=typer.Option(
         "--calibration", metavar="FILE", help="Efficiencies measured with capplan calibrate."
@@ -104,17 +104,17 @@ SERVING = Group(
     offline=typer.Option("--offline", help="Never open a connection."),
 )
 LOAD = Group(
-    input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", help="Mean input length."),
-    output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", help="Mean output length."),
-    concurrency=whole("--concurrency", of="requests", help="Requests in flight at any time (closed loop)."),
+    input_tokens=whole("--input-tokens", of="tokens", metavar="TOKENS", says="Mean input length."),
+    output_tokens=whole("--output-tokens", of="tokens", metavar="TOKENS", says="Mean output length."),
+    concurrency=whole("--concurrency", of="requests", says="Requests in flight at any time (closed loop)."),
     request_rate=measure(
         "--request-rate",
         "REQUESTS_PER_S",
         metavar="RATE",
-        help="Arrivals, such as '5 req/s' (open loop).",
+        says="Arrivals, such as '5 req/s' (open loop).",
     ),
     prefix_hit_fraction=fraction(
-        "--prefix-hit-fraction", help="Fraction of input tokens that hit in the prefix cache."
+        "--prefix-hit-fraction", says="Fraction of input tokens that hit in the prefix cache."
     ),
 )
 OUTPUT = Group(
@@ -122,7 +122,7 @@ OUTPUT = Group(
         "--format",
         _FORMATS,
         metavar="FORMAT",
-        help="table, json, csv or markdown; default: by the suffix of --output, else table.",
+        says="table, json, csv or markdown; default: by the suffix of --output, else table.",
         autocompletion=lambda: list(_FORMATS),
     ),
     file=typer.Option(
@@ -145,4 +145,4 @@ Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_toke
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
-SEED = whole("--seed", least=0, help="Seed of the random draws.")
+SEED = whole("--seed", least=0, says="Seed of the random draws.")

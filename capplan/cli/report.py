@@ -13,7 +13,7 @@ _FORM = one_of(
     "--format",
     _FORMATS,
     metavar="FORMAT",
-    help="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
+    says="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
     autocompletion=lambda: list(_FORMATS),
 )
 Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]

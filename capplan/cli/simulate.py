@@ -23,7 +23,7 @@ Requests = Annotated[
         ),
         until_s=measure(
             "--until",
-            help="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
+            says="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
         ),
         seed=o.SEED,
     ),
@@ -40,7 +40,7 @@ Plan = Annotated[
             "--replicas",
             of="replicas",
             most=100_000,
-            help="Replicas in service; default: the plan's, without spares.",
+            says="Replicas in service; default: the plan's, without spares.",
         ),
     ),
 ]
@@ -51,13 +51,13 @@ Running = Annotated[
             "--queue-limit",
             of="requests",
             least=0,
-            help="Requests that arrive at a replica with this many waiting are shed.",
+            says="Requests that arrive at a replica with this many waiting are shed.",
         ),
-        deadline_s=measure("--deadline", help="Requests that waited longer than this are shed."),
+        deadline_s=measure("--deadline", says="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
             ("round_robin", "random", "least_loaded", "prefix_aware"),
-            help="Router before the replicas: round_robin, random, least_loaded or prefix_aware.",
+            says="Router before the replicas: round_robin, random, least_loaded or prefix_aware.",
         ),
         fail=typer.Option(
             "--fail",
@@ -70,19 +70,19 @@ Running = Annotated[
             help="Autoscale the replicas with the load; the start-up time is that of the scenario.",
         ),
         hedge_s=measure(
-            "--hedge", help="A request without a token after this time is copied to another replica."
+            "--hedge", says="A request without a token after this time is copied to another replica."
         ),
         prefill_replicas=whole(
             "--prefill-replicas",
             of="replicas",
             most=100_000,
-            help="Replicas for prefill alone; with --decode-replicas and --kv-link.",
+            says="Replicas for prefill alone; with --decode-replicas and --kv-link.",
         ),
         decode_replicas=whole(
             "--decode-replicas",
             of="replicas",
             most=100_000,
-            help="Replicas for decode: all tokens but the first.",
+            says="Replicas for decode: all tokens but the first.",
         ),
         kv_link=typer.Option(
             "--kv-link",
@@ -97,11 +97,11 @@ Engine = Annotated[
         scheduling=one_of(
             "--scheduling",
             ("static", "dynamic", "continuous", "chunked", "prefill-first"),
-            help="static, dynamic (with a timeout), continuous (prompts not split), chunked or prefill-first; default: the engine's.",
+            says="static, dynamic (with a timeout), continuous (prompts not split), chunked or prefill-first; default: the engine's.",
         ),
         batch_timeout_s=measure(
             "--batch-timeout",
-            help="A dynamic batch starts once its oldest request has waited this long; default: 100 ms.",
+            says="A dynamic batch starts once its oldest request has waited this long; default: 100 ms.",
         ),
         kv_offload=typer.Option(
             "--kv-offload",
@@ -120,16 +120,16 @@ Speculation = Annotated[
     Group(
         draft=typer.Option("--draft", metavar="MODEL", help="Speculative decoding with this draft model."),
         draft_step_s=measure(
-            "--draft-step-time", help="One step of the draft, such as '1 ms', instead of --draft."
+            "--draft-step-time", says="One step of the draft, such as '1 ms', instead of --draft."
         ),
         draft_tokens=whole(
             "--draft-tokens",
             of="tokens",
             most=64,
-            help="Draft tokens per round; default: the scenario's, else 4.",
+            says="Draft tokens per round; default: the scenario's, else 4.",
         ),
         acceptance_fraction=fraction(
-            "--acceptance", help="Probability that a draft token is accepted, given that all before it were."
+            "--acceptance", says="Probability that a draft token is accepted, given that all before it were."
         ),
     ),
 ]

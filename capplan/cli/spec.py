@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Acceptance = Annotated[
     float,
     fraction(
-        "--acceptance", help="Probability that a draft token is accepted, given that all before it were."
+        "--acceptance", says="Probability that a draft token is accepted, given that all before it were."
     ),
 ]
 Target = Annotated[
@@ -33,11 +33,11 @@ Draft = Annotated[
             "--draft", metavar="MODEL", help="Draft model, with the vocabulary of the target."
         ),
         draft_step_s=measure(
-            "--draft-step-time", help="One step of the draft, such as '2 ms', instead of --draft."
+            "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."
         ),
         target_step_s=measure(
             "--target-step-time",
-            help="One decode step of the target, such as '35 ms', instead of MODEL.",
+            says="One decode step of the target, such as '35 ms', instead of MODEL.",
         ),
         draft_weight_dtype=typer.Option(
             "--draft-weight-dtype", metavar="DTYPE", help="Default: that of the draft's config."
@@ -46,7 +46,7 @@ Draft = Annotated[
             "--draft-tensor-parallel",
             of="devices",
             most=4096,
-            help="Devices that the draft is split over; default: those of the target.",
+            says="Devices that the draft is split over; default: those of the target.",
         ),
     ),
 ]
@@ -56,7 +56,7 @@ DraftTokens = Annotated[
         "--draft-tokens",
         of="tokens",
         most=1024,
-        help="Draft tokens per round; repeatable; default: 1 to 8.",
+        says="Draft tokens per round; repeatable; default: 1 to 8.",
     ),
 ]
 Batch = Annotated[
@@ -66,7 +66,7 @@ Batch = Annotated[
         of="sequences",
         most=65536,
         metavar="B",
-        help="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
+        says="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
     ),
 ]
 

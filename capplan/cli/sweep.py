@@ -28,13 +28,13 @@ Swept = Annotated[
             "-tp",
             of="devices",
             most=4096,
-            help="Devices that every matrix is split over; repeatable, to compare.",
+            says="Devices that every matrix is split over; repeatable, to compare.",
         ),
         plans=whole(
             "--plans",
             of="plans",
             most=100,
-            help="The N cheapest plans of the scenario instead of the best of each device.",
+            says="The N cheapest plans of the scenario instead of the best of each device.",
         ),
         request_rate=typer.Option(
             "--request-rate",
@@ -69,7 +69,7 @@ class Work:
 Working = Annotated[
     Work,
     Group(
-        workers=whole("--workers", of="processes", most=1024, help="Processes on this machine."),
+        workers=whole("--workers", of="processes", most=1024, says="Processes on this machine."),
         dask=typer.Option(
             "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://10.0.0.1:8786."
         ),

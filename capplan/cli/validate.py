@@ -19,7 +19,7 @@ Kind = Annotated[
         "--kind",
         ("serving", "memory", "kernel"),
         metavar="KIND",
-        help="serving, memory or kernel; default: inferred from the columns.",
+        says="serving, memory or kernel; default: inferred from the columns.",
     ),
 ]
 Predictions = Annotated[

@@ -19,7 +19,7 @@ Files = Annotated[
 ]
 Interval = Annotated[
     float | None,
-    measure("--interval", help="Between two scrapes of Prometheus, such as '5 min'."),
+    measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'."),
 ]
 Lognormal = Annotated[
     bool, typer.Option("--lognormal", help="Write lengths as the fitted lognormal instead of quantiles.")

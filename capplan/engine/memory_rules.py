@@ -59,3 +59,7 @@ class MemoryRules:
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
     state_pool_ratio: float | None = None
     """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
+    recurrent_format: str | None = None
+    """Format of recurrent states where the config states none; None: the dtype of the model."""
+    vocabulary_multiple: int = 64
+    """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""

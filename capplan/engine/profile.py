@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.engine.memory_rules import MemoryRules
+from capplan.numbers import Number
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "static"]
 
@@ -61,6 +62,19 @@ class HostOverhead:
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
     """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
+    ranks_s: float = 0.0
+    """Per step of a model that is split over several devices, besides step_s: their processes are told what to run [s]."""
+
+    def each_step_s(self, ranks: Number) -> Number:
+        """Return what every step of a model on this many ranks takes besides its sequences [s].
+
+        Examples
+        --------
+        >>> host = HostOverhead(step_s=0.002, ranks_s=0.0005)
+        >>> host.each_step_s(1), host.each_step_s(8)
+        (0.002, 0.0025)
+        """
+        return self.step_s + self.ranks_s * (ranks > 1)
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step [s]; offline nothing is streamed."""

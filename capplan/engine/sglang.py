@@ -32,6 +32,7 @@ _MEMORY = MemoryRules(
     tokens_from_concurrency=False,
     window_tokens_ratio=0.8,
     state_pool_ratio=0.9,
+    recurrent_format="fp32",
 )
 
 _TIERS = (

@@ -32,6 +32,7 @@ _MEMORY = MemoryRules(
     layer_groups=False,
     whole_windows=True,
     tokens_from_concurrency=False,
+    vocabulary_multiple=1,
 )
 
 _BASE = EngineProfile(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.inert import is_inert
 from capplan.families.model_class import ModelClass, model_class
@@ -55,6 +56,8 @@ class Config:
     """Dotted keys that were read, in order; shared with the sections."""
     notes: list[str] = field(default_factory=list)
     """Remarks for readers of the result; shared with the sections."""
+    doubts: list[Assumption] = field(default_factory=list)
+    """The remarks after which figures may be too small; shared with the sections."""
     settled: set[str] = field(default_factory=set)
     """Dotted keys that were asked for, be they null, or that the family declares to change nothing; shared."""
     outer: "Config | None" = None
@@ -98,6 +101,11 @@ class Config:
             note = f"{self.section_path}{key} is missing: {json.dumps(value)}, the default of this model_type"
             if note not in self.notes:
                 self.notes.append(note)
+
+    def uncounted(self, what: str) -> None:
+        """Remark on a part of the model whose weights are not counted."""
+        self.notes.append(what)
+        self.doubts.append(Assumption(what, "the config.json of the text model alone"))
 
     def unused(self, *keys: str) -> None:
         """Declare keys that change neither parameters nor cache of this network, whatever they say."""
@@ -154,7 +162,9 @@ class Config:
         model_type = self.values.get("model_type", "?")
         near = get_close_matches(keys[0], list(map(str, self.values)), n=1, cutoff=0.7)
         names = " or ".join(keys)
-        hint = f"; the file has {near[0]!r}: did you mean {keys[0]!r}?" if near else ""
+        hint = (
+            f"; the file has {near[0]!r}: did you mean {keys[0]!r}?" if near and near[0] not in keys else ""
+        )
         return self.error(names, f"missing{hint}", f"every config of model_type {model_type!r} needs it")
 
     def _checked(self, key: str, value: Any, least: int, most: int) -> int:
@@ -282,7 +292,15 @@ class Config:
             value = {**value, "model_type": kind}
         whole, known = self.outer or self, self.stated_class
         inside = Config(
-            value, self.place, path, self.keys_used, self.notes, self.settled, whole, self.sections
+            value,
+            self.place,
+            path,
+            self.keys_used,
+            self.notes,
+            self.doubts,
+            self.settled,
+            whole,
+            self.sections,
         )
         own = known.section_defaults.get(key) if known and inside.model_type == kind else None
         if own and inside.stated_class:

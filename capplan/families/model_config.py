@@ -5,6 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
 from capplan.families.head import with_stated_head
@@ -44,15 +45,17 @@ def read_network(config: Any, name: str, place: str = "config.json") -> Network:
     if read is None:
         raise _unknown(reader, model_type)
     network = with_stated_head(read(reader, name), reader)
-    network = replace(network, notes=(*network.notes, *_not_read(reader)))
+    unread = _not_read(reader)
     return replace(
         network,
+        notes=(*network.notes, *(one.what for one in unread)),
+        doubts=(*reader.doubts, *unread),
         activation_format=_activation_format(reader),
         scaled_rotary_tokens=_scaled_rotary_tokens(reader, network.max_context_tokens or 0),
     )
 
 
-def _not_read(config: Config) -> list[str]:
+def _not_read(config: Config) -> list[Assumption]:
     """Return the remark about keys that may matter and that the family does not read."""
     seen: dict[str, None] = {}
     for section in config.sections:
@@ -62,7 +65,8 @@ def _not_read(config: Config) -> list[str]:
         return []
     more = len(keys) - MOST_KEYS_NAMED
     named = ", ".join(keys[:MOST_KEYS_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return [f"not read: {named}; if one of them changes parameters or cache, the figures here do not show it"]
+    what = f"not read: {named}; if one of them changes parameters or cache, the figures here do not show it"
+    return [Assumption(what, "a config.json without them")]
 
 
 def _scaled_rotary_tokens(config: Config, context_tokens: int) -> int:

@@ -99,12 +99,14 @@ def read_wrapped(config: Config, name: str) -> Network:
     text.unused("num_image_tokens")
     network = _text_network(text, name)
     config.unused(*wrapper.others, *wrapper.text[:1], *_COPIES)
-    config.notes.extend(f"{key} is not counted" for key in wrapper.others if config.values.get(key))
+    for key in wrapper.others:
+        if config.values.get(key):
+            config.uncounted(f"{key} is not counted")
     tower = config.section(wrapper.tower) if len(wrapper.text) == 1 else None
     if wrapper.projector is None or tower is None or tower.model_type not in _TOWERS:
         config.unused(wrapper.tower)
         _ignore(tower)
-        config.notes.append(f"the tower of {wrapper.tower} is not counted")
+        config.uncounted(f"the tower of {wrapper.tower} is not counted")
         return with_vision(network, config, 0)
     tower.unused("num_attention_heads", "num_heads")
     size = _TOWERS[tower.model_type](tower) + wrapper.projector(config, tower, network.hidden_size)

@@ -1,4 +1,4 @@
-"""What a target is held against: the latencies of all requests, those that were shed or never answered included."""
+"""What a target is held against: the latencies of all requests, those that were shed or never finished included."""
 
 from math import inf, isinf, nan
 from typing import Any
@@ -11,9 +11,9 @@ from capplan.serving.outcome import FINISHED, SHED
 from capplan.workload.slo import Slo, Target
 
 _AGED = ("ttft", "e2e")
-"""Metrics that the age of a request without an answer is held against."""
+"""Metrics that the age of an unfinished request is compared with."""
 LARGEST_AGE_S = 1e18
-"""Nobody waits so long: only a request that would never be answered does."""
+"""Above every real age: only a request that would never finish is this old."""
 
 
 def judged(
@@ -21,8 +21,8 @@ def judged(
 ) -> dict[Target, float]:
     """Return for each target what is compared with its limit; infinite where lost requests are too many for it to hold.
 
-    A request that was shed, or that nobody would ever answer, missed every target. One that was under way when the run
-    was stopped missed a target whose limit it has outlived; of the others nothing is known, and they are left out.
+    A request that was shed, or that would never finish, missed every target. One that was running when the simulation
+    stopped missed a target if it is already older than the limit; otherwise nothing is known of it, and it is left out.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def judged(
     slo : the targets
     until_s : [s]
         when the run was stopped; infinite where it ran to its end
-    gaps : mean and percentiles of the time between tokens [s], known of answered requests alone
+    gaps : mean and percentiles of the time between tokens [s], known of finished requests alone
 
     Returns
     -------

@@ -36,8 +36,8 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
     """
     rates = [item.request_rate_at(response_s) * item.mean_rate_fraction for item in demand.classes]
     prompts = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
-    answers = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
-    return prompts, answers
+    outputs = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
+    return prompts, outputs
 
 
 def job_hours(demand: Demand) -> float | None:
@@ -79,13 +79,13 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
     ----------
     See `capplan.fleet.price.usd_per_million_tokens`.
     """
-    prompts, answers = mean_tokens_per_s(demand, response_s)
+    prompts, outputs = mean_tokens_per_s(demand, response_s)
     hours = job_hours(demand)
     job = None if hours is None else hours * usd_per_hour
     requests = sum(item.job_requests or 0.0 for item in demand.classes)
     return Money(
-        float(usd_per_million_tokens(usd_per_hour, answers)),
-        float(usd_per_million_tokens(usd_per_hour, prompts + answers)),
+        float(usd_per_million_tokens(usd_per_hour, outputs)),
+        float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),
         hours,
         job,
         None if job is None else 1000.0 * job / requests,

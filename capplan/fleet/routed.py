@@ -23,6 +23,7 @@ from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
 from capplan.serving.requests import Admission, offered
+from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo
 
 
@@ -117,25 +118,14 @@ def _routed_fleet(
     routing: Routing = (
         operation.routing or stream.routing or ("prefix_aware" if engines.setup.caching else "round_robin")
     )
+    admission = admission or Admission()
     if _is_disaggregated(operation):
-        run = _disaggregated(engines, stream, operation, routing, until_s, admission or Admission())
+        run = _disaggregated(engines, stream, operation, routing, until_s, admission)
     else:
         scaling = operation.autoscaling
         if scaling is not None:
             replicas = min(max(replicas, scaling.min_replicas), scaling.max_replicas)
-        arrivals, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
-        run = simulate_fleet(
-            arrivals,
-            engines.setup,
-            replicas,
-            routing=routing,
-            failures=operation.failures,
-            autoscaling=scaling,
-            hedging=operation.hedging,
-            crowd=crowd,
-            until_s=until_s,
-            admission=admission or Admission(),
-        )
+        run = _behind_one_router(engines.setup, stream, operation, routing, replicas, until_s, admission)
     stopped = {failure.replica for failure in operation.failures if failure.repair_s == inf}
     is_dead = len(stopped) >= replicas and operation.autoscaling is None and not _is_disaggregated(operation)
     outcome = fleet_outcome([run.outcome], stream.class_names, slo, until_s=inf if is_dead else until_s)
@@ -143,6 +133,30 @@ def _routed_fleet(
     summary = simulation_summary(engines, outcome, [run.outcome], count)
     summary["assumptions"] += assumed(operation)
     return replace(outcome, replicas=count, run=run, **summary)
+
+
+def _behind_one_router(
+    engine: EngineSetup,
+    stream: Stream,
+    operation: Operation,
+    routing: Routing,
+    replicas: int,
+    until_s: float,
+    admission: Admission,
+) -> FleetRun:
+    arrivals, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
+    return simulate_fleet(
+        arrivals,
+        engine,
+        replicas,
+        routing=routing,
+        failures=operation.failures,
+        autoscaling=operation.autoscaling,
+        hedging=operation.hedging,
+        crowd=crowd,
+        until_s=until_s,
+        admission=admission,
+    )
 
 
 def run_fleet(

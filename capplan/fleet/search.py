@@ -153,7 +153,7 @@ def search(question: Question) -> SearchResult:
 
 
 def _longest_response_s(slo: Slo, demand: Demand) -> float:
-    """Return the longest mean response of users whose targets are met [s]; 0 where nobody waits for an answer."""
+    """Return the longest mean response of users whose targets are met [s]; 0 where no users wait for a response."""
     if not demand.users:
         return 0.0
     limits = {target.metric: target.limit_s for target in slo.targets}
@@ -339,7 +339,7 @@ def _target_values(state: SteadyState, target: Target) -> Array:
 def _least_values(state: SteadyState, target: Target) -> Array:
     """Return what a target limits at the least, over plans and loads.
 
-    The tail of the time per token is overstated where answers are short; its mean is not.
+    The tail of the time per token is overstated where outputs are short; its mean is not.
     """
     values = _target_values(state, target)
     if target.metric in {"tpot", "itl"}:

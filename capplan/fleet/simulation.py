@@ -122,7 +122,7 @@ class FleetOutcome:
     """Requests in flight when the run was stopped, whose latencies are unknown."""
 
     def value(self, target: Target) -> float:
-        """Return the value that a target limits; requests without an answer count as `capplan.fleet.judged` says."""
+        """Return the value that a target limits; requests without a response count as `capplan.fleet.judged` says."""
         if target in self.judged:
             return self.judged[target]
         if target.metric == "itl":
@@ -158,7 +158,7 @@ def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
     in a steady state; with all requests at once, prefill would come first and completions in a burst.
     """
     offered = replace(requests.part(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None)
-    offered = replace(offered, answer_ids=None, answer_counts=None)
+    offered = replace(offered, output_ids=None, output_counts=None)
     clients = max(1, min(engine.scheduling.max_num_seqs, len(offered) // 4))
     return middle_rate(simulate(offered, replace(engine, caching=None), concurrency=clients))
 

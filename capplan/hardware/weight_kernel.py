@@ -7,13 +7,13 @@ from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device
 
 WEIGHT_FORMATS = (
-    "fp32", "bf16", "fp16", "fp8", "fp8_block", "fp8_w8a16", "mxfp8", "int8", "int4", "nvfp4", "nvfp4_w4a16",
-    "mxfp4", "nf4", "nf4_double", "w8a16", "w4a16", "w8a8", "w4a8",
+    "fp32", "bf16", "fp16", "fp8", "fp8_channel", "fp8_block", "fp8_w8a16", "fp8_channel_w8a16", "mxfp8", "int8",
+    "int8_tensor", "int4", "nvfp4", "nvfp4_w4a16", "mxfp4", "nf4", "nf4_double", "w8a16", "w4a16", "w8a8", "w4a8",
 )  # fmt: skip
 """Weight formats whose kernels are modelled; names such as w4a16-g128 count by the part before the dash."""
 
 _KERNEL_FORMAT = {
-    "fp16": "bf16", "fp8_w8a16": "w8a16", "mxfp8": "fp8_block", "int4": "w4a16", "nvfp4_w4a16": "w4a16",
+    "fp16": "bf16", "fp8_channel": "fp8", "fp8_w8a16": "w8a16", "fp8_channel_w8a16": "w8a16", "int8_tensor": "int8", "mxfp8": "fp8_block", "int4": "w4a16", "nvfp4_w4a16": "w4a16",
     "nf4": "w4a16", "nf4_double": "w4a16", "w8a8": "int8", "w4a8": "w4a16",
 }  # fmt: skip
 """Formats that run in the kernel of another format."""

@@ -100,7 +100,9 @@ def _stage_plan(
     stage: Stage, network: Network, launch: Launch, profile: EngineProfile, *, eager: bool
 ) -> MemoryPlan:
     rules = profile.memory
-    weights = rank_weight_bytes(stage, network, launch.stage_sharding, launch.padded_inputs)
+    weights = rank_weight_bytes(
+        stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
+    )
     activations = rank_activation_bytes(stage, network, launch, profile)
     graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
     several = np.asarray(launch.tensor * launch.data) > 1

@@ -71,7 +71,7 @@ def cache_capacity(
     """
     rules = profile.memory
     element = FORMATS[network.activation_format].bytes_per_element
-    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element)
+    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element, rules.recurrent_format)
     context, step = launch.max_model_len, launch.max_num_batched_tokens
     compressed = compressed_layers(network)
     if compressed:
@@ -87,10 +87,8 @@ def cache_capacity(
             replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
             for k in kinds
         ]
-        tokens, sequences, size = split_capacity(
-            kv_bytes_available, held, launch.block_tokens, context, step, rules
-        )
-        return CacheCapacity(tokens, sequences, size)
+        pools = split_capacity(kv_bytes_available, held, launch.block_tokens, context, step, rules)
+        return CacheCapacity(*pools)
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
     return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)

@@ -11,7 +11,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
-from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.layer_groups import cache_kinds, narrow_states
 from capplan.memory.packed_pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
     has_fp8_index_keys,
@@ -107,27 +107,28 @@ def kv_sizes(
     step_tokens = max_num_batched_tokens
     if step_tokens is None:
         step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens
-        windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
-        if windows and not compressed_layers(network):
-            what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
-            assumptions = (
-                *assumptions,
-                Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),
-            )
-    rows = _rows(
-        network,
-        list(contexts) or _usual_contexts(network),
-        sequences,
-        dtype,
-        tensor_parallel,
-        rules,
-        step_tokens,
-    )
+        assumptions = (*assumptions, *_assumed_steps(network, step_tokens))
+    tried = list(contexts) or _usual_contexts(network)
+    rows = _rows(network, tried, sequences, dtype, tensor_parallel, rules, step_tokens)
     if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
         what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
         assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
-    laid_out = layout_assumptions(network, rules.memory)
-    return KvSizes(network, tuple(rows), rules, (*assumptions, *laid_out, *rules.assumptions))
+    laid_out = (
+        *layout_assumptions(network, rules.memory),
+        *narrow_states(network, rules.memory, rules.engine),
+    )
+    return KvSizes(
+        network, tuple(rows), rules, (*assumptions, *network.doubts, *laid_out, *rules.assumptions)
+    )
+
+
+def _assumed_steps(network: Network, step_tokens: int) -> tuple[Assumption, ...]:
+    """Return the assumption about the token budget where it counts: windows reserve that many tokens more."""
+    windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
+    if not windows or compressed_layers(network):
+        return ()
+    what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
+    return (Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),)
 
 
 def _usual_contexts(network: Network) -> list[int]:

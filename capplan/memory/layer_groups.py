@@ -6,6 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from capplan.assumption import Assumption
+from capplan.engine.memory_rules import MemoryRules
 from capplan.model.cache_parts import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
 from capplan.model.network import Network, layer_counts
 from capplan.model.weight_format import FORMATS
@@ -26,8 +28,75 @@ class CacheKind:
     chunked: bool = False
 
 
+def held_recurrent_format(network: Network, recurrent_format: str | None = None) -> str | None:
+    """Return the format in which an engine stores recurrent states, or None where the config states it.
+
+    Parameters
+    ----------
+    network : the model
+    recurrent_format : of the engine (`MemoryRules.recurrent_format`); None: the dtype of the model
+
+    Returns
+    -------
+    name of a format
+
+    Examples
+    --------
+    >>> from capplan.model.network import Projection
+    >>> network = Network("n", "t", 8, 10, (), Projection("lm_head", "lm_head", 8, 10, "columns"), True, 80)
+    >>> held_recurrent_format(network), held_recurrent_format(network, "fp32")
+    ('bf16', 'fp32')
+    """
+    stated = any("ssm" in key and "dtype" in key for key in network.keys_used)
+    return None if stated else recurrent_format or network.activation_format
+
+
+def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[Assumption, ...]:
+    """Return what is assumed where an engine stores recurrent states in fewer bits than the reference computes them in.
+
+    Parameters
+    ----------
+    network : the model
+    rules : of the engine
+    engine : its name
+
+    Returns
+    -------
+    one assumption, or none
+
+    Examples
+    --------
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Layer, Projection, StateSpace
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((StateSpace(1, 128, 1, 128, 8, 1, 128, 4),), ()),), head, True, 80)
+    >>> [len(narrow_states(network, profile(name).memory, name)) for name in ("vllm", "sglang")]
+    [1, 0]
+    """
+    held = held_recurrent_format(network, rules.recurrent_format)
+    needed = {
+        part.state_format
+        for layer, _ in layer_counts(network)
+        for mixer in layer.mixers
+        for part in mixer.description.state_parts
+        if part.recurrent and part.state_format
+    }
+    wider = {name for name in needed if held and FORMATS[name].bits > FORMATS[held].bits}
+    if not wider:
+        return ()
+    what = (
+        f"recurrent states are reserved in {held}, the dtype of the model, as {engine} holds them by default; what a "
+        f"sequence needs counts them in {', '.join(sorted(wider))}, as the reference implementation keeps them"
+    )
+    return (Assumption(what, "mamba_ssm_cache_dtype or mamba_ssm_dtype in config.json"),)
+
+
 def cache_kinds(
-    network: Network, tensor_parallel: Number, kv_bytes_per_element: Number, activation_bytes: Number = 2.0
+    network: Network,
+    tensor_parallel: Number,
+    kv_bytes_per_element: Number,
+    activation_bytes: Number = 2.0,
+    recurrent_format: str | None = None,
 ) -> list[CacheKind]:
     """Return the kinds of cache in a network, each with its number of layers.
 
@@ -40,6 +109,7 @@ def cache_kinds(
         of the cache dtype
     activation_bytes : [B]
         of the model dtype, in which convolution states are stored
+    recurrent_format : in which the engine stores recurrent states; None: the dtype of the model
 
     Returns
     -------
@@ -58,9 +128,7 @@ def cache_kinds(
     for layer, count in layer_counts(network):
         for description in (mixer.description for mixer in layer.mixers):
             layers[description.cache_parts, description.state_parts] += count
-    # Engines store recurrent states in the dtype of the model unless the config states another.
-    stated = any("ssm" in key and "dtype" in key for key in network.keys_used)
-    recurrent_format = None if stated else network.activation_format
+    held_format = held_recurrent_format(network, recurrent_format)
     kinds = []
     for (cache_parts, state_parts), count in layers.items():
         growing: dict[tuple[float, bool], Number] = {}
@@ -72,7 +140,7 @@ def cache_kinds(
             kind: Literal["full", "window"] = "full" if window_tokens == np.inf else "window"
             kinds.append(CacheKind(kind, count, size, 0.0, window_tokens, chunked))
         if state_parts:
-            held = state_bytes_held(state_parts, tensor_parallel, activation_bytes, recurrent_format)
+            held = state_bytes_held(state_parts, tensor_parallel, activation_bytes, held_format)
             kinds.append(CacheKind("state", count, 0.0, held))
     return _merged(kinds)
 

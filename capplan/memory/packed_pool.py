@@ -7,6 +7,7 @@ fewer tokens per page. This is vLLM's layout; other engines may differ.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -98,24 +99,9 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     ----------
     vLLM, `get_kv_cache_groups`, layer tuples of DeepSeek V4: https://docs.vllm.ai/en/latest/api/vllm/v1/core/kv_cache_utils.
     """
-    narrow = np.asarray(kv_bytes_per_element) <= 1.0
-
-    def page(tokens: float, size: Number) -> Number:
-        plain = tokens * size
-        aligned: Number = np.where(
-            narrow, np.ceil(plain / PAGE_ALIGNMENT_BYTES) * PAGE_ALIGNMENT_BYTES, plain
-        )
-        return aligned
-
+    page = partial(_page_bytes, kv_bytes_per_element)
     window, *_ = mixers[0].description.cache_parts
-    of: dict[int, list[CachePart]] = {}
-    layers: Counter[int] = Counter()
-    for mixer, count in Counter(mixers).items():
-        entries = [part for part in mixer.description.cache_parts if part.entry_tokens > 1]
-        if entries:
-            ratio = entries[0].entry_tokens
-            of.setdefault(ratio, entries)
-            layers[ratio] += count
+    of, layers = _entries_by_ratio(mixers)
     counts = list(layers.values())
     tables = -(-len(mixers) // _slots([max([1, *counts]), len(mixers), *counts]))
     wide = page(_WINDOW_PAGE_TOKENS, held_vector_bytes(window, kv_bytes_per_element))
@@ -133,6 +119,27 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
             vectors = page(BLOCK_TOKENS / ratio, held_vector_bytes(key, kv_bytes_per_element))
             block = block + layers[ratio] * np.maximum(vectors, page(held, 8.0 * series * key.elements))
     return PackedLayout(block, tuple(groups))
+
+
+def _page_bytes(kv_bytes_per_element: Number, tokens: float, vector_bytes: Number) -> Number:
+    """Return the bytes of a page of vectors; in one byte and less an element, pages are aligned."""
+    plain = tokens * vector_bytes
+    aligned = np.ceil(plain / PAGE_ALIGNMENT_BYTES) * PAGE_ALIGNMENT_BYTES
+    held: Number = np.where(np.asarray(kv_bytes_per_element) <= 1.0, aligned, plain)
+    return held
+
+
+def _entries_by_ratio(mixers: Sequence[Mixer]) -> tuple[dict[int, list[CachePart]], Counter[int]]:
+    """Return, by the tokens that share an entry, the parts of the first such layer and the number of layers."""
+    parts: dict[int, list[CachePart]] = {}
+    layers: Counter[int] = Counter()
+    for mixer, count in Counter(mixers).items():
+        entries = [part for part in mixer.description.cache_parts if part.entry_tokens > 1]
+        if entries:
+            ratio = entries[0].entry_tokens
+            parts.setdefault(ratio, entries)
+            layers[ratio] += count
+    return parts, layers
 
 
 def _slots(counts: list[int]) -> int:

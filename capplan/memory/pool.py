@@ -279,18 +279,16 @@ def split_capacity(
     size = full * whole + sliding * kept + states
     pool = np.maximum(available_bytes, 0.0)
     ratio = rules.window_tokens_ratio
-    if ratio is None or not windows:
-        sequences: Number = pool / size
-        rest = pool
-        if rules.state_pool_ratio is not None and np.any(np.asarray(states) > 0):
-            rest = pool / (1.0 + rules.state_pool_ratio)
-            growing = np.maximum(size - states, 1.0)
-            sequences = np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing)
-        tokens: Number = (
-            np.floor(rest / np.maximum(full + sliding, 1.0)) if not windows else np.floor(sequences * whole)
-        )
-        return tokens, sequences, size
-    share = ratio if np.any(np.asarray(full) > 0) else 1.0
-    tokens = np.floor(pool / (full + share * sliding))
-    sequences = np.minimum(tokens / whole, share * tokens / kept)
-    return tokens, sequences, size
+    if ratio is not None and windows:
+        share = ratio if np.any(np.asarray(full) > 0) else 1.0
+        tokens: Number = np.floor(pool / (full + share * sliding))
+        return tokens, np.minimum(tokens / whole, share * tokens / kept), size
+    sequences: Number = pool / size
+    rest = pool
+    if rules.state_pool_ratio is not None and np.any(np.asarray(states) > 0):
+        rest = pool / (1.0 + rules.state_pool_ratio)
+        growing = np.maximum(size - states, 1.0)
+        sequences = np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing)
+    if windows:
+        return np.floor(sequences * whole), sequences, size
+    return np.floor(rest / np.maximum(full, 1.0)), sequences, size

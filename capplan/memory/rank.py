@@ -63,8 +63,59 @@ class Settings(Protocol):
         """Token budget of a step."""
 
 
+def padded_rows(rows: int, multiple: int, tensor_parallel: Number) -> Number:
+    """Return the rows of an embedding or LM head as an engine splits it over the ranks.
+
+        r = ceil(ceil(v / m) m / tp) tp
+
+    Parameters
+    ----------
+    rows : v, of the vocabulary [-]
+    multiple : m, that the engine pads to [-]
+    tensor_parallel : [-]
+        tp, ranks
+
+    Returns
+    -------
+    [-]
+        r, over all ranks
+
+    Examples
+    --------
+    GPT-2, on one and on eight ranks:
+
+    >>> float(padded_rows(50257, 64, 1.0)), float(padded_rows(50257, 1, 8.0))
+    (50304.0, 50264.0)
+
+    References
+    ----------
+    vLLM, `pad_vocab_size`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/layers/vocab_parallel_embedding.
+    """
+    whole = np.ceil(rows / multiple) * multiple
+    padded: Number = np.ceil(whole / tensor_parallel) * tensor_parallel
+    return padded
+
+
+def _vocabulary_padding_bytes(stage: Stage, network: Network, tensor: Number, multiple: int) -> Number:
+    """Return the bytes that padding of the vocabulary adds to the embedding and the LM head of one rank."""
+    rows = network.vocabulary_size
+    added = (padded_rows(rows, multiple, tensor) - rows) / tensor
+    size: Number = 0.0 * added
+    part = stage.network
+    if stage.first:
+        size = size + FORMATS[part.embedding_format].matrix_bytes(added * network.hidden_size, added)
+    head = part.lm_head
+    if stage.last and head.outputs == rows and not part.tied_embeddings:
+        size = size + FORMATS[head.weight_format].matrix_bytes(added * head.inputs, added)
+    return size
+
+
 def rank_weight_bytes(
-    stage: Stage, network: Network, sharding: Sharding, padded_inputs: Number = 128.0
+    stage: Stage,
+    network: Network,
+    sharding: Sharding,
+    padded_inputs: Number = 128.0,
+    vocabulary_multiple: int = 64,
 ) -> Number:
     """Return the weight bytes of one rank of a stage, including the tables that are loaded with them.
 
@@ -76,6 +127,8 @@ def rank_weight_bytes(
         parallelism within the stage
     padded_inputs : [elements]
         multiple to which the inputs of mxfp4 experts are padded
+    vocabulary_multiple : [-]
+        multiple to which the engine pads the rows of embedding and LM head
 
     Returns
     -------
@@ -88,12 +141,13 @@ def rank_weight_bytes(
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((Attention(2, 2, 4, 4),), ()),), head, True, 80, max_context_tokens=64)
     >>> float(rank_weight_bytes(stages_of(network, 1)[0], network, Sharding()))
-    672.0
+    1536.0
     """
     element = FORMATS[network.activation_format].bytes_per_element
     size = weight_bytes_per_rank(stage.network, sharding) + _expert_padding_bytes(
         stage.network, sharding, padded_inputs
     )
+    size = size + _vocabulary_padding_bytes(stage, network, sharding.tensor, vocabulary_multiple)
     rotary = 0
     for layer, count in layer_counts(stage.network):
         for description in (mixer.description for mixer in layer.mixers):

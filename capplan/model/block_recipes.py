@@ -139,18 +139,12 @@ def in_recipe(network: Network, name: str) -> Network:
     ----------
     llama.cpp, src/llama-quant.cpp: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-quant.cpp.
     """
-    if network.model_type in _OTHERWISE:
-        raise InputError(
-            f"weight dtype {name}: {network.name}: llama-quantize mixes formats of {network.model_type} models in a way that is not modelled\n"
-            "  give the GGUF file itself as MODEL, or a format for every matrix, such as int4"
-        )
+    _refuse_other_mixtures(network, name)
     recipe = RECIPES[name]
-    places = [
-        _Place(index, len(network.layers), _queries_per_kv_head(layer))
-        for index, layer in enumerate(network.layers)
-    ]
+    count = len(network.layers)
+    places = [_Place(i, count, _queries_per_kv_head(layer)) for i, layer in enumerate(network.layers)]
     eight = any(layer.experts and layer.experts.experts == _EIGHT_EXPERTS for layer in network.layers)
-    large = len(network.layers) == 80 and network.model_type in ("llama", "qwen2")
+    large = count == 80 and network.model_type in ("llama", "qwen2")
 
     def matrix(index: int, projection: Projection) -> str:
         if projection.tensor_class in _KEPT or projection.name == "shared_gate":
@@ -165,11 +159,7 @@ def in_recipe(network: Network, name: str) -> Network:
         return _format(recipe, projection, places[index], eight=eight)
 
     def experts(index: int, held: Experts) -> str:
-        down = recipe.down(places[index]) if recipe.down else None
-        wide = held.intermediate_size
-        parts = {_fitting(recipe.base, held.inputs): 2 if held.gated else 1}
-        last = _fitting(down or recipe.base, wide)
-        return blended({**parts, last: parts.get(last, 0) + 1})
+        return _of_experts(recipe, held, places[index])
 
     formatted = with_formats(network, matrix, experts)
     ends = "q8_0" if recipe.base == "q8_0" else "q6_k"
@@ -180,6 +170,21 @@ def in_recipe(network: Network, name: str) -> Network:
         embedding_format=_fitting(ends if network.tied_embeddings else recipe.base, width),
         vector_format="fp32",
     )
+
+
+def _refuse_other_mixtures(network: Network, name: str) -> None:
+    if network.model_type in _OTHERWISE:
+        raise InputError(
+            f"weight dtype {name}: {network.name}: llama-quantize mixes formats of {network.model_type} models in a way that is not modelled\n"
+            "  give the GGUF file itself as MODEL, or a format for every matrix, such as int4"
+        )
+
+
+def _of_experts(recipe: Recipe, held: Experts, place: _Place) -> str:
+    down = recipe.down(place) if recipe.down else None
+    parts = {_fitting(recipe.base, held.inputs): 2 if held.gated else 1}
+    last = _fitting(down or recipe.base, held.intermediate_size)
+    return blended({**parts, last: parts.get(last, 0) + 1})
 
 
 def _queries_per_kv_head(layer: Layer) -> int:

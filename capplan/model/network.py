@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from capplan.assumption import Assumption
 from capplan.model.mixers.attention import Attention
 from capplan.model.mixers.compressed_attention import CompressedAttention
 from capplan.model.mixers.latent_attention import LatentAttention
@@ -100,6 +101,11 @@ class Experts:
         return (3 if self.gated else 2) * self.inputs * self.intermediate_size + self.bias
 
     @property
+    def outputs_per_expert(self) -> int:
+        """Outputs of the matrices of one expert: rows that a scale per output is stored for."""
+        return (2 if self.gated else 1) * self.intermediate_size + self.inputs
+
+    @property
     def parameters(self) -> int:
         """Elements of all experts."""
         return self.experts * self.parameters_per_expert
@@ -122,6 +128,8 @@ class Layer:
     """The part of `other_parameters` that one token uses."""
     residual_streams: int = 1
     """Copies of the hidden state that the residual carries from layer to layer (hyper-connections)."""
+    split_norm_parameters: int = 0
+    """The part of `norm_parameters` that tensor-parallel ranks divide: norms over heads that they divide as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,8 @@ class Network:
     """False where a head for scores, or none, stands in place of the LM head: there are no decode steps."""
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
+    doubts: tuple[Assumption, ...] = ()
+    """The notes after which figures may be too small: keys that were not read, towers that are not counted."""
     keys_used: tuple[str, ...] = ()
 
     @property

@@ -17,8 +17,8 @@ __all__ = [
     "weight_elements_by_class",
 ]
 
-Piece = tuple[TensorClass, str, int]
-"""Tensor class, weight format, elements."""
+Piece = tuple[TensorClass, str, int, int]
+"""Tensor class, weight format, elements, outputs of matrices (0 for vectors, whose formats have no scales)."""
 
 
 def parameters(network: Network) -> int:
@@ -69,7 +69,7 @@ def layer_parameters(layer: Layer) -> int:
     >>> layer_parameters(Layer((), (Projection("up", "ffn", 8, 16, "columns"),), norm_parameters=8))
     136
     """
-    return sum(elements for _, _, elements in _layer_pieces(layer, "bf16"))
+    return sum(elements for _, _, elements, _ in _layer_pieces(layer, "bf16"))
 
 
 def active_parameters(network: Network, *, embedding: bool = False) -> int:
@@ -141,7 +141,7 @@ def weight_elements_by_class(network: Network, *, mtp: bool = False) -> dict[Ten
     {'embedding': 80, 'lm_head': 80}
     """
     elements: Counter[TensorClass] = Counter()
-    for tensor_class, _, count in _pieces(network, mtp=mtp):
+    for tensor_class, _, count, _ in _pieces(network, mtp=mtp):
         elements[tensor_class] += count
     return dict(elements)
 
@@ -149,7 +149,7 @@ def weight_elements_by_class(network: Network, *, mtp: bool = False) -> dict[Ten
 def weight_bytes_by_class(network: Network, *, mtp: bool = False) -> dict[TensorClass, float]:
     """Return the weight bytes of each tensor class, scales of quantised matrices included.
 
-        bytes = sum over tensors of elements x bytes per element of their format
+        bytes = sum over tensors of elements x bytes per element + outputs x bytes per output of their format
 
     Parameters
     ----------
@@ -172,8 +172,9 @@ def weight_bytes_by_class(network: Network, *, mtp: bool = False) -> dict[Tensor
     Hugging Face safetensors, format description: https://github.com/huggingface/safetensors.
     """
     size: dict[TensorClass, float] = {}
-    for tensor_class, name, count in _pieces(network, mtp=mtp):
-        size[tensor_class] = size.get(tensor_class, 0.0) + count * FORMATS[name].bytes_per_element
+    for tensor_class, name, count, outputs in _pieces(network, mtp=mtp):
+        held = float(FORMATS[name].matrix_bytes(count, outputs))
+        size[tensor_class] = size.get(tensor_class, 0.0) + held
     return size
 
 
@@ -201,42 +202,47 @@ def weight_bytes(network: Network, *, mtp: bool = False) -> float:
 
 def _pieces(network: Network, *, mtp: bool) -> Iterable[Piece]:
     plain = network.plain_format
-    yield "embedding", network.embedding_format, network.embedding_parameters
+    yield "embedding", network.embedding_format, network.embedding_parameters, network.vocabulary_size
     for layer, count in layer_counts(network):
-        for tensor_class, name, elements in _layer_pieces(layer, plain):
-            yield tensor_class, name, elements * count
+        for tensor_class, name, elements, outputs in _layer_pieces(layer, plain):
+            yield tensor_class, name, elements * count, outputs * count
     if network.final_norm_parameters:
-        yield "norm", plain, network.final_norm_parameters
+        yield "norm", plain, network.final_norm_parameters, 0
     head = network.lm_head
     if not network.tied_embeddings:
-        yield "lm_head", head.weight_format, head.inputs * head.outputs
+        yield "lm_head", head.weight_format, head.inputs * head.outputs, head.outputs
     if head.bias:
-        yield "lm_head", plain, head.bias
+        yield "lm_head", plain, head.bias, 0
     if network.vision_parameters:
-        yield "vision", network.vision_format, network.vision_parameters
+        yield "vision", network.vision_format, network.vision_parameters, 0
     if network.other_parameters:
-        yield "other", plain, network.other_parameters
+        yield "other", plain, network.other_parameters, 0
     if mtp and network.mtp_parameters:
-        experts = network.mtp_experts.parameters if network.mtp_experts else 0
-        if network.mtp_experts:
-            yield "mtp", network.mtp_experts.weight_format, experts
-        yield "mtp", plain, network.mtp_parameters - experts
+        held = network.mtp_experts
+        if held:
+            yield "mtp", held.weight_format, held.parameters, held.experts * held.outputs_per_expert
+        yield "mtp", plain, network.mtp_parameters - (held.parameters if held else 0), 0
 
 
 def _layer_pieces(layer: Layer, plain: str) -> Iterable[Piece]:
-    for projection in layer.projections:
-        if projection.held:
-            yield projection.tensor_class, projection.weight_format, projection.inputs * projection.outputs
-            if projection.bias:
-                yield projection.tensor_class, plain, projection.bias
+    for matrix in layer.projections:
+        if matrix.held:
+            elements = matrix.inputs * matrix.outputs
+            yield matrix.tensor_class, matrix.weight_format, elements, matrix.outputs
+            if matrix.bias:
+                yield matrix.tensor_class, plain, matrix.bias, 0
     if layer.experts is not None:
-        bias = layer.experts.experts * layer.experts.bias
-        yield "expert", layer.experts.weight_format, layer.experts.parameters - bias
+        held = layer.experts
+        bias = held.experts * held.bias
+        outputs = held.experts * held.outputs_per_expert
+        yield "expert", held.weight_format, held.parameters - bias, outputs
         if bias:
-            yield "expert", plain, bias
-    if layer.norm_parameters:
-        yield "norm", plain, layer.norm_parameters
-    if layer.state_parameters:
-        yield "state", plain, layer.state_parameters
-    if layer.other_parameters:
-        yield "other", plain, layer.other_parameters
+            yield "expert", plain, bias, 0
+    vectors: tuple[tuple[TensorClass, int], ...] = (
+        ("norm", layer.norm_parameters),
+        ("state", layer.state_parameters),
+        ("other", layer.other_parameters),
+    )
+    for tensor_class, elements in vectors:
+        if elements:
+            yield tensor_class, plain, elements, 0

@@ -15,7 +15,8 @@ def weight_bytes_per_rank(network: Network, sharding: Sharding) -> Number:
 
     Attention and dense matrices are split over the tensor-parallel ranks (KV heads replicated once ranks
     outnumber them), experts over tensor x data ranks, embedding and LM head by vocabulary; norms, routers
-    and matrices with split "none" are on every rank. A tied LM head is held once.
+    and matrices with split "none" are on every rank, and so are the scales of the outputs of a matrix that is
+    split by its inputs. A tied LM head is held once.
 
     Parameters
     ----------
@@ -60,9 +61,10 @@ def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, 
     embedding = network.embedding_parameters * FORMATS[network.embedding_format].bytes_per_element
     vision = network.vision_parameters * FORMATS[network.vision_format].bytes_per_element
     head_format = network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
-    matrix = network.lm_head.inputs * network.lm_head.outputs * FORMATS[head_format].bytes_per_element
+    head = network.lm_head
+    matrix = FORMATS[head_format].matrix_bytes(head.inputs * head.outputs, head.outputs)
     first = (embedding + vision) / tensor + network.other_parameters * plain
-    last = (matrix + network.lm_head.bias * plain) / tensor + network.final_norm_parameters * plain
+    last = (matrix + head.bias * plain) / tensor + network.final_norm_parameters * plain
     return first, last, (matrix / tensor if network.tied_embeddings else 0.0 * tensor)
 
 
@@ -76,25 +78,26 @@ def _layer_bytes_per_rank(
             size = size + _projection_bytes_per_rank(projection, tensor, plain)
     if layer.experts is not None:
         size = size + expert_bytes_per_rank(layer.experts, tensor * data, expert, plain)
-    size = size + (layer.norm_parameters + layer.other_parameters) * plain
-    return size + layer.state_parameters * plain / tensor
+    whole = layer.norm_parameters - layer.split_norm_parameters + layer.other_parameters
+    return size + (whole + (layer.split_norm_parameters + layer.state_parameters) / tensor) * plain
 
 
 def _projection_bytes_per_rank(projection: Projection, tensor: Array, plain: float) -> Number:
-    size = FORMATS[projection.weight_format].bytes_per_element
     outputs = rank_outputs(projection, tensor)
-    matrix = rank_inputs(projection, tensor) * outputs * size
+    elements = rank_inputs(projection, tensor) * outputs
+    matrix = FORMATS[projection.weight_format].matrix_bytes(elements, outputs)
     return matrix + projection.bias * (outputs / projection.outputs) * plain
 
 
 def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain: float = 2.0) -> Number:
     """Return the bytes of routed experts on one rank.
 
-        W = ceil(E / ep) e / (r / ep)
+        W = ceil(E / ep) (e / (r / ep) + s)
 
     Parameters
     ----------
-    experts : the routed experts of a layer (E of them, e bytes each)
+    experts : the routed experts of a layer (E of them, e bytes each; s: scales of the outputs of a matrix that is
+        split by its inputs, which all ranks of a group hold)
     ranks : [-]
         r, tensor x data ranks
     expert : [-]
@@ -118,6 +121,11 @@ def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain
     ----------
     vLLM documentation, "Expert Parallel Deployment": https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment.html.
     """
-    matrix = (experts.parameters_per_expert - experts.bias) * FORMATS[experts.weight_format].bytes_per_element
-    held: Number = np.ceil(experts.experts / expert) * (matrix + experts.bias * plain) * expert / ranks
+    stored = FORMATS[experts.weight_format]
+    elements = experts.parameters_per_expert - experts.bias
+    divided = (
+        stored.matrix_bytes(elements, experts.outputs_per_expert - experts.inputs) + experts.bias * plain
+    )
+    repeated = stored.matrix_bytes(0, experts.inputs)
+    held: Number = np.ceil(experts.experts / expert) * (divided * expert / ranks + repeated)
     return held

@@ -14,6 +14,7 @@ from capplan.model.block_recipes import RECIPES, in_recipe
 from capplan.model.formatted import with_formats
 from capplan.model.network import Experts, Network
 from capplan.model.stated_bits import CODEBOOKS, MIXTURE, SCALES_OF_INT2, coded_bits
+from capplan.numbers import Number
 
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
 """Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bits."""
@@ -41,15 +42,21 @@ class WeightFormat:
     compute_format: str
     """Format of the matmul on a device that supports it; weight-only formats multiply in bf16."""
     group_elements: int = 0
-    """Elements that share a scale; 0 where scales are per tensor or channel and too few to count."""
+    """Elements that share a scale; 0 where scales are per channel or per tensor."""
     scale_bytes: float = 0.0
     """Bytes of scale (and zero point) of one group."""
+    channel_bytes: float = 0.0
+    """Bytes of scale (and zero point) of one output; 0 where a scale covers a group, or a whole tensor and is not counted."""
 
     @property
     def bytes_per_element(self) -> float:
-        """Bytes of one element, its share of the scales included."""
+        """Bytes of one element, its share of the scale of a group included."""
         scale = self.scale_bytes / self.group_elements if self.group_elements else 0.0
         return self.bits / 8.0 + scale
+
+    def matrix_bytes(self, elements: Number, outputs: Number) -> Number:
+        """Return the bytes of matrices of so many elements and outputs, all scales included."""
+        return elements * self.bytes_per_element + outputs * self.channel_bytes
 
     @property
     def quantised(self) -> bool:
@@ -63,8 +70,8 @@ _GROUPED = re.compile(r"w(?P<bits>[2-8])a(?P<activation>16|8|4)(?:-g(?P<group>\d
 def grouped_format(name: str) -> WeightFormat | None:
     """Return the format that a name such as `w4a16-g128` or `w4a16-g128-zp` describes, or None.
 
-    Each group stores an fp16 scale; with `-zp` also a zero point as wide as a weight. Without
-    `-g` the scale is per channel and not counted.
+    Each group stores an fp16 scale; with `-zp` also a zero point as wide as a weight. Without `-g` every
+    output stores them, the scale in fp32 where activations are quantised too.
 
     Parameters
     ----------
@@ -80,8 +87,8 @@ def grouped_format(name: str) -> WeightFormat | None:
 
     >>> grouped_format("w4a16-g128").bytes_per_element
     0.515625
-    >>> grouped_format("bf16") is None
-    True
+    >>> grouped_format("w4a16-zp").channel_bytes, grouped_format("bf16")
+    (2.5, None)
     """
     match = _GROUPED.fullmatch(name)
     if match is None:
@@ -90,8 +97,11 @@ def grouped_format(name: str) -> WeightFormat | None:
     if match["group"] and not 8 <= group <= 65536:
         return None
     compute = {16: "bf16", 8: "int8" if bits == 8 else "fp8", 4: "int4"}[activation]
-    scale_bytes = 2.0 + (bits / 8.0 if match["zero"] else 0.0)
-    return WeightFormat(name, f"int{bits}", float(bits), compute, group, scale_bytes if group else 0.0)
+    zero_bytes = bits / 8.0 if match["zero"] else 0.0
+    if not group:
+        channel_bytes = (2.0 if activation == 16 else 4.0) + zero_bytes
+        return WeightFormat(name, f"int{bits}", float(bits), compute, channel_bytes=channel_bytes)
+    return WeightFormat(name, f"int{bits}", float(bits), compute, group, 2.0 + zero_bytes)
 
 
 def _parsed(name: str) -> WeightFormat | None:
@@ -129,10 +139,13 @@ FORMATS: dict[str, WeightFormat] = _Formats(
             WeightFormat("bf16", "bf16", 16, "bf16"),
             WeightFormat("fp16", "fp16", 16, "fp16"),
             WeightFormat("fp8", "fp8", 8, "fp8"),
+            WeightFormat("fp8_channel", "fp8", 8, "fp8", channel_bytes=4.0),
             WeightFormat("fp8_block", "fp8", 8, "fp8", 128 * 128, 4.0),
             WeightFormat("fp8_w8a16", "fp8", 8, "bf16"),
+            WeightFormat("fp8_channel_w8a16", "fp8", 8, "bf16", channel_bytes=4.0),
             WeightFormat("mxfp8", "fp8", 8, "fp8", 32, 1.0),
-            WeightFormat("int8", "int8", 8, "int8"),
+            WeightFormat("int8", "int8", 8, "int8", channel_bytes=4.0),
+            WeightFormat("int8_tensor", "int8", 8, "int8"),
             WeightFormat("int4", "int4", 4, "bf16", 128, 2.0),
             WeightFormat("nvfp4", "nvfp4", 4, "nvfp4", 16, 1.0),
             WeightFormat("nvfp4_w4a16", "nvfp4", 4, "bf16", 16, 1.0),
@@ -144,7 +157,8 @@ FORMATS: dict[str, WeightFormat] = _Formats(
         )
     }
 )
-"""Weight formats by name. fp8: one scale per tensor or channel; fp8_block: an fp32 scale per 128 x 128;
+"""Weight formats by name. fp8, int8_tensor: one scale per tensor; fp8_channel, int8: an fp32 scale per output, as engines
+hold it (checkpoints of compressed-tensors store it in 16 bits); fp8_block: an fp32 scale per 128 x 128;
 nvfp4: an fp8 scale per 16; mxfp4, mxfp8: an 8-bit exponent per 32; nf4: an fp32 scale per 64 (bitsandbytes),
 nf4_double: that scale in 8 bits, with an fp32 one per 256 scales."""
 

@@ -247,9 +247,8 @@ def device_rates(
     for kernel, formats in wanted.items():
         fit, fmt = fit_of(efficiency, kernel, formats, engines.get(kernel, engine), named.get(kernel, ""))
         if kernel not in _EITHER_FORMAT and fmt != formats[0]:
-            assumptions.append(
-                not_measured(f"{kernel} in {formats[0]}: efficiencies of {fmt} on {efficiency.device}")
-            )
+            other = f"{kernel} in {formats[0]}: efficiencies of {fmt} on {efficiency.device}"
+            assumptions.append(not_measured(other))
         elif fit.label != "measured":
             assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))
         if (kernel, fmt) == ("matmul", "fp8"):

@@ -6,7 +6,7 @@ import numpy as np
 
 from capplan.numbers import Number
 from capplan.operators.expert_router import experts_hit, rank_imbalance
-from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s
+from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s
 
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
@@ -15,30 +15,12 @@ _NEVER = 1e12
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertRates:
-    """What a device achieves in grouped expert matmuls of one weight format and engine."""
+class ExpertRates(TiledKernelRates):
+    """What a device achieves in grouped expert matmuls of one weight format and engine.
 
-    flop_per_s: Number
-    """Datasheet peak of the compute dtype, dense."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    compute_fraction: Number
-    """Achieved fraction of the peak in large tiles."""
-    memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    sharpness: Number
-    """p of the soft maximum."""
-    floor_s: Number
-    """Routing, sorting and combining of a handful of tokens."""
-    tile_edge: Number
-    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
-    start_inputs: Number
-    """Prologue and epilogue of a tile, in inputs."""
-    wave_fraction: Number
-    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
-    starved_exponent: Number
-    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
+    The fixed cost is that of routing, sorting and combining a handful of tokens.
+    """
+
     routed_passes: Number
     """Passes of 2 bytes over the tokens that this rank's experts receive: gather, activation, scatter."""
     token_passes: Number
@@ -237,11 +219,6 @@ def grouped_experts_time_s(
         np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
         for (rows, _), tiles in zip(EXPERT_TILES, loads.row_tiles, strict=True)
     )
-    reached = TileRates(
-        rates.flop_per_s * rates.compute_fraction, rates.bytes_per_s * rates.memory_fraction,
-        rates.multiprocessors, rates.tile_edge, rates.start_inputs, rates.wave_fraction,
-        rates.starved_exponent, 0.0, rates.sharpness,
-    )  # fmt: skip
     total_s: Number = 0.0
     widths = ((inputs, (1.0 + gated) * intermediate_size_on_rank), (intermediate_size_on_rank, inputs))
     for width_in, width_out in widths:
@@ -249,7 +226,7 @@ def grouped_experts_time_s(
         column_bytes = column_bytes + 2.0 * loads.routed * width_out
         row_bytes = loads.routed * width_in * activation_bytes_per_element
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
-        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), reached)
+        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates.tile_rates())
     passes = rates.routed_passes * loads.routed + rates.token_passes * loads.tokens
     return (
         total_s + passes * 2.0 * inputs / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
@@ -312,16 +289,22 @@ def experts_time_s(
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    skew = rates.router_skew
-    share = experts_on_rank / experts
-    busiest = rank_imbalance(1.0 / share, experts, experts_per_token, skew)
-    routed = tokens * experts_per_token * share * busiest
-    hit = experts_hit(tokens * busiest, experts, experts_per_token, skew) * share
-    hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
-    load = routed / np.maximum(hit, 1e-9)
-    row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
-    loads = ExpertLoads(tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank)
+    loads = _busiest_loads(tokens, experts, experts_on_rank, experts_per_token, rates.router_skew)
     return grouped_experts_time_s(
         loads, inputs, intermediate_size_on_rank, gated, weight_bytes_per_element,
         activation_bytes_per_element, rates,
     )  # fmt: skip
+
+
+def _busiest_loads(
+    tokens: Number, experts: Number, experts_on_rank: Number, experts_per_token: Number, router_skew: Number
+) -> ExpertLoads:
+    """Return what the experts of the busiest rank receive."""
+    share = experts_on_rank / experts
+    busiest = rank_imbalance(1.0 / share, experts, experts_per_token, router_skew)
+    routed = tokens * experts_per_token * share * busiest
+    hit = experts_hit(tokens * busiest, experts, experts_per_token, router_skew) * share
+    hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
+    load = routed / np.maximum(hit, 1e-9)
+    row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
+    return ExpertLoads(tokens, routed, hit, row_tiles, experts, tokens * experts_per_token / experts_on_rank)

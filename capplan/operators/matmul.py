@@ -5,34 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import SPLITS, TILES, TiledProduct, TileRates, tiled_time_s
+from capplan.operators.roofline import SPLITS, TILES, TiledKernelRates, TiledProduct, tiled_time_s
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulRates:
+class MatmulRates(TiledKernelRates):
     """What a device achieves in matmuls of one weight format."""
 
-    flop_per_s: Number
-    """Datasheet peak of the compute dtype, dense."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    compute_fraction: Number
-    """Achieved fraction of the peak in large tiles."""
-    memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    sharpness: Number
-    """p of the soft maximum."""
-    floor_s: Number
-    """Fixed cost of one kernel inside a CUDA graph."""
     tile_edge: Number = 0.0
-    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
     start_inputs: Number = 0.0
-    """Prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number = 0.0
-    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number = 0.0
-    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
     sustained_loss: Number = 0.0
     """Slow-down of long products from lower clocks."""
     quantise_passes: Number = 0.0
@@ -172,18 +155,7 @@ def matmul_time_s(
         column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
         partial_bytes=4.0 * rows * outputs,
     )
-    reached = TileRates(
-        rates.flop_per_s * rates.compute_fraction,
-        rates.bytes_per_s * rates.memory_fraction,
-        rates.multiprocessors,
-        rates.tile_edge,
-        rates.start_inputs,
-        rates.wave_fraction,
-        rates.starved_exponent,
-        rates.sustained_loss,
-        rates.sharpness,
-        rates.largest_split,
-    )
+    reached = rates.tile_rates(rates.sustained_loss, rates.largest_split)
     product_s = tiled_time_s(product, tiles, SPLITS, reached)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s

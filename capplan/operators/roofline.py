@@ -189,6 +189,48 @@ class TileRates:
 
 
 @dataclass(frozen=True, slots=True)
+class TiledKernelRates:
+    """What a device achieves in one kernel of tiled matrix products."""
+
+    flop_per_s: Number
+    """Datasheet peak of the compute dtype, dense."""
+    bytes_per_s: Number
+    """Datasheet memory bandwidth."""
+    multiprocessors: Number
+    compute_fraction: Number
+    """Achieved fraction of the peak in large tiles."""
+    memory_fraction: Number
+    """Achieved fraction of the bandwidth."""
+    sharpness: Number
+    """p of the soft maximum."""
+    floor_s: Number
+    """Fixed cost of one kernel inside a CUDA graph."""
+    tile_edge: Number
+    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
+    start_inputs: Number
+    """Prologue and epilogue of a tile, in inputs."""
+    wave_fraction: Number
+    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
+    starved_exponent: Number
+    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
+
+    def tile_rates(self, sustained_loss: Number = 0.0, largest_split: Number = np.inf) -> TileRates:
+        """Return what its tiles achieve; without a loss, products are too short to lower the clocks."""
+        return TileRates(
+            flop_per_s=self.flop_per_s * self.compute_fraction,
+            bytes_per_s=self.bytes_per_s * self.memory_fraction,
+            multiprocessors=self.multiprocessors,
+            tile_edge=self.tile_edge,
+            start_inputs=self.start_inputs,
+            wave_fraction=self.wave_fraction,
+            starved_exponent=self.starved_exponent,
+            sustained_loss=sustained_loss,
+            sharpness=self.sharpness,
+            largest_split=largest_split,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TiledProduct:
     """One matrix product, or a group of them in one kernel, as tiles see it."""
 

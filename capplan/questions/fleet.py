@@ -59,7 +59,7 @@ def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network],
                 f"{scenario.path}: model: the weights of {shipped.name} have no speed, only a memory: {alone}"
             )
     networks: dict[str, Network] = {}
-    assumed: list[Assumption] = []
+    assumed: list[Assumption] = list(shipped.doubts)
     for dtype in scenario.weight_dtypes:
         if dtype is None:
             networks["auto"] = shipped

@@ -11,6 +11,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import cache_dtype
+from capplan.memory.layer_groups import narrow_states
 from capplan.memory.packed_pool import layout_assumptions
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
@@ -81,7 +82,9 @@ def asked_replica(model: str, hardware: str, flags: ServingFlags) -> Asked:
         spec,
         (
             *assumptions,
+            *network.doubts,
             *layout_assumptions(served, rules.memory),
+            *narrow_states(served, rules.memory, rules.engine),
             *format_assumptions,
             *rules.assumptions,
             *host_assumptions,

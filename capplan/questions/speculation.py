@@ -148,6 +148,8 @@ def _draft_network(
 ) -> tuple[Network, tuple[Assumption, ...]]:
     network = read_model(draft, offline=offline)
     check_vocabulary(network, target.network)
+    doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
     if weight_dtype is None:
-        return network, ()
-    return in_weight_format(network, weight_dtype), weight_format_assumptions(network, weight_dtype)
+        return network, doubts
+    formats = weight_format_assumptions(network, weight_dtype)
+    return in_weight_format(network, weight_dtype), (*doubts, *formats)

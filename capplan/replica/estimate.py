@@ -106,7 +106,9 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     batch = max(1.0, sequences / float(spec.sharding.pipeline))
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
-    overhead = OperatorCost("host", host.step_s + host.token_s(offline=spec.offline) * max(1.0, sequences))
+    overhead = OperatorCost(
+        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * max(1.0, sequences)
+    )
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
 
 

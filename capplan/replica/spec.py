@@ -36,6 +36,11 @@ class ReplicaSpec:
         """Number of devices of the replica."""
         return int(self.sharding.devices)
 
+    @property
+    def ranks(self) -> float:
+        """Devices that one copy of the model is split over: tensor and pipeline ranks."""
+        return float(self.sharding.tensor * self.sharding.pipeline)
+
 
 def network_as_served(network: Network, profile: EngineProfile) -> Network:
     """Return the model as an engine runs it: without sliding windows if the engine's kernels ignore them by default."""

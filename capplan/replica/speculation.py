@@ -142,7 +142,10 @@ def step_times(
         plain: Number = target * one
         verify: Number = target * np.ones(np.broadcast_shapes(batch.shape, draft_tokens.shape))
     else:
-        host = target.profile.host.step_s + target.profile.host.token_s(offline=target.offline) * batch
+        host = (
+            target.profile.host.each_step_s(target.ranks)
+            + target.profile.host.token_s(offline=target.offline) * batch
+        )
         plain = step_time_s(target, batch, context_tokens, one) + host
         verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
     drafting = draft if isinstance(draft, float) else step_time_s(draft.spec, batch, context_tokens, one)
@@ -183,17 +186,10 @@ def speculation(
     asked = sorted(set(batches))
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
-    times = step_times(spec, draft, grid, drafts, context_tokens)
-    expected = expected_tokens_per_round(acceptance_fraction, drafts)
-    whole = np.broadcast_to(
-        round_time_s(drafts, times.draft_step_s, times.verify_s), (every.size, lengths.size)
+    columns = _round_columns(
+        step_times(spec, draft, grid, drafts, context_tokens), acceptance_fraction, drafts
     )
-    speedup = np.asarray(speculative_speedup_ratio(expected, whole, times.target_step_s))
-    shape = speedup.shape
-    columns = [
-        np.broadcast_to(value, shape)
-        for value in (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
-    ]
+    speedup = columns[-1]
 
     def row(batch: int, at: int) -> SpeculationRow:
         place = int(np.searchsorted(every, batch))
@@ -216,6 +212,15 @@ def speculation(
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )
+
+
+def _round_columns(times: StepTimes, acceptance_fraction: float, draft_tokens: Array) -> list[Array]:
+    """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
+    expected = expected_tokens_per_round(acceptance_fraction, draft_tokens)
+    whole = round_time_s(draft_tokens, times.draft_step_s, times.verify_s)
+    speedup = speculative_speedup_ratio(expected, whole, times.target_step_s)
+    columns = (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
+    return list(np.broadcast_arrays(*columns))
 
 
 def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:

@@ -94,6 +94,8 @@ class DeviceTables:
     """Sum of their roofline times at datasheet rates."""
     unsaved: StepTable
     """Time left if everything that can overlap in a CUDA graph does."""
+    ranks: Array
+    """Devices that one copy of the model is split over: tensor and pipeline ranks, shape (plans,)."""
 
 
 def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Knots) -> DeviceTables:
@@ -151,7 +153,8 @@ def device_tables(network: Network, launch: Launch, rates: StepRates, knots: Kno
             stage_fraction=_spread(largest.ravel(), (plans,)),
         )
 
-    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s))
+    ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
+    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks)
 
 
 def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline: bool = False) -> StepTable:
@@ -159,7 +162,8 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
 
         D = u + r_d (k - u) + t_step + S t_seq,   M = max(f + r_p (k - f), layers t_eager) + t_step
 
-    with k the sum of kernel times, f their floors, u the time that cannot overlap. A ratio r above 1 adds
+    with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
+    a model is split over several devices. A ratio r above 1 adds
     (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA graph; a
     mixed step with more tokens than the largest captured graph takes at least the time to launch its kernels, layer by
     layer. Offline there is no server: no t_request, and t_seq without t_stream.
@@ -176,12 +180,13 @@ def with_host(device: DeviceTables, host: HostOverhead, layers: int, *, offline:
     prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots
     launching = np.where(kernels.token_knots > host.graph_tokens, host.eager_layer_s * layers, 0.0)
+    step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     return replace(
         kernels,
-        decode_s=remaining("decode_s", *decode) + host.step_s + per_sequence,
+        decode_s=remaining("decode_s", *decode) + step_s + per_sequence,
         head_s=remaining("head_s", *prefill) + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode),
-        mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + host.step_s,
+        mixed_s=np.maximum(remaining("mixed_s", *prefill), launching) + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
     )

@@ -80,13 +80,13 @@ class Feed:
             arrival, _, row = heappop(self._thinking)
         else:
             self._next_arrival = next(self._open, NO_ROW)
-        _, prompt, output, cached, class_index, block_ids, answer_ids = row
+        _, prompt, output, cached, class_index, block_ids, output_ids = row
         flight = InFlight(self.index, arrival, enqueued, prompt, output)
         flight.asked = asked
         if cached:
             flight.cached_tokens = cached
         flight.block_ids = block_ids
-        flight.answer_ids = answer_ids
+        flight.output_ids = output_ids
         if class_index:
             flight.class_index = class_index
         if self._priority:
@@ -153,7 +153,7 @@ def _think_s(crowd: Crowd, first: int, count: int) -> Array:
 def _part_rows(part: Requests, when_s: Array) -> Iterator[Row]:
     zeros = [0] * len(part)
     nothing: list[list[int]] = [[]] * len(part)
-    ids, answers = (part.pieces(name) for name in ("block_ids", "answer_ids"))
+    ids, outputs = (part.pieces(name) for name in ("block_ids", "output_ids"))
     yield from zip(
         when_s.tolist(),
         part.input_tokens.tolist(),
@@ -161,6 +161,6 @@ def _part_rows(part: Requests, when_s: Array) -> Iterator[Row]:
         zeros if part.cached_tokens is None else part.cached_tokens.tolist(),
         zeros if part.class_index is None else part.class_index.tolist(),
         nothing if ids is None else [piece.tolist() for piece in ids],
-        nothing if answers is None else [piece.tolist() for piece in answers],
+        nothing if outputs is None else [piece.tolist() for piece in outputs],
         strict=True,
     )

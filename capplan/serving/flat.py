@@ -37,7 +37,7 @@ def eligible(
     parts = [requests] if crowd is None else [requests, crowd.requests]
     return (
         all(
-            isinstance(part, Requests) and part.block_ids is None and part.answer_ids is None
+            isinstance(part, Requests) and part.block_ids is None and part.output_ids is None
             for part in parts
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)

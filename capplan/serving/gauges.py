@@ -16,11 +16,11 @@ OCCUPANCY_BINS = 400
 class WeightedHistogram:
     """Weighted values in logarithmic bins: percentiles to 0.25 %, the mean exactly."""
 
-    __slots__ = ("_weights", "total", "weight")
+    __slots__ = ("total", "weight", "weight_by_bin")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._weights: dict[int, float] = {}
+        self.weight_by_bin: dict[int, float] = {}
         self.weight = 0.0
         self.total = 0.0
 
@@ -30,22 +30,22 @@ class WeightedHistogram:
     ) -> "WeightedHistogram":
         """Return a histogram with these weights by bin, and the weight of values of zero."""
         histogram = cls()
-        histogram._weights = {-(10**9): of_zero} | weights if of_zero else weights
+        histogram.weight_by_bin = {-(10**9): of_zero} | weights if of_zero else weights
         histogram.weight, histogram.total = weight, total
         return histogram
 
     def add(self, value: float, weight: float) -> None:
         """Add a value with a weight."""
         key = round(log(value) * BINS_PER_E) if value > 0.0 else -(10**9)
-        weights = self._weights
+        weights = self.weight_by_bin
         weights[key] = weights.get(key, 0.0) + weight
         self.weight += weight
         self.total += weight * value
 
     def merge(self, other: "WeightedHistogram") -> None:
         """Add all values of another histogram."""
-        for key, weight in other._weights.items():  # noqa: SLF001 - the same class
-            self._weights[key] = self._weights.get(key, 0.0) + weight
+        for key, weight in other.weight_by_bin.items():
+            self.weight_by_bin[key] = self.weight_by_bin.get(key, 0.0) + weight
         self.weight += other.weight
         self.total += other.total
 
@@ -65,8 +65,8 @@ class WeightedHistogram:
         1.0
         """
         reached = 0.0
-        for key in sorted(self._weights):
-            reached += self._weights[key]
+        for key in sorted(self.weight_by_bin):
+            reached += self.weight_by_bin[key]
             if reached >= fraction * self.weight * (1.0 - 1e-12):
                 return exp(key / BINS_PER_E) if key > -(10**9) else 0.0
         return float("nan")

@@ -20,7 +20,7 @@ class HandOver:
 
     def prepare(self, flight: InFlight) -> bool:
         """Prepare a request for the prefill engines; return False if no decode engine could ever hold it."""
-        flight.answer_ids = []  # the response is generated on another engine than the prompt's blocks are on
+        flight.output_ids = []  # the response is generated on another engine than the prompt's blocks are on
         flight.remaining_tokens = flight.output_tokens - 1
         cached, flight.received = flight.cached_tokens, True
         fits = flight.remaining_tokens == 0 or not self._dispatcher.pools[1].terms.too_long(flight)

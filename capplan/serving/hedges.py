@@ -101,6 +101,6 @@ def copy_of(flight: InFlight) -> InFlight:
     copy.cached_tokens = flight.cached_tokens
     copy.class_index = flight.class_index
     copy.block_ids = flight.block_ids
-    copy.answer_ids = flight.answer_ids
+    copy.output_ids = flight.output_ids
     copy.asked = flight.asked
     return copy

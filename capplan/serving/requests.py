@@ -14,7 +14,7 @@ from capplan.numbers import Array
 Counts = NDArray[np.int64]
 
 
-NAMED_BLOCKS = {"block_ids": "block_counts", "answer_ids": "answer_counts"}
+NAMED_BLOCKS = {"block_ids": "block_counts", "output_ids": "output_counts"}
 """Columns with several ids per request -> columns with the number of ids."""
 
 
@@ -36,10 +36,10 @@ class Requests:
     """Ids of the full blocks of all prompts, concatenated; equal ids stand for equal prefixes."""
     block_counts: Counts | None = None
     """Number of block ids of each request."""
-    answer_ids: Counts | None = None
+    output_ids: Counts | None = None
     """Ids of the blocks that the responses fill; they are cached once the request has ended."""
-    answer_counts: Counts | None = None
-    """Number of answer ids of each request."""
+    output_counts: Counts | None = None
+    """Number of output ids of each request."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -114,7 +114,6 @@ class InFlight:
     """The state of one request between arrival and end."""
 
     __slots__ = (
-        "answer_ids",
         "arrival_s",
         "asked",
         "base",
@@ -131,6 +130,7 @@ class InFlight:
         "index",
         "key",
         "last_token_s",
+        "output_ids",
         "output_tokens",
         "prompt_tokens",
         "ready_s",
@@ -156,7 +156,7 @@ class InFlight:
         self.shared_tokens = 0
         self.class_index = 0
         self.block_ids: list[int] = []
-        self.answer_ids: list[int] = []
+        self.output_ids: list[int] = []
         self.received = False
         self.asked = False
         self.done_tokens = 0
@@ -205,7 +205,7 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
             and column.shape != requests.input_tokens.shape
         ):
             raise InputError(f"requests: {field.name} has {column.size} entries for {len(requests)} requests")
-    for name in ("cached_tokens", "class_index", "block_counts", "answer_counts"):
+    for name in ("cached_tokens", "class_index", "block_counts", "output_counts"):
         column = getattr(requests, name)
         if column is not None and np.any(column < 0):
             where = first + int(np.flatnonzero(column < 0)[0])

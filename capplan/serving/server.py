@@ -317,8 +317,8 @@ class Server(EngineState):
             self._drop_stale()
 
     def _finish(self, flight: InFlight) -> None:
-        if flight.answer_ids and self._cache:
-            self._cache.keep(flight.answer_ids)
+        if flight.output_ids and self._cache:
+            self._cache.keep(flight.output_ids)
         self._release(flight)
         self._ledger.finished(flight, self.now_s)
         self._feed.ended(flight, self.now_s)

@@ -66,6 +66,14 @@ def simulate(
     (array([1.]), array([2.]), array([0.5]))
     """
     requests, crowd = offered(requests, concurrency, crowd)
+    _check(engine, until_s)
+    check_admission(admission, crowd)
+    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
+        return flat_outcome(requests, engine, crowd=crowd, until_s=until_s)
+    return served(requests, engine, crowd=crowd, until_s=until_s, admission=admission)
+
+
+def _check(engine: EngineSetup, until_s: float) -> None:
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
     if not engine.batch_timeout_s >= 0.0:
@@ -74,10 +82,6 @@ def simulate(
         raise InputError(
             "a prefix cache with block ids is not modelled for static batching; give cached_tokens instead"
         )
-    check_admission(admission, crowd)
-    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
-        return flat_outcome(requests, engine, crowd=crowd, until_s=until_s)
-    return served(requests, engine, crowd=crowd, until_s=until_s, admission=admission)
 
 
 def served(

@@ -13,7 +13,7 @@ SLICES = 4096
 
 
 def offered_request_rate_per_s(users: Number, think_time_s: Number, response_time_s: Number) -> Number:
-    """Return the request rate of users who wait for each answer before they think of the next.
+    """Return the request rate of users who send the next request some time after each response.
 
         r = n / (z + t)
 
@@ -22,9 +22,9 @@ def offered_request_rate_per_s(users: Number, think_time_s: Number, response_tim
     users : [user]
         n, at work at the same time.
     think_time_s : [s]
-        z, from an answer to the next request.
+        z, from a response to the next request.
     response_time_s : [s]
-        t, from a request to the end of its answer; 0 gives the upper bound.
+        t, from a request to the end of its response; 0 gives the upper bound.
 
     Returns
     -------
@@ -52,7 +52,7 @@ class RequestClass:
     input_tokens: Lengths
     output_tokens: Lengths
     request_rate_per_s: float | None
-    """At peak; of a batch job, its requests over its time. None for users, whose rate depends on how fast they are answered."""
+    """At peak; of a batch job, its requests over its time. None for users, whose rate depends on the response time."""
     users: float | None = None
     think_time_s: float | None = None
     trace: str | None = None
@@ -79,7 +79,7 @@ class RequestClass:
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
     def request_rate_at(self, response_time_s: float = 0.0) -> float:
-        """Return the requests per second, given how long an answer takes."""
+        """Return the requests per second, given the response time."""
         if self.request_rate_per_s is not None:
             return self.request_rate_per_s
         assert self.users is not None

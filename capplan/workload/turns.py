@@ -9,7 +9,7 @@ LARGEST_BLOCK_TOKENS = 64
 """With larger blocks, the last whole block of a prompt does not identify the next turn well enough (an assumption)."""
 
 
-def answer_blocks(
+def output_blocks(
     block_ids: Counts,
     block_counts: Counts,
     input_tokens: Counts,
@@ -41,7 +41,7 @@ def answer_blocks(
     A prompt of two blocks, an output of two more, and the next turn, of five blocks:
 
     >>> ids, counts = np.array([1, 2, 1, 2, 3, 4, 5]), np.array([2, 5])
-    >>> answer_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
+    >>> output_blocks(ids, counts, np.array([32, 80]), np.array([32, 8]), 16)
     (array([3, 4]), array([2, 0]))
 
     References
@@ -54,27 +54,28 @@ def answer_blocks(
     outputs: list[list[int]] = [[] for _ in range(block_counts.size)]
     seen: set[int] = set()
     last: dict[int, int] = {}
-    rows = zip(
-        (ends - block_counts).tolist(),
-        ends.tolist(),
-        input_tokens.tolist(),
-        output_tokens.tolist(),
-        strict=True,
-    )
+    columns = (ends - block_counts, ends, input_tokens, output_tokens)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     ready: list[tuple[int, int]] = []
     for row, (start, end, prompt, output) in enumerate(rows):
         prompt_ids = ids[start:end][: prompt // block_tokens]
         ready.append((len(prompt_ids), (prompt + output) // block_tokens))
-        for place in range(len(prompt_ids) - 1, -1, -1):
-            before = last.get(prompt_ids[place])
-            if before is None or ready[before][0] != place + 1:
-                continue
-            whole = ready[before][1]
+        before = _previous_turn(prompt_ids, last, ready)
+        if before is not None:
+            first, whole = ready[before]
             if whole <= len(prompt_ids) and not outputs[before]:
-                outputs[before] = prompt_ids[place + 1 : whole]
-            break
+                outputs[before] = prompt_ids[first:whole]
         if prompt_ids and prompt_ids[-1] not in seen:
             last[prompt_ids[-1]] = row
         seen.update(prompt_ids)
     counts = np.array([len(output_ids) for output_ids in outputs], dtype=np.int64)
     return np.array([block for output_ids in outputs for block in output_ids], dtype=np.int64), counts
+
+
+def _previous_turn(prompt_ids: list[int], last: dict[int, int], ready: list[tuple[int, int]]) -> int | None:
+    """Return the row of the longest earlier prompt that this one starts with; None for a first turn."""
+    for place in range(len(prompt_ids) - 1, -1, -1):
+        before = last.get(prompt_ids[place])
+        if before is not None and ready[before][0] == place + 1:
+            return before
+    return None

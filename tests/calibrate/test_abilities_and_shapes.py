@@ -84,16 +84,15 @@ def test_shapes_go_beyond_powers_of_two_and_beyond_plain_attention():
         assert len(values) > 1, (operator, name)
 
 
+ONE_TOKEN = {
+    "tokens": 1.0, "experts": 256.0, "experts_per_token": 8.0, "inputs": 7168.0, "intermediate": 256.0,
+}  # fmt: skip
+"""In one of eight ranks of DeepSeek-V3."""
+
+
 def test_one_token_reads_a_few_experts_so_the_same_weights_are_routed_many_ways():
     """On a B200 the L2 has 126 MB: eight of 256 experts of DeepSeek-V3 are 88 MB, and 57 to 76 % of a repeat was found in it."""
-    shape = {
-        "tokens": 1.0,
-        "experts": 256.0,
-        "experts_per_token": 8.0,
-        "inputs": 7168.0,
-        "intermediate": 256.0,
-    }
-    touched = experts.touched_bytes(shape, "bf16")
+    touched = experts.touched_bytes(ONE_TOKEN, "bf16")
     assert touched == pytest.approx(88e6, rel=0.01)
     assert touched * routings(touched, 1, 4 * 126e6) >= 4 * 126e6
 
@@ -103,14 +102,7 @@ def test_calls_of_experts_share_the_weights_and_differ_in_the_routing(insert, mo
 
     _, target = insert(B200)
     monkeypatch.setattr(kernels, "MOST_ROUTINGS", 64)
-    shape = {
-        "tokens": 1.0,
-        "experts": 256.0,
-        "experts_per_token": 8.0,
-        "inputs": 7168.0,
-        "intermediate": 256.0,
-    }
-    case = Case("experts", "bf16", shape)
+    case = Case("experts", "bf16", ONE_TOKEN)
     calls = calls_of(case, experts.WAYS["grouped_mm"], target.device, target.cold_bytes)
     assert len(calls) >= 6
     assert len({id(call.args[2]) for call in calls}) == 1

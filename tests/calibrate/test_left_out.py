@@ -19,6 +19,7 @@ from calibrate.accuracy_tables import (
 from calibrate.fit_serving import checked_eras
 from calibrate.host_fit import (
     LEAST_NOISE,
+    MODEL_ROWS,
     NUMBERS,
     Slopes,
     host_of,
@@ -30,8 +31,9 @@ from calibrate.host_fit import (
     start_hosts,
 )
 from calibrate.host_rows import ERAS, SHARED, items_of, predicted_row
+from calibrate.interval_fit import Coverage
 from calibrate.left_out import left_out_text
-from calibrate.left_out_scores import left_out_interval_coverage, left_out_scores, ruled_scores
+from calibrate.left_out_scores import left_out_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
@@ -47,12 +49,15 @@ def quick_rows():
     return [row for row in rows if (float(row["concurrency"] or 0) <= 16 and row["weights_dtype"] == "fp8")]
 
 
+COVERAGE = {"tpot_mean/closed": Coverage(40, 0.7, 0.8125)}
+
+
 def test_scores_are_read_as_they_were_written(tmp_path):
     items = items_of(quick_rows())[:25]
     own = [predicted_row(item, item.replica.spec.profile.host) for item in items]
     path = tmp_path / "left_out.yaml"
-    path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), 0.8), encoding="utf-8")
-    assert left_out_interval_coverage(path) == 0.8
+    path.write_text(left_out_text(own, dict.fromkeys(("group", "model"), own), COVERAGE), encoding="utf-8")
+    assert left_out_coverage(path) == COVERAGE
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     assert ("model", "load", "online_conc", "tpot_ms_mean") in ruled_scores(path)
@@ -77,11 +82,15 @@ def of_model(model, era, errors, slopes, weight=1.0):
 
 def test_noise_is_the_usual_error_of_each_kind():
     rng = np.random.default_rng(6)
-    rows = [of_model("m", ERA, rng.normal(size=2) * [0.3, 0.05], np.zeros((2, 6))) for _ in range(2000)]
+    rows = [
+        of_model("m", ERA, rng.normal(size=2) * [0.3, 0.05], np.zeros((2, len(NUMBERS)))) for _ in range(2000)
+    ]
     found = noise_of(rows)
     assert found["closed/ttft"] == pytest.approx(0.3, rel=0.08)
     assert found["closed/tpot"] == pytest.approx(0.05, rel=0.08)
-    assert noise_of([of_model("m", ERA, np.zeros(2), np.zeros((2, 6)))])["closed/tpot"] == LEAST_NOISE
+    assert (
+        noise_of([of_model("m", ERA, np.zeros(2), np.zeros((2, len(NUMBERS))))])["closed/tpot"] == LEAST_NOISE
+    )
 
 
 SPREADS = {number.name: number.spread for number in NUMBERS}
@@ -117,19 +126,29 @@ def test_the_fit_finds_the_numbers_behind_the_rows(outliers, close):
     assert furthest(solved(rows_of(true, 400, outliers), start, NOISE, 1.0), true) < close
 
 
-def test_each_model_of_an_era_weighs_the_same():
-    """Of two models that ask for different numbers, the one with twenty times the rows does not decide."""
+def test_no_model_of_an_era_weighs_more_than_a_certain_number_of_rows():
+    """Of two models that ask for different numbers, the one with ten times the rows does not decide; the rows of a rare one
+    are not raised."""
     start = start_hosts([ERA])
-    for many, few in ((400, 20), (20, 400)):
+    low, high = (start[ERA, "step_s"] + spreads * SPREADS["step_s"] for spreads in (0.1, 0.3))
+    for many, few in ((1000, 100), (100, 1000)):
         rows = rows_of(moved(start, 0.4), many, model="a") + rows_of(start, few, model="b")
         weights = model_weights(rows)
-        assert sum(weights[:many]) == pytest.approx(sum(weights[many:]))
-        step = solved(rows, start, dict.fromkeys(KINDS, 0.5))[ERA, "step_s"]
-        assert (
-            start[ERA, "step_s"] + 0.1 * SPREADS["step_s"]
-            < step
-            < start[ERA, "step_s"] + 0.3 * SPREADS["step_s"]
-        )
+        assert sum(weights[:many]) == pytest.approx(sum(weights[many:])) == pytest.approx(MODEL_ROWS)
+        assert low < solved(rows, start, dict.fromkeys(KINDS, 0.5))[ERA, "step_s"] < high
+    assert model_weights(rows_of(start, 7, model="c")) == [1.0] * 7
+
+
+def test_a_number_that_few_rows_tell_is_that_of_its_generation():
+    """An era of today without rows takes the numbers of engines of today, one of the first generation those of the first."""
+    old, old_without = ("vllm", "0.5.0"), ("trtllm", "0.7.0")
+    start = start_hosts([ERA, OTHER, old, old_without])
+    slow = dict(start) | {(old, "step_s"): start[old, "step_s"] + SPREADS["step_s"]}
+    rows = rows_of(start, 300) + rows_of(slow, 300, era=old)
+    found = solved(rows, start, NOISE)
+    assert found[OTHER, "step_s"] == pytest.approx(found[ERA, "step_s"], rel=0.05)
+    assert found[old_without, "step_s"] == pytest.approx(found[old, "step_s"], rel=0.05)
+    assert found[old, "step_s"] > 1.3 * found[ERA, "step_s"]
 
 
 def test_shared_numbers_come_from_all_eras_and_an_era_without_rows_gets_the_usual_ones():

@@ -317,8 +317,7 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
         ran = capplan("estimate", "qwen3-0.6b", *words, *place, "--calibration", file)
         assert ran.code == 0, ran.err
         tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
-    # the other numbers move too, by what rounding to milliseconds leaves open: about 1 % of a step
-    assert tpots[1] - tpots[0] == pytest.approx(0.05, abs=0.01 + 0.01 * tpots[0])
+    assert 0.04 < tpots[1] - tpots[0] < 0.06
 
 
 def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):

@@ -43,6 +43,7 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1, 3]},
     "bailing_hybrid": {"layer_group_size": 2},
     "deepseek_v4": {"head_dim": 64, "qk_rope_head_dim": 8},
+    "ernie4_5_vl_moe": {"text_config": {"moe_intermediate_size": [40, 24], "rope_parameters": {"mrope_section": [3, 3, 2]}}},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 5, "vocab_size_per_layer_input": 300},
     "gemma3n": {"text_config": {"num_hidden_layers": 10, "num_kv_shared_layers": 5}},

@@ -335,7 +335,7 @@ def main() -> int:
                     break
                 try:
                     fuzz(kind, Path(name), number)
-                except Exception as error:  # noqa: BLE001
+                except Exception as error:  # noqa: BLE001 - whatever is not a refusal is a finding
                     findings += 1
                     kinds.remove(kind)
                     last = error.__traceback__

@@ -59,7 +59,7 @@ SECTIONS = {
     "fp8 per tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "w4a16-g128-zp"),
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "w4a16-g32-zp"),
-    "gptq per channel": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "w8a16"),
+    "gptq per channel": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "w8a16-zp"),
     "auto-round": ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "w4a16-g128-zp"),
     "compressed int4": ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}, "w4a16-g128"),
     "bitsandbytes 8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),

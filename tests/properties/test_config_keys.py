@@ -104,3 +104,50 @@ def test_ten_sections_inside_each_other_and_a_hundred_thousand_layers_are_refuse
         with pytest.raises(InputError) as caught:
             read_network(config, "bad")
         assert str(caught.value).startswith("config.json: ")
+
+
+SCENARIO = """name: odd
+model: {model}
+calibration: null
+traffic:
+  - {{name: chat, request_rate: 1 req/s, input_tokens: {{mean: 500}}, output_tokens: {{mean: 50}}}}
+fleet: {{hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kv-size MODEL --context 4096",
+        "fit MODEL --hardware h100",
+        "estimate MODEL --hardware h100 --concurrency 4",
+        "spec MODEL --hardware h100 --draft-step-time 2ms --acceptance 0.8",
+        "sweep MODEL --hardware h100 -tp 1 -tp 2 --request-rate 1",
+        "fleet SCENARIO",
+        "simulate SCENARIO",
+    ],
+)
+def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, tmp_path, capplan):
+    model, scenario = tmp_path / "config.json", tmp_path / "odd.yaml"
+    towers = {
+        "model_type": "qwen2_audio",
+        "text_config": LLAMA_8B | {"surprising_width": 12},
+        "audio_config": {},
+    }
+    model.write_text(json.dumps(towers))
+    scenario.write_text(SCENARIO.format(model=model))
+    places = {"MODEL": model, "SCENARIO": scenario}
+    ran = capplan(*(places.get(word, word) for word in line.split()), "--format", "json")
+    assert ran.code in {0, 4}, ran.err
+    said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]
+    assert sum("not read: text_config.surprising_width" in what for what in said) == 1
+    assert said.count("the tower of audio_config is not counted") == 1
+
+
+def test_a_draft_is_named_with_what_was_not_read_of_it(tmp_path, capplan):
+    draft = tmp_path / "config.json"
+    draft.write_text(json.dumps(LLAMA_8B | {"num_hidden_layers": 2, "surprising_width": 12}))
+    words = ("spec", "llama-3.1-8b", "--hardware", "h100", "--draft", draft, "--acceptance", "0.8")
+    ran = capplan(*words, "--format", "json")
+    said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]
+    assert sum(what.startswith("draft: not read: surprising_width") for what in said) == 1

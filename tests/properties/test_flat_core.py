@@ -50,7 +50,11 @@ def assert_equal(fast, slow) -> None:
     for field in fields(slow):
         left, right = getattr(fast, field.name), getattr(slow, field.name)
         if field.name == "itl":
-            assert (left._weights, left.weight, left.total) == (right._weights, right.weight, right.total)
+            assert (left.weight_by_bin, left.weight, left.total) == (
+                right.weight_by_bin,
+                right.weight,
+                right.total,
+            )
         elif field.name == "timeline":
             for name in ("start_s", "span_s", "batch_sequences", "kv_blocks", "busy_fraction"):
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.interval_fit import FEW_VALUES, LEVEL, covering_intervals, residual_intervals
 from capplan.accuracy.intervals import (
     LEAST_GROUPS,
     LEAST_POINTS,
     Interval,
     interval_of,
     regime_keys,
-    residual_intervals,
 )
 from capplan.accuracy.score import Prediction
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -42,6 +42,23 @@ def test_statistics_do_not_share_their_residuals():
     both = residuals([1.0] * 30, keys[0]) + residuals([3.0] * 30, keys[1])
     found = residual_intervals(both)
     assert [interval_of(found, own).high_ratio for own in keys] == [1.0, 3.0]
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 10_000), st.floats(0.02, 0.3), st.floats(0.0, 0.3))
+def test_every_statistic_holds_its_share_of_groups_left_out(seed, within, between):
+    """Groups that differ, and statistics that are sure by different measure: each gets the level that it needs."""
+    rng = np.random.default_rng(seed)
+    entries = []
+    for statistic, factor in (("mean", 1.0), ("p99", 3.0)):
+        keys = regime_keys("ttft", "closed", "dense", "measured", statistic)
+        shift = rng.normal(0.0, factor * between, 12)[np.arange(96) % 12]
+        entries += residuals(np.exp(shift + rng.normal(0.0, factor * within, 96)), keys, groups=12)
+    intervals, coverage = covering_intervals(entries)
+    assert set(coverage) == {"ttft_mean/closed", "ttft_p99/closed"}
+    assert all(entry.held >= LEVEL and entry.values >= FEW_VALUES for entry in coverage.values())
+    mean, tail = intervals["ttft_mean/closed"], intervals["ttft_p99/closed"]
+    assert mean.high_ratio / mean.low_ratio < tail.high_ratio / tail.low_ratio
 
 
 @given(st.lists(ENTRIES, min_size=5, max_size=5))

@@ -220,7 +220,7 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
     assert outcome.missed(question.slo) == ()
     seen = best.trial.at(best.trial.total_rate / best.busy, best.busy)
     assert seen.tpot_s.p95 == pytest.approx(outcome.all.tpot_s.p95, rel=0.05)
-    assert best.busy <= 7
+    assert best.busy <= 6
 
 
 def test_a_device_without_room_for_a_prompt_is_a_line_with_the_way_out(tmp_path):
@@ -239,7 +239,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     assert {plan.layout.device.name for plan in answer.plans} == {"b200"}
     (line,) = answer.insensible
     assert (line.hardware, line.target, line.limit_s) == ("a100-sxm-80gb", "ttft_p95", 0.9)
-    assert 0.45 < line.value_s < 1.0
+    assert 0.45 < line.value_s < 0.9
     limits, gpus = zip(*line.gpus_at, strict=True)
     assert line.limit_s < limits[0] < limits[1]
     assert gpus[0] > gpus[1]

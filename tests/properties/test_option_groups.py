@@ -24,10 +24,10 @@ class Trip:
 
 
 TRIP = Group(
-    riders=whole("--riders", "-r", of="people", most=50, help="Who goes."),
-    time_s=measure("--time", help="How long."),
+    riders=whole("--riders", "-r", of="people", most=50, says="Who goes."),
+    time_s=measure("--time", says="How long."),
     stops=typer.Option("--stop", help="On the way."),
-    full_fraction=fraction("--full", help="Share."),
+    full_fraction=fraction("--full", says="Share."),
 )
 
 
@@ -69,7 +69,7 @@ def test_options_that_are_left_out_of_a_group_are_unknown_and_keep_the_default()
 
 def test_an_option_of_a_field_that_the_record_lacks_is_an_error():
     with pytest.raises(KeyError, match="wheels"):
-        run(Group(wheels=whole("--wheels", help="")))
+        run(Group(wheels=whole("--wheels", says="")))
 
 
 def test_two_groups_with_the_same_field_are_an_error():

@@ -107,6 +107,26 @@ def test_every_request_goes_to_one_replica(prompts, replicas):
     assert all((np.diff(part.arrival_s) >= 0).all() for part in dealt)
 
 
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), replicas=st.integers(2, 4))
+def test_a_prompt_of_its_own_goes_where_least_was_sent_lately(seed, replicas):
+    """What was sent counts with exp(-age / 60 s): summed anew for every request, where the product keeps one sum and lets it decay."""
+    rng = np.random.default_rng(seed)
+    count = 60
+    arrival = np.cumsum(rng.exponential(15.0, count))
+    tokens = rng.integers(2, 4000, count)
+    whole = Requests(
+        tokens, np.full(count, 1), arrival,
+        block_ids=np.arange(count), block_counts=np.full(count, 1),
+    )  # fmt: skip
+    sent = [[] for _ in range(replicas)]
+    for at, size in zip(arrival, tokens, strict=True):
+        loads = [sum((n + 1) * np.exp((then - at) / 60.0) for then, n in past) for past in sent]
+        sent[int(np.argmin(loads))].append((at, size))
+    dealt = split_by_prefix(whole, replicas)
+    assert [part.arrival_s.tolist() for part in dealt] == [[at for at, _ in past] for past in sent]
+
+
 def test_a_tier_adds_its_size_and_what_it_costs_to_load(scenario):
     """Sizes add up along the curve; only what the tier finds beyond the cache is loaded."""
     demand = demand_of(read_scenario(scenario))

@@ -57,7 +57,7 @@ def reader(option):
 
 
 RATE = reader(LOAD["request_rate"])
-COUNT = reader(whole("--count", of="things", help=""))
+COUNT = reader(whole("--count", of="things", says=""))
 LENGTH = reader(LOAD["input_tokens"])
 
 
@@ -124,7 +124,7 @@ def test_what_could_mean_two_things_is_refused_with_the_reason_in_both_places(te
 @pytest.mark.parametrize(("text", "why"), [("5 m", "write min or ms"), ("800", "the unit is missing")])
 def test_a_time_needs_its_unit(text, why):
     with pytest.raises(InputError, match=why):
-        reader(measure("--time", help=""))(text)
+        reader(measure("--time", says=""))(text)
 
 
 def test_a_list_of_rates_may_say_its_unit_once():
@@ -144,5 +144,5 @@ def test_every_number_of_a_command_goes_through_the_one_reader():
         for name in COMMANDS:
             for parameter in program.get_command(context, name).params:
                 assert parameter.type.name not in ("integer", "float"), (name, parameter.name)
-    assert fraction("--share", help="").parser("20 %") == 0.2
+    assert fraction("--share", says="").parser("20 %") == 0.2
     assert as_click is not None

@@ -195,6 +195,16 @@ def test_an_engine_saves_of_its_kernels_and_its_host_adds_to_them(ratio, offline
     assert found.request_s == (0.0 if offline else 5e-3)
 
 
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (4.0, 1.0)])
+def test_several_ranks_are_told_what_to_run(tensor, pipeline):
+    host = HostOverhead(step_s=1e-3, ranks_s=4e-4)
+    device_only = tables(tensor=tensor, pipeline=pipeline)
+    found = with_host(device_only, host, 4)
+    each = 1e-3 + (4e-4 if tensor * pipeline > 1 else 0.0)
+    for name in ("decode_s", "mixed_s"):
+        assert getattr(found, name) == near(getattr(device_only.kernels, name) + each)
+
+
 def test_a_step_too_large_for_graphs_waits_for_its_launches():
     device_only = tables()
     host = HostOverhead(eager_layer_s=0.5, graph_tokens=16.0, step_s=0.1)

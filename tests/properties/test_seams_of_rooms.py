@@ -117,10 +117,10 @@ def test_blocks_of_64_tokens_name_the_next_turn_and_larger_ones_do_not(tmp_path)
     trace = replace(read_trace(path), block_tokens=LARGEST_BLOCK_TOKENS)
     assert LARGEST_BLOCK_TOKENS == 64
     requests = trace.requests()
-    assert requests.answer_counts.tolist() == [2, 0]
-    assert requests.answer_ids.tolist() == [3, 4]
+    assert requests.output_counts.tolist() == [2, 0]
+    assert requests.output_ids.tolist() == [3, 4]
     for larger in (65, 128, 512):
-        assert replace(trace, block_tokens=larger).requests().answer_ids is None
+        assert replace(trace, block_tokens=larger).requests().output_ids is None
     assert np.size(requests.block_ids) == 8
 
 

@@ -8,16 +8,27 @@ from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, OffloadTier
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, check_events, check_link
+from capplan.serving.fleet_terms import (
+    Autoscaling,
+    Failure,
+    Hedging,
+    KvLink,
+    check_events,
+    check_link,
+    wanted_replicas,
+)
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.sweeps import examples
 
 ONE = np.array([1.0])
 FLAT = StepTable(
@@ -151,6 +162,31 @@ def test_an_autoscaler_starts_what_is_missing_and_ends_one_after_the_other():
     assert lives(roomy) == [(0, 6, 0.0, 10.5), (1, 0, 0.5, 5.0), (2, 0, 0.5, 4.0)]
 
 
+@settings(max_examples=examples(200, 2000), deadline=None)
+@given(
+    high=st.sampled_from([0.5, 0.75, 1.0]),
+    low=st.sampled_from([0.25, 0.5]),
+    bounds=st.tuples(st.integers(1, 6), st.integers(0, 9)).map(lambda b: (b[0], b[0] + b[1])),
+    seats=st.integers(1, 12),
+    replicas=st.integers(1, 12),
+    load=st.integers(0, 150),
+    waiting=st.integers(0, 60),
+)
+def test_an_autoscaler_wants_the_fewest_that_are_not_too_full(
+    high, low, bounds, seats, replicas, load, waiting
+):
+    """Counted up one by one: at least one more where the replicas or the queue are too full, one fewer where the rest has room."""
+    rule = Autoscaling(*bounds, 1.0, waiting_per_replica=4.0, high_fraction=high, low_fraction=low)
+    wanted = replicas
+    if load > high * seats * replicas or waiting > 4 * replicas:
+        wanted = replicas + 1
+        while load > high * seats * wanted:
+            wanted += 1
+    elif load < low * seats * (replicas - 1):
+        wanted = replicas - 1
+    assert wanted_replicas(rule, seats, replicas, load, waiting) == sorted((bounds[0], wanted, bounds[1]))[1]
+
+
 def test_who_comes_once_a_new_replica_serves_goes_there():
     rule = Autoscaling(1, 2, start_s=1.0, interval_s=0.5)
     found = run([9, 9, 1, 1], [0.0, 0.1, 1.4, 1.6], 1, autoscaling=rule, routing="least_loaded")
@@ -204,8 +240,20 @@ def test_all_of_a_static_batch_ends_together_and_its_gaps_are_those_of_its_steps
     first = mixed.itl.total - later
     assert first == pytest.approx(steps[0], rel=0.03)
     assert mixed.itl.weight == near(5.0)
+    # Two steps: the second gap is the second step, not the first again.
+    two = static([3, 3, 3], table=growing)
+    assert two.itl.total == near(float((two.e2e_s - 0.5).sum()))
     assert static([3, 2]).itl.total == near(0.5 + 0.25)
     assert static([2, 2]).itl.total == near(0.25 + 0.25)
+
+
+def test_rounds_of_several_tokens_are_gaps_as_long_as_a_round():
+    """Two or four tokens after the first come in one or two rounds of 0.25 s."""
+    for output, rounds in ((3, 1), (5, 2)):
+        setup = EngineSetup(FLAT, Scheduling("static", 1, 64), 1000, tokens_per_step=2.0)
+        found = simulate(Requests(np.array([10]), np.array([output])), setup)
+        assert found.e2e_s.tolist() == near([0.5 + 0.25 * rounds])
+        assert (found.itl.weight, found.itl.mean()) == near((output - 1.0, 0.25))
 
 
 def test_a_batch_starts_when_it_is_full_or_its_oldest_has_waited_or_nobody_else_can_come():
@@ -278,6 +326,20 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
 
 
 LEAST = Autoscaling(1, 1, start_s=0.0, interval_s=1e-9, high_fraction=1e-9, low_fraction=0.0, waiting_per_replica=0.0)  # fmt: skip
+
+
+def test_a_run_may_stop_within_its_first_second():
+    """The step under way at 0.25 s ends at 0.5 s, with one of three tokens."""
+    found = simulate(Requests(np.array([10]), np.array([3])), engine(), until_s=0.25)
+    assert (found.seconds, found.finished.tolist()) == (near(0.5), [False])
+    with pytest.raises(InputError, match=r"until_s is 0\.0; it must be positive"):
+        simulate(Requests(np.array([10]), np.array([3])), engine(), until_s=0.0)
+
+
+def test_a_batch_may_wait_for_no_time_but_not_for_less():
+    assert static([1, 1], arrivals=[0.0, 5.0], timeout_s=0.0).queue_s.tolist() == near([0.0, 0.0])
+    with pytest.raises(InputError, match=r"batch_timeout_s is -0\.5; it must be at least 0"):
+        static([1, 1], timeout_s=-0.5)
 
 
 def test_events_and_links_are_taken_up_to_their_bounds_and_no_further():

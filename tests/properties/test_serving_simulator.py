@@ -229,6 +229,39 @@ class Reference:
             self.released = True
         return False
 
+    def prompts(self, decoding):
+        """Return the prompt tokens of a step, of running requests and of those that it admits."""
+        s, chunks = self.scheduling, []
+        budget = s.max_num_batched_tokens - (len(decoding) if s.policy == "mixed" else 0)
+        for request in self.running:
+            if request.computed < request.target and budget > 0:
+                new = min(request.target - request.computed, budget)
+                chunks.append((request, new))
+                budget -= new
+        closed = self.stay_out(decoding)
+        while not closed and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
+            request = self.waiting[0]
+            target = request.prompt + request.generated
+            new = target - request.cached
+            if not s.chunked and new > budget and (chunks or new <= s.max_num_batched_tokens):
+                break
+            if s.chunked:
+                new = min(new, budget)
+            if self.used(extra=1) + self.own(request, target) > self.capacity:
+                break
+            commit = self.reserved(request, target, request.output - request.generated)
+            if self.fraction and sum(r.log[-1] for r in self.running) + commit > self.capacity:
+                break
+            self.waiting.pop(0)
+            request.log.append(commit)
+            request.target, request.computed = target, request.cached
+            if np.isnan(request.started_s):
+                request.started_s = self.now
+            self.running.append(request)
+            chunks.append((request, new))
+            budget -= new
+        return chunks
+
     def step(self):
         s = self.scheduling
         preempted = False
@@ -236,36 +269,7 @@ class Reference:
             self.preempt()
             preempted = True
         decoding = [r for r in self.running if r.computed >= r.target]
-        chunks = []
-        if not preempted:
-            budget = s.max_num_batched_tokens - (len(decoding) if s.policy == "mixed" else 0)
-            for request in self.running:
-                if request.computed < request.target and budget > 0:
-                    new = min(request.target - request.computed, budget)
-                    chunks.append((request, new))
-                    budget -= new
-            closed = self.stay_out(decoding)
-            while not closed and self.waiting and len(self.running) < s.max_num_seqs and budget > 0:
-                request = self.waiting[0]
-                target = request.prompt + request.generated
-                new = target - request.cached
-                if not s.chunked and new > budget and (chunks or new <= s.max_num_batched_tokens):
-                    break
-                if s.chunked:
-                    new = min(new, budget)
-                if self.used(extra=1) + self.own(request, target) > self.capacity:
-                    break
-                commit = self.reserved(request, target, request.output - request.generated)
-                if self.fraction and sum(r.log[-1] for r in self.running) + commit > self.capacity:
-                    break
-                self.waiting.pop(0)
-                request.log.append(commit)
-                request.target, request.computed = target, request.cached
-                if np.isnan(request.started_s):
-                    request.started_s = self.now
-                self.running.append(request)
-                chunks.append((request, new))
-                budget -= new
+        chunks = [] if preempted else self.prompts(decoding)
         if not chunks and not decoding:
             return preempted
         if chunks and s.policy == "prefill_first":
@@ -443,12 +447,8 @@ def run_both(seed: int, policy: str) -> tuple[Outcome, Reference]:
     return fast, slow
 
 
-@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@settings(max_examples=examples(100, 300), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_events_give_what_steps_give(policy: str, seed: int) -> None:
+def check_same_results(fast: Outcome, slow: Reference) -> None:
     """Same results to rounding: 1e-9 relative, for sums are taken in another order."""
-    fast, slow = run_both(seed, policy)
     assert fast.seconds == pytest.approx(slow.now, rel=1e-9)
     assert fast.preemptions == slow.preemptions
     states = {"shed": SHED, "finished": FINISHED, "waiting": UNFINISHED}
@@ -458,6 +458,13 @@ def test_events_give_what_steps_give(policy: str, seed: int) -> None:
     assert fast.queue_s == pytest.approx(np.array(begun), **near)
     assert fast.ttft_s == pytest.approx(np.array([r.first_s - r.arrival_s for r in slow.everyone]), **near)
     assert fast.e2e_s == pytest.approx(np.array([r.end_s - r.arrival_s for r in slow.everyone]), **near)
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
+@settings(max_examples=examples(100, 300), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_events_give_what_steps_give(policy: str, seed: int) -> None:
+    check_same_results(*run_both(seed, policy))
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])

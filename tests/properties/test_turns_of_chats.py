@@ -14,7 +14,7 @@ from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
-from capplan.workload.turns import answer_blocks
+from capplan.workload.turns import output_blocks
 
 ONE = np.array([1.0])
 TABLE = StepTable(
@@ -57,15 +57,15 @@ def test_only_what_is_new_is_worked_on(seed: int, people: int, turns: int) -> No
     """In a large cache a turn finds all whole blocks of the turn before and of its answer, and the system prompt."""
     rows = chats(seed, people, turns)
     ids, counts, prompts, outputs, arrival = columns(rows)
-    answers, answer_counts = answer_blocks(ids, counts, prompts, outputs, BLOCK)
+    answers, output_counts = output_blocks(ids, counts, prompts, outputs, BLOCK)
     requests = Requests(
         prompts,
         outputs,
         arrival,
         block_ids=ids,
         block_counts=counts,
-        answer_ids=answers,
-        answer_counts=answer_counts,
+        output_ids=answers,
+        output_counts=output_counts,
     )
     outcome = simulate(
         requests, EngineSetup(TABLE, Scheduling("mixed", 4, 4096), 10**5, caching=PrefixCaching(BLOCK))
@@ -92,7 +92,7 @@ def test_the_next_turn_is_the_one_that_goes_on(tmp_path):
         (112, 10, [1, 2, 3, 5, 6, 7, 8]),
     ]
     ids, counts, prompts, outputs, _ = columns(rows)
-    found, each = answer_blocks(ids, counts, prompts, outputs, BLOCK)
+    found, each = output_blocks(ids, counts, prompts, outputs, BLOCK)
     assert each.tolist() == [2, 0, 0, 0]
     assert found.tolist() == [5, 6]
 
@@ -107,11 +107,11 @@ def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_block
     ]
     small.write_text("".join(json.dumps(line) + "\n" for line in lines))
     requests = read_trace(small).requests()
-    assert requests.answer_ids is not None
-    assert int(requests.answer_counts.sum()) == requests.answer_ids.size > 0
+    assert requests.output_ids is not None
+    assert int(requests.output_counts.sum()) == requests.output_ids.size > 0
     part = selected_requests(requests, np.arange(3, 9))
-    assert part.answer_ids.tolist() == requests.answer_ids[int(requests.answer_counts[:3].sum()) :].tolist()
-    assert requests.part(3, 9).answer_ids.tolist() == part.answer_ids.tolist()
+    assert part.output_ids.tolist() == requests.output_ids[int(requests.output_counts[:3].sum()) :].tolist()
+    assert requests.part(3, 9).output_ids.tolist() == part.output_ids.tolist()
     large = tmp_path / "large.jsonl"
     lines = [
         {
@@ -123,4 +123,4 @@ def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_block
         for place in range(6)
     ]
     large.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_trace(large).requests().answer_ids is None
+    assert read_trace(large).requests().output_ids is None

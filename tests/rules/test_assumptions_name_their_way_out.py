@@ -27,6 +27,7 @@ LINES = [
     ("model", "llama-3.1-8b", "--weight-dtype", "int4"),
     ("kv-size", "deepseek-v3.2", "--context", "8192", "-tp", "8"),
     ("kv-size", "gemma-3-27b", "--context", "8192", "--engine-version", "0.1.0"),
+    ("kv-size", "ministral-3-3b-2512", "--context", "8192"),
     ("fit", *REPLICA),
     ("estimate", *REPLICA, "--concurrency", "4", "--engine-version", "99.0"),
     ("estimate", "gpt-oss-20b", "--hardware", "a100", "--concurrency", "4", "--engine-version", "nightly"),
@@ -43,7 +44,10 @@ LINES = [
     ("workload", "TRACE"),
     ("hardware", "mi300x"),
 ]
-OUTSIDE = {"a quantised checkpoint's own config", "Hedging in Python", "shared_prefix in the workload YAML"}
+OUTSIDE = {
+    "a quantised checkpoint's own config", "Hedging in Python", "shared_prefix in the workload YAML",
+    "a config.json without them", "the config.json of the text model alone",
+}  # fmt: skip
 """What replaces an assumption and is no flag, key or command of ours."""
 
 

@@ -128,12 +128,12 @@ def _varlen(shape: Shape, dtype: str, device: torch.device) -> Call:
     if shape.get("page_tokens"):
         page = int(shape["page_tokens"])
         pages = -(-keys // page)
-        pool = (sequences * pages, page, kv_heads, head_dim)
+        pool: tuple[int, ...] = (sequences * pages, page, kv_heads, head_dim)
         words["seqused_k"] = torch.full((sequences,), keys, dtype=torch.int32, device=device)
         words["block_table"] = shuffled_pages(sequences, pages, device)
         key_starts = None
     else:
-        pool = (sequences * keys, kv_heads, head_dim)  # type: ignore[assignment]
+        pool = (sequences * keys, kv_heads, head_dim)
         key_starts = _starts(sequences, keys, device)
     key, value = random_operand(pool, dtype, device), random_operand(pool, dtype, device)
     return lambda: varlen_attn(query, key, value, starts, key_starts, new, keys, **words)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, random_operand
-from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.kernels.case import Kernel, Shape, Way, unpublished
 from capplan.calibrate.timing import Call
 
 MOST_SEPARATE = 64
@@ -126,7 +126,7 @@ def _multiplied(
 
 
 def _grouped(ends: torch.Tensor) -> Product:
-    grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001 - before torch 2.10
+    grouped_mm = getattr(functional, "grouped_mm", None) or unpublished("_grouped_mm")  # before torch 2.10
     return lambda rows, weights: grouped_mm(rows, weights, offs=ends)
 
 

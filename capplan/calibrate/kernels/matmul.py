@@ -1,13 +1,12 @@
 """Dense matrix products in torch, in every format that a card multiplies."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from capplan.calibrate.abilities import Abilities
 from capplan.calibrate.kernels.arena import random_operand, torch_dtype
-from capplan.calibrate.kernels.case import Kernel, Shape, Way
+from capplan.calibrate.kernels.case import Kernel, Shape, Way, unpublished
 from capplan.calibrate.timing import Call
 from capplan.readers.calibration.formats import MATMUL_BYTES
 
@@ -36,15 +35,17 @@ def _plain(shape: Shape, dtype: str, device: torch.device) -> Call:
     activations = random_operand((m, k), dtype, device)
     weights = random_operand((n, k), dtype, device).t()  # as a linear layer keeps them
     if dtype == "int8":
-        return lambda: torch._int_mm(activations, weights)  # noqa: SLF001 - torch has no public name for it
+        int_mm = unpublished("_int_mm")
+        return lambda: int_mm(activations, weights)
     result = torch.empty((m, n), dtype=torch_dtype(dtype, device), device=device)
     return lambda: torch.mm(activations, weights, out=result)
 
 
 def _scaled(
     a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor], *, fast: bool
-) -> Any:
-    return torch._scaled_mm(  # noqa: SLF001 - the name that every torch since 2.1 has
+) -> torch.Tensor:
+    scaled_mm = unpublished("_scaled_mm")
+    return scaled_mm(
         a, b, scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16, use_fast_accum=fast
     )
 
@@ -104,9 +105,10 @@ def _int4(shape: Shape, _dtype: str, device: torch.device) -> Call:
     m, k, n = _sizes(shape)
     activations = random_operand((m, k), "bf16", device)
     packed = random_operand((n, k // 2), "int8", device).view(torch.uint8)
-    weights = torch._convert_weight_to_int4pack(packed, INNER_TILES)  # noqa: SLF001 - no public name
+    weights = unpublished("_convert_weight_to_int4pack")(packed, INNER_TILES)
     scales = torch.ones((k // INT4_GROUP, n, 2), dtype=torch.bfloat16, device=device)
-    return lambda: torch._weight_int4pack_mm(activations, weights, INT4_GROUP, scales)  # noqa: SLF001
+    int4_mm = unpublished("_weight_int4pack_mm")
+    return lambda: int4_mm(activations, weights, INT4_GROUP, scales)
 
 
 def _has(name: str) -> Callable[[Abilities, Shape], bool]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import decoder, heads
-from capplan.families.parts.stacks import Traits, block, layer_windows, mixture, parts_by_layer
+from capplan.families.parts.stacks import Traits, block, counted_mixture, layer_windows, parts_by_layer
 from capplan.model.network import Layer, Network, Projection
 
 
@@ -15,14 +15,8 @@ def read_afmoe(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True)
     width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("num_shared_experts") * width,
-        router_bias=True,
+    sparse = counted_mixture(
+        config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width, router_bias=True
     )
     first = config.count("num_dense_layers")
     parts = parts_by_layer(config, shape, traits, sparse, [i >= first for i in range(layers)])

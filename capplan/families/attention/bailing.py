@@ -2,7 +2,7 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads
-from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, mixture, parts_after
+from capplan.families.parts.stacks import Traits, block_decoder, counted_mixture, dense_mlp, parts_after
 from capplan.model.network import Network
 
 
@@ -17,13 +17,8 @@ def read_bailing(config: Config, name: str) -> Network:
     )
     width = config.dimension("moe_intermediate_size")
     shared_width = config.optional("moe_shared_expert_intermediate_size") or width
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("num_shared_experts") * shared_width,
+    sparse = counted_mixture(
+        config, shape.hidden_size, width, shared=config.count("num_shared_experts") * shared_width
     )
     config.unused("intermediate_size", "norm_head", "norm_softmax", "moe_router_enable_expert_bias")
     first = config.count("first_k_dense_replace")

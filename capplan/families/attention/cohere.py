@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import gated_mlp, heads
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture, parts_after
+from capplan.families.parts.stacks import Traits, block_decoder, counted_mixture, layer_windows, parts_after
 from capplan.model.network import Network
 
 
@@ -41,14 +41,7 @@ def read_cohere2_moe(config: Config, name: str) -> Network:
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
     width = config.dimension("intermediate_size")
     shared = config.count("num_shared_experts")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=shared * width,
-    )
+    sparse = counted_mixture(config, shape.hidden_size, width, shared=shared * width)
     config.unused("prefix_dense_intermediate_size", "prefix_dense_sliding_window_pattern", "rms_norm_eps")
     config.unused("shared_expert_combination_strategy", "expert_selection_fn", "sliding_window_pattern")
     first = config.count("first_k_dense_replace")

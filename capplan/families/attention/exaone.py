@@ -5,9 +5,9 @@ from capplan.families.parts.blocks import heads
 from capplan.families.parts.stacks import (
     Traits,
     block_decoder,
+    counted_mixture,
     dense_mlp,
     layer_windows,
-    mixture,
     parts_after,
 )
 from capplan.model.network import Network
@@ -41,13 +41,8 @@ def read_exaone_moe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("num_shared_experts", default=1) * width,
+    sparse = counted_mixture(
+        config, shape.hidden_size, width, shared=config.count("num_shared_experts", default=1) * width
     )
     traits = Traits(head_norms=True)
     parts = parts_after(

@@ -123,7 +123,7 @@ def read_gemma3n(config: Config, name: str) -> Network:
 
 def read_gemma3n_whole(config: Config, name: str) -> Network:
     """Return a Gemma 3n; its vision and audio towers are not counted."""
-    config.notes.append("the vision and audio towers of Gemma 3n are not counted")
+    config.uncounted("the vision and audio towers of Gemma 3n are not counted")
     return with_vision(read_gemma3n(config, name), config, 0)
 
 
@@ -217,5 +217,5 @@ def read_gemma4(config: Config, name: str) -> Network:
     """Return a Gemma 4 with its vision tower."""
     network = read_gemma4_text(config.needed_section("text_config"), name)
     if config.has("audio_config"):
-        config.notes.append("the audio tower is not counted")
+        config.uncounted("the audio tower is not counted")
     return with_tower(network, config, gemma4_vision)

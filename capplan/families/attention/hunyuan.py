@@ -5,6 +5,7 @@ from capplan.families.parts.blocks import Part, heads
 from capplan.families.parts.stacks import (
     Traits,
     block_decoder,
+    counted_mixture,
     dense_mlp,
     mixture,
     parts_after,
@@ -53,13 +54,8 @@ def read_hy3(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     width = config.dimension("moe_intermediate_size", "expert_hidden_dim")
-    sparse = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("num_shared_experts") * width,
+    sparse = counted_mixture(
+        config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width
     )
     traits = _traits(config)
     dense = dense_mlp(config, shape, traits)

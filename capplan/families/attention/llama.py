@@ -8,23 +8,19 @@ from capplan.families.parts.stacks import Traits, block_decoder, dense_mlp, laye
 from capplan.model.network import Network
 
 
+def _biased(config: Config) -> Traits:
+    bias = config.flag("attention_bias", default=False)
+    return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
+
+
 def read_llama(config: Config, name: str) -> Network:
     """Return a Llama (1 to 3.3, Code Llama, Yi, Granite and other clones)."""
-    bias = config.flag("attention_bias", default=False)
-    traits = Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
-    return block_decoder(config, name, traits)
+    return block_decoder(config, name, _biased(config))
 
 
 def read_apertus(config: Config, name: str) -> Network:
     """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
-    bias = config.flag("attention_bias", default=False)
-    traits = Traits(
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=config.flag("mlp_bias", default=False),
-        gated=False,
-        head_norms=True,
-    )
+    traits = replace(_biased(config), gated=False, head_norms=True)
     network = block_decoder(config, name, traits)
     layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + 2)
     return replace(network, layers=(layer,) * len(network.layers))
@@ -52,10 +48,7 @@ def read_internlm(config: Config, name: str) -> Network:
 
 def read_smollm3(config: Config, name: str) -> Network:
     """Return a SmolLM3: Llama where every fourth layer has no positions."""
-    bias = config.flag("attention_bias", default=False)
-    traits = Traits(
-        qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False), tied=True
-    )
+    traits = replace(_biased(config), tied=True)
     layers = config.layers()
     config.unused("sliding_window", "use_sliding_window", "max_window_layers")
     every = config.optional("no_rope_layer_interval") or 4
@@ -103,12 +96,5 @@ def read_stablelm(config: Config, name: str) -> Network:
 
 def read_plain(config: Config, name: str) -> Network:
     """Return an Arcee (AFM) or Nemotron (Minitron): Llama with an ungated feed-forward of squared ReLU."""
-    bias = config.flag("attention_bias", default=False)
-    traits = Traits(
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=config.flag("mlp_bias", default=False),
-        gated=False,
-        norm_bias=config.model_type == "nemotron",
-    )
+    traits = replace(_biased(config), gated=False, norm_bias=config.model_type == "nemotron")
     return block_decoder(config, name, traits)

@@ -3,7 +3,7 @@
 from capplan.families.attention.deepseek import read_latent
 from capplan.families.config import Config
 from capplan.families.parts.blocks import heads, with_tower
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixtral_mixture
 from capplan.families.parts.vision import pixtral
 from capplan.model.network import Network
 
@@ -28,7 +28,7 @@ def read_ministral3(config: Config, name: str) -> Network:
     if text is None:
         return block_decoder(config, name, Traits())
     if config.has("vision_config"):
-        config.notes.append("the vision tower is not counted: model_type names the text model")
+        config.uncounted("the vision tower is not counted: model_type names the text model")
     return read_mistral(text, name)
 
 
@@ -44,13 +44,7 @@ def read_mixtral(config: Config, name: str) -> Network:
     """Return a Mixtral: eight experts in every layer, two per token."""
     shape = heads(config)
     layers = config.layers()
-    part = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok", default=2),
-        intermediate=config.dimension("intermediate_size"),
-    )
+    part = mixtral_mixture(config, shape.hidden_size)
     windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
     return block_decoder(config, name, Traits(), [part] * layers, shape=shape, windows=windows)
 

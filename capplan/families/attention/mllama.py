@@ -18,7 +18,7 @@ _CROSSING = range(3, 39, 5)
 def read_mllama(config: Config, name: str) -> Network:
     """Return a Llama 3.2 Vision; tower and the cache of image keys are not counted."""
     network = read_mllama_text(config.needed_section("text_config"), name)
-    config.notes.append(
+    config.uncounted(
         "the vision tower is not counted, nor are the keys of an image that cross-attention caches"
     )
     config.unused("vision_config")

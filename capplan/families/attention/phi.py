@@ -2,7 +2,7 @@
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, decoder, heads, plain_mlp
-from capplan.families.parts.stacks import Traits, block, block_decoder, layer_windows, mixture
+from capplan.families.parts.stacks import Traits, block, block_decoder, layer_windows, mixtral_mixture
 from capplan.model.network import Network
 
 
@@ -37,7 +37,7 @@ def read_phi3(config: Config, name: str) -> Network:
 
 def read_phi_with_towers(config: Config, name: str) -> Network:
     """Return the text model of a Phi-3 or 3.5 Vision or of a Phi-4 Multimodal, without towers and their adapters."""
-    config.notes.append("the towers and their adapters are not counted")
+    config.uncounted("the towers and their adapters are not counted")
     towers = (
         "img_processor",
         "embd_layer",
@@ -56,13 +56,7 @@ def read_phimoe(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     shape = heads(config)
     layers = config.layers()
-    part = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok", default=2),
-        intermediate=config.dimension("intermediate_size"),
-    )
+    part = mixtral_mixture(config, shape.hidden_size)
     return block_decoder(
         config,
         name,

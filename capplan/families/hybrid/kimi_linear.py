@@ -118,7 +118,7 @@ def _kinds(config: Config, count: int) -> list[str]:
 def read_kimi_k3(config: Config, name: str) -> Network:
     """Return a Kimi K3; the vision tower's size is not derived from its config."""
     text = config.needed_section("text_config")
-    config.notes.append(
+    config.uncounted(
         "no reference implementation counts this model_type: parameters follow its published shapes; the vision "
         "tower is not counted"
     )

@@ -112,6 +112,7 @@ def read_falcon_h1(config: Config, name: str) -> Network:
         None,
         2 * hidden + mixer.norm_parameters,
         state_parameters=mixer.state_parameters,
+        split_norm_parameters=mixer.split_norm_parameters,
     )
     return decoder(config, name, [layer] * config.layers(), hidden=hidden)
 

@@ -42,7 +42,7 @@ def read_minimax(config: Config, name: str) -> Network:
         Projection("out_proj", "attention", inner, hidden, "rows"),
         scoring,
     )
-    stated = Layer((lightning,), projections, expert, 2 * hidden + inner)
+    stated = Layer((lightning,), projections, expert, 2 * hidden + inner, split_norm_parameters=inner)
     layers = [stated if kind == "state" else attended for kind in _kinds(config, count)]
     return decoder(config, name, layers, hidden=hidden)
 

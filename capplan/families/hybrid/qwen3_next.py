@@ -1,4 +1,4 @@
-"""Qwen3-Next and Qwen3.5: gated delta net in three of four layers, gated attention in the fourth."""
+"""Qwen3-Next, Qwen3.5 and OLMo Hybrid: gated delta net in three of four layers, attention in the fourth."""
 
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from capplan.families.parts.blocks import (
     router,
     with_tower,
 )
+from capplan.families.parts.stacks import Traits, block, dense_mlp
 from capplan.families.parts.state_blocks import gated_delta_net, layer_kinds
 from capplan.families.parts.vision import qwen3_vision
 from capplan.model.network import Layer, Network, Projection
@@ -101,3 +102,26 @@ def read_qwen3_5(config: Config, name: str) -> Network:
         return read_qwen3_next(config, name)
     network = read_qwen3_next(text, name)
     return with_tower(network, config, lambda vision, _: qwen3_vision(vision))
+
+
+def read_olmo_hybrid(config: Config, name: str) -> Network:
+    """Return an OLMo Hybrid: norms before a gated delta net, after attention, and over all its queries and keys."""
+    shape = heads(config)
+    count, hidden = config.layers(), shape.hidden_size
+    traits = Traits(wide_norms=True)
+    bias = config.flag("attention_bias", default=False)
+    part = dense_mlp(config, shape, traits)
+    attended = block(shape, replace(traits, qkv_bias=bias, output_bias=bias), part)
+    key_heads = config.optional("linear_num_key_heads") or shape.query_heads
+    delta = gated_delta_net(
+        config,
+        hidden,
+        default_heads=(shape.query_heads, shape.query_heads),
+        default_key_dim=max(1, 3 * hidden // (4 * key_heads)),
+    )
+    stated = delta.layer(2 * hidden, part)
+    default = ["state" if index % 4 != 3 else "attention" for index in range(count)]
+    default[-1] = default[-1] if "attention" in default else "attention"
+    kinds = layer_kinds(config, ("layer_types",), count, _KINDS, default)
+    layers = [attended if kind == "attention" else stated for kind in kinds]
+    return decoder(config, name, layers, hidden=hidden)

@@ -77,4 +77,5 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
         None,
         stated.norm_parameters + (wide + hidden if held else 0),
         state_parameters=stated.state_parameters,
+        split_norm_parameters=stated.split_norm_parameters,
     )

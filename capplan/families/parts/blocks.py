@@ -299,7 +299,7 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
     vision = config.section("vision_config")
     if vision is None:
         if config.stated_class is None or "vision_config" in config.stated_class.sections:
-            config.notes.append("no vision_config: the vision tower is not counted")
+            config.uncounted("no vision_config: the vision tower is not counted")
         return with_vision(network, config, 0)
     config.unused("vision_feature_layer")
     vision.unused("num_heads", "num_attention_heads", "vt_num_attention_heads", "vision_feature_layer")

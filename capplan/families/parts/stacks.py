@@ -137,6 +137,33 @@ def mixture(
     return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
 
 
+def counted_mixture(
+    config: Config, hidden: int, width: int, *, shared: int = 0, router_bias: bool = False
+) -> Part:
+    """Return a mixture whose file counts its experts in `num_experts` and `num_experts_per_tok`."""
+    return mixture(
+        config,
+        hidden,
+        experts=config.dimension("num_experts"),
+        per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width,
+        shared=shared,
+        router_bias=router_bias,
+    )
+
+
+def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
+    """Return a mixture in the keys of Mixtral: every expert as wide as a dense feed-forward, two per token."""
+    return mixture(
+        config,
+        hidden,
+        experts=config.dimension("num_local_experts"),
+        per_token=config.dimension("num_experts_per_tok", default=2),
+        intermediate=config.dimension("intermediate_size"),
+        shared=shared,
+    )
+
+
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
     """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")

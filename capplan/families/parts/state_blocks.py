@@ -17,6 +17,8 @@ class StateBlock:
     state_parameters: int
     """Convolution taps and biases, A, D, dt bias."""
     norm_parameters: int = 0
+    split_norm_parameters: int = 0
+    """The part of `norm_parameters` that tensor-parallel ranks divide, as they divide the heads under it."""
 
     def layer(self, norms: int, feed_forward: Part = ((), None)) -> Layer:
         """Return a layer of this mixer and a feed-forward, with `norms` norm parameters around them."""
@@ -26,6 +28,7 @@ class StateBlock:
             (*self.projections, *matmuls),
             experts,
             norms + self.norm_parameters,
+            split_norm_parameters=self.split_norm_parameters,
             state_parameters=self.state_parameters,
         )
 
@@ -116,15 +119,25 @@ def mamba2(
         projections,
         taps + 3 * shape.heads,
         inner if gated_norm else 0,
+        inner if gated_norm else 0,
     )
 
 
-def gated_delta_net(config: Config, hidden: int) -> StateBlock:
-    """Return the gated delta net of Qwen3-Next and Qwen3.5: one matmul for q, k, v and gate, one for beta and alpha."""
-    key_heads = config.dimension("linear_num_key_heads", default=16)
-    value_heads = config.dimension("linear_num_value_heads", default=32)
-    key_dim = config.dimension("linear_key_head_dim", default=128)
-    value_dim = config.dimension("linear_value_head_dim", default=128)
+def gated_delta_net(
+    config: Config,
+    hidden: int,
+    *,
+    default_heads: tuple[int, int] = (16, 32),
+    default_key_dim: int | None = None,
+) -> StateBlock:
+    """Return the gated delta net of Qwen3-Next, Qwen3.5 and OLMo Hybrid: one matmul for q, k, v and gate, one for beta and alpha.
+
+    `default_heads` are those of keys and of values; without a `default_key_dim` both are 128 wide, else values are twice as wide.
+    """
+    key_heads = config.dimension("linear_num_key_heads", default=default_heads[0])
+    value_heads = config.dimension("linear_num_value_heads", default=default_heads[1])
+    key_dim = config.dimension("linear_key_head_dim", default=default_key_dim or 128)
+    value_dim = config.dimension("linear_value_head_dim", default=2 * key_dim if default_key_dim else 128)
     kernel = config.dimension("linear_conv_kernel_dim", default=4)
     config.divisible("linear_num_value_heads", value_heads, "linear_num_key_heads", key_heads)
     channels = 2 * key_heads * key_dim + value_heads * value_dim

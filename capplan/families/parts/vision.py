@@ -203,3 +203,18 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
     projector = _linear(hidden, wide) + _linear(wide, text_hidden)
     projector += _linear(merge * merge * text_hidden, wide) + _linear(wide, text_hidden)
     return tower + projector
+
+
+def ernie_vision(vision: Config, text_hidden: int) -> int:
+    """Return the parameters of the ERNIE 4.5 VL tower and of the resampler that joins patches and frames."""
+    hidden = vision.dimension("hidden_size", default=1280)
+    patch = vision.dimension("patch_size", default=14)
+    channels = vision.dimension("in_channels", default=3)
+    tower = channels * patch * patch * hidden + 2 * hidden
+    tower += vision.dimension("depth", default=32) * _block(
+        hidden, vision.dimension("intermediate_size", default=5120)
+    )
+    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    frames = merged * vision.dimension("temporal_merge_size", default=2)
+    resampler = _linear(merged, merged) + _linear(frames, merged) + 2 * _linear(merged, merged) + 4 * merged
+    return tower + resampler + _linear(merged, text_hidden) + text_hidden

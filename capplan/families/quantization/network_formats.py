@@ -209,6 +209,11 @@ def _fp8(section: Config) -> Scheme:
     return Scheme(name, name_list(left_out(section)), kv_format=_cache(section))
 
 
+def _fbgemm(section: Config) -> Scheme:
+    """Return the scheme of a checkpoint whose every output has a scale, in fp32."""
+    return Scheme("fp8_channel", name_list(left_out(section)))
+
+
 def _mxfp4(section: Config) -> Scheme:
     return Scheme(
         "mxfp4", name_list(left_out(section)), classes=frozenset({"expert"}), kv_format=_cache(section)
@@ -355,7 +360,7 @@ def _cache(section: Config) -> str | None:
 _READERS = {
     "aqlm": _aqlm,
     "fp8": _fp8,
-    "fbgemm-fp8": _fp8,
+    "fbgemm-fp8": _fbgemm,
     "mxfp4": _mxfp4,
     "awq": _awq,
     "gptq": _gptq,

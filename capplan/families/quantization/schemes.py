@@ -8,7 +8,7 @@ from capplan.model.weight_format import KV_FORMATS
 
 _ALGORITHMS = {
     "FP8": "fp8",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8_channel",
     "FP8_PB_REAL": "fp8_block",
     "FP8_PB_WO": "fp8_block",
     "FP8_BLOCK_SCALES": "fp8_block",
@@ -74,14 +74,17 @@ def packed_format(bits: int, group_size: int, *, zero_points: bool, place: str) 
     --------
     >>> packed_format(4, 128, zero_points=True, place="here")
     'w4a16-g128-zp'
+    >>> packed_format(8, -1, zero_points=True, place="here")
+    'w8a16-zp'
     """
+    suffix = "-zp" if zero_points else ""
     if not 2 <= bits <= 8:
         raise InputError(f"{place}.bits: {bits} is not modelled\n  allowed: 2 to 8")
     if group_size in (-1, 0):
-        return f"w{bits}a16"
+        return f"w{bits}a16{suffix}"
     if not 8 <= group_size <= 65536:
         raise InputError(f"{place}.group_size: {group_size} is out of range\n  allowed: -1, or 8 to 65536")
-    return f"w{bits}a16-g{group_size}{'-zp' if zero_points else ''}"
+    return f"w{bits}a16-g{group_size}{suffix}"
 
 
 def compressed_format(group: Mapping[str, Any], place: str) -> str:
@@ -102,7 +105,7 @@ def compressed_format(group: Mapping[str, Any], place: str) -> str:
     'w4a16-g128'
     >>> compressed_format({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"},
     ...                    "input_activations": {"num_bits": 8}}, "here")
-    'fp8'
+    'fp8_channel'
     """
     weights = group["weights"]
     activations = group.get("input_activations")
@@ -116,11 +119,12 @@ def compressed_format(group: Mapping[str, Any], place: str) -> str:
         return _float_format(bits, size, activation_bits, weights, place)
     if not isinstance(bits, int) or not 2 <= bits <= 8:
         raise InputError(f"{place}.weights.num_bits: {bits!r} is not modelled\n  allowed: 2 to 8")
+    whole = weights.get("strategy") == "tensor"
     if bits == 8 and activation_bits == 8 and size <= 0:
-        return "int8"
+        return "int8_tensor" if whole else "int8"
     suffix = "" if weights.get("symmetric", True) else "-zp"
-    grouped = f"-g{size}{suffix}" if size > 0 else ""
-    return f"w{bits}a{8 if activation_bits == 8 else 16}{grouped}"
+    grouped = f"-g{size}" if size > 0 else ""
+    return f"w{bits}a{8 if activation_bits == 8 else 16}{grouped}{suffix}"
 
 
 def _float_format(bits: Any, size: int, activation_bits: int, weights: Mapping[str, Any], place: str) -> str:
@@ -133,7 +137,8 @@ def _float_format(bits: Any, size: int, activation_bits: int, weights: Mapping[s
     if bits == 8 and weights.get("strategy") == "block":
         return "fp8_block"
     if bits == 8 and size <= 0:
-        return "fp8" if activation_bits < 16 else "fp8_w8a16"
+        name = "fp8_channel" if weights.get("strategy") == "channel" else "fp8"
+        return name if activation_bits < 16 else f"{name}_w8a16"
     raise InputError(
         f"{place}.weights: float of {bits!r} bits in groups of {size} is not modelled\n"
         "  known: 8 bits (tensor, channel, block, groups of 32), 4 bits in groups of 16 or 32"
@@ -166,13 +171,13 @@ def quark_format(entry: Mapping[str, Any], place: str) -> str | None:
         raise InputError(f"{place}.weight: not an object")
     dtype, size = weight.get("dtype"), weight.get("group_size") or 0
     if dtype in ("fp8_e4m3", "fp8_e5m2"):
-        return "fp8"
+        return "fp8_channel" if weight.get("qscheme") == "per_channel" else "fp8"
     if dtype == "fp4" and size == 32:
         return "mxfp4"
     if dtype == "int8":
-        return "int8"
+        return "int8_tensor" if weight.get("qscheme") == "per_tensor" else "int8"
     if dtype in ("int4", "uint4"):
-        return f"w4a16-g{size}{'-zp' if dtype == 'uint4' else ''}" if size > 0 else "w4a16"
+        return f"w4a16{f'-g{size}' if size > 0 else ''}{'-zp' if dtype == 'uint4' else ''}"
     raise InputError(
         f"{place}.weight.dtype: {dtype!r} is not modelled\n  known: fp8_e4m3, fp4 in groups of 32, int8, int4"
     )

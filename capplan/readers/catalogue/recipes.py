@@ -95,7 +95,7 @@ class ScriptCase(Record):
     """Settings of the runs of a script that meet every condition given."""
 
     lengths: list[str] | None = None
-    """Nominal prompt/answer tokens."""
+    """Nominal input/output tokens."""
     gpus: list[int] | None = None
     """Ranks of one server: tensor ranks, or data-parallel groups of attention."""
     clients_from: int = 0

@@ -15,7 +15,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 from capplan.workload.summary import PrefixReuse
 from capplan.workload.trace import Counts, TracePart
-from capplan.workload.turns import LARGEST_BLOCK_TOKENS, answer_blocks
+from capplan.workload.turns import LARGEST_BLOCK_TOKENS, output_blocks
 
 MAX_REQUESTS = 2_000_000
 """Limit of a trace that is held in memory; a longer one is summarised by `capplan workload` first."""
@@ -89,10 +89,8 @@ class Trace:
         )
         if not hashed or self.block_tokens > LARGEST_BLOCK_TOKENS:
             return named
-        answers, counts = answer_blocks(
-            self.block_ids, self.block_counts, prompts, outputs, self.block_tokens
-        )
-        return replace(named, answer_ids=answers, answer_counts=counts)
+        ids, counts = output_blocks(self.block_ids, self.block_counts, prompts, outputs, self.block_tokens)
+        return replace(named, output_ids=ids, output_counts=counts)
 
 
 def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:

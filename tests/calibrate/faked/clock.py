@@ -1,7 +1,7 @@
 """Truth of a virtual card: how long each kernel takes, from the shipped fits of a real one, changed by a known ratio."""
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,32 +23,33 @@ LAUNCH_S = 6e-6
 """Host time of a launch outside a graph."""
 
 
-@dataclass(frozen=True, eq=False)
 class Truth:
-    """What the kernels of a virtual card take."""
+    """What the kernels of a virtual card take; each answer is kept as long as the truth itself."""
 
-    device: Device
-    efficiency: Efficiency
-    """Of every kernel of every engine on this card: the record times the ratio."""
-    ratio: DeviceRatio
+    def __init__(self, device: Device, efficiency: Efficiency, ratio: DeviceRatio):
+        self.device = device
+        self.efficiency = efficiency
+        """Of every kernel of every engine on this card: the record times the ratio."""
+        self.ratio = ratio
+        self.rates = cache(self._rates)
+        self.matmul_s = cache(self._matmul_s)
+        self.attention_s = cache(self._attention_s)
+        self.bmm_s = cache(self._bmm_s)
 
-    @cache  # noqa: B019 - a truth lives as long as the tests
-    def rates(self, kernel, *keys):
+    def _rates(self, kernel, *keys):
         for key in keys:
             for name, fit in self.efficiency.fits.items():
                 if name == key or name.startswith(f"{key}@"):
                     return kernel_rates(kernel, self.device, key.partition("/")[2], fit)
         raise KeyError(keys)
 
-    @cache  # noqa: B019
-    def matmul_s(self, rows, inputs, outputs, fmt="bf16", weight=2.0, activation=2.0, quantise=False):
+    def _matmul_s(self, rows, inputs, outputs, fmt="bf16", weight=2.0, activation=2.0, quantise=False):
         rates = self.rates("matmul", f"matmul/{fmt}", "matmul/bf16")
         if not quantise:
             rates = replace(rates, quantise_passes=0.0)
         return float(matmul_time_s(rows, inputs, outputs, weight, activation, rates))
 
-    @cache  # noqa: B019
-    def attention_s(self, query, key, window, backend):
+    def _attention_s(self, query, key, window, backend):
         sequences, heads, tokens, width = query
         kv_heads, keys = key
         rates = self.rates("attention", "attention/bf16")
@@ -63,8 +64,7 @@ class Truth:
             )
         return float(seconds) * BACKEND_SLOWNESS[backend]
 
-    @cache  # noqa: B019
-    def bmm_s(self, heads, tokens, inputs, outputs):
+    def _bmm_s(self, heads, tokens, inputs, outputs):
         rates = self.rates("latent_attention", "latent_attention/bf16")
         return float(mla_bmm_time_s(tokens, heads, inputs, outputs, 2.0, rates))
 

@@ -18,16 +18,17 @@ def _module(name, monkeypatch, **functions):
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def install(monkeypatch, state):
-    """Make the engines' libraries importable."""
+def _quiet(function):
+    """Return a function whose own calls of torch take no time."""
 
-    def quiet(function):
-        def run(*words, **more):
-            with torch._C.DisableTorchFunction():
-                return function(*words, **more)
+    def run(*words, **more):
+        with torch._C.DisableTorchFunction():
+            return function(*words, **more)
 
-        return run
+    return run
 
+
+def _decode_of(state):
     class Decode:
         def __init__(self, _space, layout, **buffers):
             assert layout == "NHD"
@@ -41,7 +42,7 @@ def install(monkeypatch, state):
             assert set(more) == {"q_data_type", "kv_data_type"}
             self.sizes = (starts.shape[0] - 1, heads, kv_heads, width, table.shape[0] * page)
 
-        @quiet
+        @_quiet
         def run(self, query, cache):
             sequences, heads, kv_heads, width, keys = self.sizes
             assert cache.shape[1:] == (2, 16, kv_heads, width)
@@ -51,6 +52,10 @@ def install(monkeypatch, state):
             state.kernel(FASTER * seconds)
             return torch.empty_like(query)
 
+    return Decode
+
+
+def _prefill_of(state):
     class Prefill:
         def __init__(self, _space, layout):
             assert layout == "NHD"
@@ -59,7 +64,7 @@ def install(monkeypatch, state):
             assert set(more) == {"causal", "window_left", "q_data_type"}
             self.sizes = (starts.shape[0] - 1, heads, kv_heads, width)
 
-        @quiet
+        @_quiet
         def run(self, query, key, _value):
             sequences, heads, kv_heads, width = self.sizes
             tokens, keys = query.shape[0] // sequences, key.shape[0] // sequences
@@ -69,7 +74,11 @@ def install(monkeypatch, state):
             state.kernel(FASTER * seconds)
             return torch.empty_like(query)
 
-    @quiet
+    return Prefill
+
+
+def _flash_attention(monkeypatch, state):
+    @_quiet
     def with_kvcache(query, key, value, *, cache_seqlens, page_table, causal, window_size):
         sequences, tokens, heads, width = query.shape
         keys = page_table.shape[1] * key.shape[1]
@@ -81,48 +90,65 @@ def install(monkeypatch, state):
         )
         return torch.empty_like(query)
 
-    @quiet
+    _module("flash_attn_interface", monkeypatch, flash_attn_with_kvcache=with_kvcache)
+
+
+def _flash_mla(monkeypatch, state):
+    @_quiet
     def mla(query, cache, table, lengths, latent, schedule, splits, *, causal):
         assert cache.shape[1:3] == (64, 1)
         state.kernel(2e-5 + cache.numel() * 2.0 / state.truth.device.memory_bytes_per_s)
         return torch.empty((*query.shape[:3], latent), device="meta"), None
 
-    @quiet
+    _module(
+        "flash_mla", monkeypatch, flash_mla_with_kvcache=mla, get_mla_metadata=lambda *_words: (None, None)
+    )
+
+
+def _deep_gemm(monkeypatch, state):
+    @_quiet
     def gemm(first, second, result):
         (activations, row_scales), (weights, block_scales) = first, second
         assert row_scales.shape == (activations.shape[0], -(-activations.shape[1] // 128))
         assert block_scales.shape == (-(-weights.shape[0] // 128), -(-weights.shape[1] // 128))
         state.kernel(state.truth.matmul_s(*activations.shape, weights.shape[0], "fp8_block", 1.0, 1.0))
 
-    @quiet
+    _module("deep_gemm", monkeypatch, fp8_gemm_nt=gemm)
+
+
+def _vllm(monkeypatch, state):
+    @_quiet
     def quantise(wide, scale):
         return torch.empty(wide.shape, dtype=torch.float8_e4m3fn, device="meta"), scale
 
-    @quiet
+    @_quiet
     def scaled(first, second, _one, _two, dtype):
         state.kernel(
             state.truth.matmul_s(first.shape[0], first.shape[1], second.shape[1], "fp8", 1.0, 1.0, True)
         )
         return torch.empty((first.shape[0], second.shape[1]), dtype=dtype, device="meta")
 
-    @quiet
+    @_quiet
     def fused(tokens, gate_up, down, weights, ids):
         assert gate_up.shape[2] == tokens.shape[1] == down.shape[1]
         assert ids.dtype == torch.int32
         state.kernel(3e-5 + ids.numel() * down[0].numel() * 6.0 / state.truth.device.memory_bytes_per_s)
         return torch.empty_like(tokens)
 
-    _module(
-        "flashinfer",
-        monkeypatch,
-        BatchDecodeWithPagedKVCacheWrapper=Decode,
-        BatchPrefillWithRaggedKVCacheWrapper=Prefill,
-    )
-    _module("flash_attn_interface", monkeypatch, flash_attn_with_kvcache=with_kvcache)
-    _module(
-        "flash_mla", monkeypatch, flash_mla_with_kvcache=mla, get_mla_metadata=lambda *_words: (None, None)
-    )
-    _module("deep_gemm", monkeypatch, fp8_gemm_nt=gemm)
     _module("vllm", monkeypatch)
     _module("vllm._custom_ops", monkeypatch, scaled_fp8_quant=quantise, cutlass_scaled_mm=scaled)
     _module("vllm.model_executor.layers.fused_moe", monkeypatch, fused_experts=fused)
+
+
+def install(monkeypatch, state):
+    """Make the engines' libraries importable."""
+    _module(
+        "flashinfer",
+        monkeypatch,
+        BatchDecodeWithPagedKVCacheWrapper=_decode_of(state),
+        BatchPrefillWithRaggedKVCacheWrapper=_prefill_of(state),
+    )
+    _flash_attention(monkeypatch, state)
+    _flash_mla(monkeypatch, state)
+    _deep_gemm(monkeypatch, state)
+    _vllm(monkeypatch, state)

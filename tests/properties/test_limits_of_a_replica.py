@@ -1,0 +1,115 @@
+"""How large a load a replica takes, and how slow it may be, where a formula says whether the targets hold: every step of the scale is tried."""
+
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.fleet.trial import (
+    REGULARITY,
+    SHORT_SLACK,
+    STEPS_PER_DOUBLING,
+    Trial,
+    regularity_class,
+    replicas_at,
+    scale_rate,
+)
+from tests.sweeps import examples
+
+STEP = 2.0 ** (1 / STEPS_PER_DOUBLING)
+CAPACITIES = st.lists(st.floats(0.02, 90.0), min_size=len(REGULARITY), max_size=len(REGULARITY)).map(
+    lambda drawn: dict(zip(REGULARITY, sorted(drawn, reverse=True), strict=True))
+)
+"""By class, in requests per second at the predicted speed: more regular arrivals carry more."""
+
+
+class Formula(Trial):
+    """A trial whose targets hold up to a known rate; the search over loads is that of the product."""
+
+    def __init__(self, ceiling, capacity, users=0):
+        self.rate_ceiling, self.capacity = ceiling, capacity
+        self.demand = SimpleNamespace(users=users)
+
+    def at(self, rate_per_s, replicas, slowness=1.0, **_how):
+        return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
+
+    def worst(self, latencies, _slowness, limits):
+        """Return the excess that `limits` gives a share of the capacity."""
+        return limits(latencies.load / latencies.capacity)
+
+    def holds(self, rate_per_s, replicas, slowness, _limits, *, short=False):
+        """Short runs find nine tenths."""
+        return rate_per_s * slowness <= self.capacity[replicas] * (0.9 if short else 1.0)
+
+
+def largest(trial, capacity, slowness):
+    """Return the largest rate of the scale below its top step that a capacity allows; 0 if there is none."""
+    least, top = trial.scale
+    return max(
+        (scale_rate(step) / slowness for step in range(least, top) if scale_rate(step) <= capacity),
+        default=0.0,
+    )
+
+
+@settings(max_examples=examples(60, 600), deadline=None)
+@given(ceiling=st.floats(0.5, 100.0), capacity=CAPACITIES, slowness=st.floats(0.3, 4.0))
+def test_the_limit_is_the_largest_load_that_holds(ceiling, capacity, slowness):
+    trial = Formula(ceiling, capacity)
+    for replicas, most in capacity.items():
+        assert trial.limit(replicas, slowness, inf) == largest(trial, most, slowness)
+    short = largest(trial, 0.9 * capacity[16], slowness)
+    assert trial.rate_bound(slowness, inf) == pytest.approx(SHORT_SLACK * short)
+
+
+@settings(max_examples=examples(100, 1000), deadline=None)
+@given(
+    ceiling=st.floats(0.5, 100.0),
+    capacity=CAPACITIES,
+    rate=st.floats(0.1, 500.0),
+    most=st.one_of(st.just(inf), st.integers(1, 60)),
+    at_least=st.integers(1, 20),
+)
+def test_replicas_are_the_fewest_whose_number_makes_arrivals_regular_enough(
+    ceiling, capacity, rate, most, at_least
+):
+    """Six replicas are enough if six carry the rate with the limit of four and more behind one router."""
+    trial = Formula(ceiling, capacity)
+    limits = {least: largest(trial, capacity[least], 1.0) for least in REGULARITY}
+    enough = (
+        count
+        for count in range(at_least, 30_000)
+        if (limit := limits[regularity_class(count)]) and count >= replicas_at(rate, limit)
+    )
+    fewest = next(enough, None)
+    expected = None if fewest is None or fewest > most else fewest
+    assert trial.replicas_for(rate, 1.0, inf, most=most, at_least=at_least) == expected
+
+
+@settings(max_examples=examples(100, 1000), deadline=None)
+@given(
+    ceiling=st.floats(1.0, 100.0),
+    capacity=CAPACITIES,
+    rate=st.floats(0.1, 100.0),
+    replicas=st.integers(1, 40),
+    power=st.floats(0.5, 6.0),
+    users=st.sampled_from([0, 40]),
+)
+def test_steps_may_be_slower_until_the_load_reaches_the_limit(
+    ceiling, capacity, rate, replicas, power, users
+):
+    """Where latency is a power of the load, logarithms are interpolated exactly; where it jumps, a step of the scale is missing at most."""
+    trial = Formula(ceiling, capacity, users)
+    room = capacity[regularity_class(replicas)] / rate
+    smooth = trial.slowest(rate, replicas, lambda share: share**power)
+    jump = trial.slowest(rate, replicas, lambda share: 0.5 if share <= 1.0 else inf)
+    if room > 0.25:
+        assert smooth == pytest.approx(room, rel=1e-6)
+        # Tried are eight times the steps with users, else the whole scale, and a step more than the rate itself.
+        tried = 8.0 if users else scale_rate(trial.scale[1]) / rate
+        most = min(room, max(tried, STEP))
+        assert most / STEP * (1.0 - 1e-9) <= jump <= most * (1.0 + 1e-9)
+    elif room < 0.25 / STEP:  # not even at four times the speed: nothing below is tried
+        assert smooth == jump <= 0.25
+        assert smooth * (1.0 + 1e-9) >= 0.25 / STEP
