@@ -30,7 +30,7 @@ Eviction = Annotated[
         "--eviction",
         ("lru", "lfu", "prefix"),
         metavar="POLICY",
-        help="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
+        says="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
     ),
 ]
 _FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
