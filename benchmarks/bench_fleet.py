@@ -11,7 +11,8 @@ from pathlib import Path
 
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Ranges, layouts
-from capplan.fleet.search import LOADS, Question, search
+from capplan.fleet.search import Question, search
+from capplan.fleet.steady_plans import LOADS
 from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario

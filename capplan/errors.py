@@ -32,6 +32,8 @@ class Refusal(StrEnum):
     REPLICA_SIZE = "replica_size"
     FLEET_SIZE = "fleet_size"
     MEMORY = "memory"
+    SPECULATION = "speculation"
+    """Drafts cannot be made or verified on it."""
     OVERLOAD = "overload"
     """Not even one request at a time is served."""
     TARGET = "target"

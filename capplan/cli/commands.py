@@ -12,6 +12,7 @@ COMMANDS = {
     "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
     "spec": "Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
+    "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "report": "Write the page for the planning review of a scenario: the decision first, then its evidence.",
     "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
     "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets.",

@@ -164,7 +164,9 @@ def command(
     operation = operation_of(running, asked.scenario.fleet.start_up_s, plan.replicas)
     stream = inputs.asked_stream(chosen, requests)
     replica = replica_of(stream.spec)
-    use, stated = engine_use_of(asked.scenario, stream.spec, engine, speculation, offline=offline)
+    use, stated = engine_use_of(
+        asked.scenario, stream.spec, engine, speculation, planned_drafts=chosen.draft_tokens, offline=offline
+    )
     utilisation = inputs.utilisation_of(replica, stream, most_replicas(operation, chosen.replicas), use)
     warn_of_overload(stream, utilisation)
     outcome = run_fleet(

@@ -7,7 +7,7 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
-from capplan.cli.kinds import measure
+from capplan.cli.kinds import measure, one_of
 from capplan.questions.flags import OutputFlags
 
 Files = Annotated[
@@ -24,6 +24,15 @@ Interval = Annotated[
 Lognormal = Annotated[
     bool, typer.Option("--lognormal", help="Write lengths as the fitted lognormal instead of quantiles.")
 ]
+Eviction = Annotated[
+    list[str] | None,
+    one_of(
+        "--eviction",
+        ("lru", "lfu", "prefix"),
+        metavar="POLICY",
+        says="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
+    ),
+]
 _FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
 Output = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
 
@@ -35,6 +44,7 @@ def command(
     files: Files,
     interval: Interval = None,
     lognormal: Lognormal = False,
+    eviction: Eviction = None,
     picture: o.Picture = None,
     to: Output,
 ) -> int:
@@ -45,7 +55,7 @@ def command(
     from capplan.report.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
 
-    summary = workload_of(files, interval_s=interval)
+    summary = workload_of(files, interval_s=interval, policies=eviction or ())
     written = to.file if to.file and is_workload(to.file.name) else None
     if not written:
         why = "applies only to a workload file, such as -o workload.yaml"

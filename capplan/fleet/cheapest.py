@@ -11,10 +11,11 @@ from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections
+from capplan.fleet.content_key import content_key
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Question, ScreenedLayout
-from capplan.fleet.trial import Trial, replicas_at
+from capplan.fleet.trial import SeenRuns, Trial, replicas_at
 from capplan.workload.slo import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -96,6 +97,9 @@ def _short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
     return replicas_at(trial.total_rate, limit) if limit > 0.0 else inf
 
 
+Runs = dict[tuple[object, ...], SeenRuns]
+"""What was simulated of every layout: questions that differ in targets and prices alone share it."""
+
 Waiting = tuple[float, tuple[str, str, str], bool, ScreenedLayout]
 """Bound, name, whether the bound is from short runs, layout."""
 
@@ -108,19 +112,41 @@ def _one(candidate: ScreenedLayout) -> float:
 class Search:
     """The simulated layouts of a question; each is built once, and its runs are shared by all queries."""
 
-    def __init__(self, question: Question, candidates: Iterable[ScreenedLayout], terms: Terms) -> None:
-        """Take the layouts that passed the screening."""
+    def __init__(
+        self,
+        question: Question,
+        candidates: Iterable[ScreenedLayout],
+        terms: Terms,
+        runs: Runs | None = None,
+    ) -> None:
+        """Take the layouts that passed the screening; `runs` shares what other searches simulated."""
         self.question = question
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._paths: dict[tuple[int, int, float], SamplePath] = {}
+        self._runs: Runs = {} if runs is None else runs
+        self._keys: dict[str, str] = {}
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
         if id(candidate) not in self._trials:
-            self._trials[id(candidate)] = Trial(candidate, self.question, self._paths)
+            seen = self._runs.setdefault(self._key(candidate), {})
+            self._trials[id(candidate)] = Trial(candidate, self.question, self._paths, seen)
         return self._trials[id(candidate)]
+
+    def _key(self, candidate: ScreenedLayout) -> tuple[object, ...]:
+        """Return what tells the runs of a layout from those of all others: everything but targets and prices."""
+        q, layout, dtype = self.question, candidate.layout, candidate.weight_dtype
+        if dtype not in self._keys:
+            limits = (q.max_model_len, q.max_num_seqs, q.max_num_batched_tokens, q.gpu_memory_utilization)
+            draws = (q.demand, q.routing, q.requests, q.seed, q.drafting)
+            self._keys[dtype] = content_key(q.networks[dtype], q.profile, limits, draws)
+        name = layout.device.name
+        if name not in self._keys:
+            self._keys[name] = content_key(layout.device, q.efficiencies[name])
+        hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
+        return self._keys[dtype], self._keys[name], layout.sharding, layout.kv_format, hits
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
         """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
@@ -154,16 +180,16 @@ class Search:
                 affordable += [sized] if sized else []
         return affordable
 
-    def cheapest(self, confidence: float) -> Sized | None:
+    def cheapest(self, confidence: float, under: float = inf) -> Sized | None:
         """Return the cheapest fleet of all devices at a confidence; without any price, the one with the fewest GPUs.
 
-        Of several fleets at the same cost it may be any.
+        Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for.
         """
         priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
         weight = self._usd_per_hour if priced else _one
         waiting = self._bounded(self.candidates, confidence, weight)
         best: Sized | None = None
-        cost = inf
+        cost = under
         while waiting and waiting[0][0] < cost:
             bound, candidate = self._next(waiting, confidence, weight)
             if bound >= cost:

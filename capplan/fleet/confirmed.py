@@ -88,6 +88,7 @@ def plan_of(sized: Sized, terms: Terms) -> FleetPlan:
         checked="simulated",
         price=price,
         money=None if hourly is None else money_at_mean(candidate.demand, hourly, latencies.e2e_s.mean),
+        draft_tokens=candidate.rounds.draft_tokens if candidate.rounds else None,
         routing=question.routing,
     )
 

@@ -46,8 +46,11 @@ class Drafting:
 
     draft: DraftModel | float
     """The draft model, or the time of one of its steps [s]."""
-    acceptance_fraction: float
+    acceptance_fraction: float | tuple[float, ...]
+    """One for all positions, or one for each."""
     draft_tokens: int
+    verified_tokens: int | None = None
+    """In one round, where drafts form a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class EngineUse:
     batch_timeout_s: float | None = None
     tiers: tuple[TierSize, ...] = ()
     drafting: Drafting | None = None
+    prefix_caching: bool = True
+    """False: block ids are not used."""
     reuse_preempted: bool = False
     """A preempted request without block ids reuses those of its blocks that are still cached."""
 
@@ -97,7 +102,7 @@ def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: 
         replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
-    caching = _caching(replica, use.tiers, id_tokens, prompt_tokens, stated)
+    caching = _caching(replica, use.tiers, id_tokens if use.prefix_caching else 0, prompt_tokens, stated)
     tokens, query = 1.0, 1
     if use.drafting is not None:
         rounds = _rounds(replica, use.drafting, prompt_tokens, stated)
@@ -149,11 +154,14 @@ def _rounds(replica: Replica, drafting: Drafting, prompt_tokens: float, stated: 
         drafting.acceptance_fraction,
         drafting.draft_tokens,
         min(prompt_tokens, served_context_tokens(replica.spec)),
+        verified_tokens=drafting.verified_tokens,
     )
+    accepted = drafting.acceptance_fraction
+    each = f"{accepted:.0%}" if isinstance(accepted, float) else ", ".join(f"{part:.0%}" for part in accepted)
     stated.append(
         Assumption(
             f"every round yields {rounds.tokens_per_round:.3g} tokens: {drafting.draft_tokens} drafts, each accepted with "
-            f"{drafting.acceptance_fraction:.0%} probability if those before it were",
+            f"{each} probability if those before it were",
             "--acceptance, --draft-tokens",
         )
     )

@@ -51,6 +51,8 @@ class FleetPlan:
     price: ChosenPrice | None = None
     money: Money | None = None
     """Costs at the mean load; None without a price."""
+    draft_tokens: int | None = None
+    """Drafted in a speculative round; None without speculation."""
     routing: Routing = "round_robin"
     usd_per_month_low: float | None = None
     """Cost of the fleet if its replicas turn out as fast as in the best tenth of the cases ..."""

@@ -7,6 +7,7 @@ from capplan.fleet.engine_use import TierSize
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
+from capplan.replica.drafting import Method
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
@@ -41,11 +42,19 @@ class FleetLimits:
 class SpeculationPlan:
     """Speculative decoding as written in a scenario."""
 
-    acceptance_fraction: float
-    draft_tokens: int
+    acceptance_fractions: tuple[float, ...]
+    """One for all positions, or one for each."""
+    draft_tokens: int | None
+    """None: as many as are best at the load."""
     draft: str | None = None
-    """Draft model; None: only the time of its steps is given."""
+    """Draft model."""
     draft_step_s: float | None = None
+    """Time of one draft, where it is stated."""
+    method: Method = "draft-model"
+    verified_tokens: int | None = None
+    """In one round, where drafts form a tree."""
+    exit_layers: int | None = None
+    """Layers that draft, where the target exits early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +84,11 @@ class Scenario:
     gpu_memory_utilization: float | None = None
     calibration: str | None = None
     price_file: str | None = None
+    prefix_caching: bool = True
+    """False: the engine computes every prompt in full; the classes then have no hits either."""
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None
-    """Used by the simulation only."""
     assumptions: tuple[Assumption, ...] = field(default=())
     """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...] = ()

@@ -11,29 +11,26 @@ from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness, SlownessTable, slowness_of
 from capplan.engine.profile import EngineProfile
-from capplan.errors import Reason, Refusal
+from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.plan import Relaxation
+from capplan.fleet.steady_plans import LOADS, carried_shares, steady_states, usual_batches, usual_step_s
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
-from capplan.replica.plan_steps import plans_step_function
+from capplan.replica.drafting import DraftPlan, speculating
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.replica import replica_of
+from capplan.replica.rounds import Rounds, refuse_stages
 from capplan.replica.spec import ReplicaSpec
+from capplan.replica.tables import table_of_plans
 from capplan.serving.fleet_terms import Routing
-from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
-from capplan.serving.steady_steps import Limits
-from capplan.serving.step_table import StepTable
 from capplan.workload.slo import Slo, Target
-
-LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
-"""Loads per plan: mean decoding sequences over as many as the KV cache holds; a few next to idle, then 7.5 % apart."""
-LOADS = LOAD_GRID.size
 
 TARGET_SLACK = 1.3
 """Factor by which the closed form may overstate a latency: a layout that misses a target by more at every load is dropped."""
@@ -74,6 +71,7 @@ class Question:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
+    drafting: DraftPlan | None = None
 
     def slowness(self, targets: Sequence[Target], network: Network, step_s: float) -> Slowness:
         """Return the distribution of slowness of a replica, as it matters for these targets."""
@@ -114,11 +112,13 @@ class ScreenedLayout:
     kv_cache_tokens: float
     label: str
     usual_step_s: float
-    """Time per output token at half of the largest rate."""
+    """Time per output token at half of the largest rate, without drafts."""
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
     """With the prefix-cache hits of this replica."""
+    rounds: Rounds | None = None
+    """The replica that speculates, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,24 +152,6 @@ def search(question: Question) -> SearchResult:
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 
-def steady_states(plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand) -> SteadyState:
-    """Return the steady state of one replica of each plan at LOADS loads, up to as many sequences as its KV cache holds."""
-    per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
-    most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
-    profile = plans.specs[0].profile
-    return screened(
-        plans_step_function(table, demand.lengths, plans.max_num_batched_tokens[:, None]),
-        demand.lengths,
-        Limits(
-            most,
-            plans.max_num_batched_tokens[:, None],
-            prefill_first=profile.policy == "prefill_first",
-            request_s=profile.host.request_s + demand.load_s,
-        ),
-        LOAD_GRID[None, :] * most,
-    )
-
-
 def _longest_response_s(slo: Slo, demand: Demand) -> float:
     """Return the longest mean response of users whose targets are met [s]; 0 where no users wait for a response."""
     if not demand.users:
@@ -177,16 +159,6 @@ def _longest_response_s(slo: Slo, demand: Demand) -> float:
     limits = {target.metric: target.limit_s for target in slo.targets}
     tokens = float(demand.lengths.output_tokens)
     return limits.get("ttft", UNLIMITED_S) + tokens * limits.get("tpot", limits.get("itl", UNLIMITED_S))
-
-
-def carried_shares(state: SteadyState, demand: Demand, response_s: float = 0.0) -> Array:
-    """Return the share of the whole traffic that one replica of each plan carries at each load; above 1 if it could do more.
-
-    Users who wait longer ask less often: with a response of at least `response_s` a replica carries more of them.
-    """
-    return np.asarray(
-        state.requests_per_s / demand.request_rate_per_s(np.maximum(state.e2e_s.mean, response_s))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +231,44 @@ class _Part:
         tables = plans_tables(plans)
         labels = [rates.label for rates in tables.rates]
         state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
-        return self._chosen(kept, labels, state, cache_tokens, rejected)
+        if self.question.drafting is None:
+            return self._chosen(kept, labels, state, cache_tokens, rejected)
+        sized: list[ScreenedLayout] = []
+        near: list[Relaxation] = []
+        batches = usual_batches(state, self.question.demand)
+        for layout, batch, usual_s in zip(kept, batches, usual_step_s(state), strict=True):
+            more, closest = self._speculating(layout, batch, usual_s, rejected)
+            sized += more
+            near += closest
+        return sized, near
+
+    def _speculating(
+        self, layout: Layout, batch: float, usual_s: float, rejected: Rejections
+    ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
+        """Do the same for one layout that speculates, with the draft length that is best at its usual batch.
+
+        How much slower than predicted its steps may be is that of the same replica without drafts.
+        """
+        question, lengths = self.question, self.question.demand.lengths
+        assert question.drafting is not None
+        spec = spec_of_layout(layout, self.weight_dtype, question)
+        try:
+            refuse_stages(spec)
+            context = float(lengths.input_tokens + lengths.output_tokens)
+            rounds = speculating(
+                replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
+            )
+        except CapplanError as error:
+            words = str(error).partition("\n")[0]
+            rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS
+            return [], []
+        replica = rounds.replica
+        tokens = np.array([float(replica.kv_blocks * replica.scheduling.block_tokens)])
+        state = steady_states(
+            plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, rounds
+        )
+        sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s])
+        return [replace(item, rounds=rounds) for item in sized], near
 
     def _chosen(
         self,
@@ -268,9 +277,10 @@ class _Part:
         state: SteadyState,
         cache_tokens: Array,
         rejected: Rejections,
+        usual_s: Sequence[float] | None = None,
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
-        usual_s = _usual_step_s(state)
+        usual_s = usual_s or usual_step_s(state)
         slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
@@ -315,13 +325,6 @@ class _Part:
         for target, values in needed.items():
             within = within & (values * slowness <= target.limit_s)
         return within
-
-
-def _usual_step_s(state: SteadyState) -> list[float]:
-    """Return the time per output token of each plan at about half of its largest rate [s]."""
-    rates = np.where(state.saturated, 0.0, state.requests_per_s)
-    half = np.argmax(rates >= rates.max(axis=1, keepdims=True) / 2.0, axis=1)
-    return [float(value) for value in state.tpot_s.mean[np.arange(half.size), half]]
 
 
 def _target_values(state: SteadyState, target: Target) -> Array:

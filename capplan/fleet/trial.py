@@ -17,10 +17,9 @@ from capplan.fleet.search import (
     RATE_SLACK,
     Question,
     ScreenedLayout,
-    carried_shares,
     spec_of_layout,
-    steady_states,
 )
+from capplan.fleet.steady_plans import carried_shares, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
@@ -71,6 +70,10 @@ class Latencies:
         """Return the value that a target limits."""
         spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "itl": self.itl_s, "e2e": self.e2e_s}
         return float(getattr(spreads[target.metric], target.statistic))
+
+
+SeenRuns = dict[tuple[float, float, float, int], Latencies]
+"""Latencies by rate, replicas, slowness and requests of a run."""
 
 
 def with_load_time(replica: Replica, demand: Demand) -> Replica:
@@ -152,18 +155,29 @@ class Trial:
     """A layout that is simulated on demand, once per load."""
 
     def __init__(
-        self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
+        self,
+        candidate: ScreenedLayout,
+        question: Question,
+        paths: dict[tuple[int, int, float], SamplePath],
+        seen: SeenRuns | None = None,
     ) -> None:
-        """Build the replica; nothing is simulated yet. `paths` shares sample paths with other layouts."""
+        """Build the replica; nothing is simulated yet.
+
+        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        """
         self.candidate = candidate
         self.demand = candidate.demand
         self.question = question
-        self.replica = with_load_time(
-            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question)), self.demand
+        rounds = candidate.rounds
+        plain = (
+            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+            if rounds is None
+            else rounds.replica
         )
+        self.replica = with_load_time(plain, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
-            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand
+            plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
         )
         self.response_s = float(state.e2e_s.mean[0, 0])
         """Mean response time at the lightest load."""
@@ -176,7 +190,11 @@ class Trial:
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
         self._paths = paths
         self._engine = replace(self.replica.engine, table=StepClock(self.replica.table))
-        self._seen: dict[tuple[float, float, float, int], Latencies] = {}
+        if rounds is not None:
+            self._engine = replace(
+                self._engine, tokens_per_step=rounds.tokens_per_round, query_tokens=rounds.query_tokens
+            )
+        self._seen: SeenRuns = {} if seen is None else seen
 
     def at(
         self, rate_per_s: float, replicas: float, slowness: float = 1.0, *, short: bool = False

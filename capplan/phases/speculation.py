@@ -1,5 +1,7 @@
 """Speculative decoding: tokens and time of one round of drafting and verification."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from capplan.numbers import Number
@@ -41,6 +43,47 @@ def expected_tokens_per_round(acceptance_fraction: Number, draft_tokens: Number)
     miss = np.where(certain, 1.0, 1.0 - acceptance)
     tokens: Number = np.where(certain, drafts + 1.0, (1.0 - acceptance ** (drafts + 1.0)) / miss)[()]
     return tokens
+
+
+def expected_tokens_by_position(acceptance_fractions: Sequence[float]) -> float:
+    """Return the tokens that one round adds to a sequence, where acceptance differs by position.
+
+        E = 1 + a_1 + a_1 a_2 + ... + a_1 a_2 ... a_g
+
+    Parameters
+    ----------
+    acceptance_fractions : [-]
+        a_i, the chance that the i-th draft is accepted given that all before it were: conditional, so not the share of rounds that
+        reach position i, which is a_1 ... a_i
+
+    Returns
+    -------
+    [tokens]
+        E, the bonus token included
+
+    Examples
+    --------
+    >>> round(expected_tokens_by_position([0.8, 0.5]), 4)
+    2.2
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, equation 1 with an acceptance for each position.
+    """
+    return 1.0 + float(np.cumprod(np.asarray(acceptance_fractions, dtype=np.float64)).sum())
+
+
+def round_tokens(acceptance_fractions: Sequence[float], draft_tokens: int) -> float:
+    """Return the tokens of a round with one acceptance for all positions, or one for each of the first.
+
+    Examples
+    --------
+    >>> round_tokens([0.5], 2), round_tokens([0.5, 0.5], 1)
+    (1.75, 1.5)
+    """
+    if len(acceptance_fractions) == 1:
+        return float(expected_tokens_per_round(acceptance_fractions[0], float(draft_tokens)))
+    return expected_tokens_by_position(acceptance_fractions[:draft_tokens])
 
 
 def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -> Number:

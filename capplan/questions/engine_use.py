@@ -1,14 +1,17 @@
 """How the engines of a simulation are set up by flags and scenario: scheduler, offload tiers, speculation."""
 
+from dataclasses import replace
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_use import Drafting, EngineUse, TierSize
 from capplan.fleet.scenario import Scenario, SpeculationPlan
+from capplan.questions.drafting import drafting_of
 from capplan.questions.simulation_flags import EngineFlags, SpeculationFlags
 from capplan.questions.speculation import draft_beside
 from capplan.readers.quantity import BYTES, BYTES_PER_S, quantity
+from capplan.replica.drafting import draft_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel
 
@@ -43,6 +46,7 @@ def engine_use_of(
     flags: EngineFlags,
     speculation: SpeculationFlags,
     *,
+    planned_drafts: int | None = None,
     offline: bool = False,
 ) -> tuple[EngineUse, tuple[Assumption, ...]]:
     """Return the set-up of the engines; flags override the scenario.
@@ -53,6 +57,8 @@ def engine_use_of(
     target : the replica that is simulated
     flags : how steps are formed and prefixes kept
     speculation : with a draft model or its step time, here or in the scenario
+    planned_drafts : [tokens]
+        drafted in a round of the plan, where the scenario leaves that to the search
     offline : how a draft model is looked up
 
     Returns
@@ -68,6 +74,7 @@ def engine_use_of(
     drafting: Drafting | None = None
     stated: tuple[Assumption, ...] = ()
     if plan is not None:
+        plan = replace(plan, draft_tokens=plan.draft_tokens or planned_drafts)
         drafting, stated = _drafting(plan, target, offline=offline)
     tiers = flags.kv_offload
     sizes = tuple(tier_of(text) for text in tiers) if tiers else scenario.kv_offload
@@ -75,7 +82,10 @@ def engine_use_of(
     if len(set(names)) < len(names):
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier a different name")
     scheduler: Any = flags.scheduling
-    return EngineUse(scheduler, flags.batch_timeout_s, sizes, drafting, flags.reuse_preempted), stated
+    use = EngineUse(
+        scheduler, flags.batch_timeout_s, sizes, drafting, scenario.prefix_caching, flags.reuse_preempted
+    )
+    return use, stated
 
 
 def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> SpeculationPlan | None:
@@ -93,28 +103,37 @@ def _speculation(said: SpeculationPlan | None, flags: SpeculationFlags) -> Specu
     acceptance = flags.acceptance_fraction
     if acceptance is None and said is None:
         raise InputError("speculation needs the fraction of draft tokens that are accepted: --acceptance 0.7")
-    default = SpeculationPlan(acceptance or 0.0, DRAFT_TOKENS) if said is None else said
-    return SpeculationPlan(
-        default.acceptance_fraction if acceptance is None else acceptance,
-        flags.draft_tokens or default.draft_tokens,
-        flags.draft if given else default.draft,
-        flags.draft_step_s if given else default.draft_step_s,
+    default = SpeculationPlan((0.0,), None) if said is None else said
+    stated = replace(
+        default,
+        acceptance_fractions=default.acceptance_fractions if acceptance is None else (acceptance,),
+        draft_tokens=flags.draft_tokens or default.draft_tokens,
+    )
+    if not given:
+        return stated
+    return replace(
+        stated, draft=flags.draft, draft_step_s=flags.draft_step_s, method="draft-model", exit_layers=None
     )
 
 
 def _drafting(
     plan: SpeculationPlan, target: ReplicaSpec, *, offline: bool
 ) -> tuple[Drafting, tuple[Assumption, ...]]:
-    draft: DraftModel | float
+    fractions = plan.acceptance_fractions
+    accepted = fractions[0] if len(fractions) == 1 else fractions
+    most = DRAFT_TOKENS if len(fractions) == 1 else len(fractions)
+    tokens = plan.draft_tokens or min(DRAFT_TOKENS, most)
     if plan.draft is not None:
+        draft: DraftModel | float
         draft, stated = draft_beside(plan.draft, target, offline=offline)
-    else:
-        assert plan.draft_step_s is not None
-        draft = plan.draft_step_s
+        return Drafting(draft, accepted, tokens, plan.verified_tokens), stated
+    drafting, stated = drafting_of(plan, target.network, offline=offline)
+    if plan.draft_step_s is not None:
         stated = (
             Assumption(
-                f"one step of the draft takes {draft * 1e3:g} ms, as given, and no memory",
+                f"one step of the draft takes {plan.draft_step_s * 1e3:g} ms, as given, and no memory",
                 "--draft-step-time, --draft",
             ),
         )
-    return Drafting(draft, plan.acceptance_fraction, plan.draft_tokens), stated
+    draft = draft_of(replace(drafting, draft_tokens=tokens), target)
+    return Drafting(draft, accepted, tokens, plan.verified_tokens), stated

@@ -21,11 +21,13 @@ from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
+from capplan.questions.drafting import drafting_of
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import scenario_prices
 from capplan.readers.catalogue.slowness import shipped_slowness
+from capplan.replica.drafting import DraftPlan
 from capplan.replica.spec import network_as_served
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -91,11 +93,23 @@ def _context(
     return tokens, [Assumption(what, "max_model_len", "max_model_len")], warnings
 
 
+def _drafting(
+    scenario: Scenario, target: Network, *, offline: bool
+) -> tuple[DraftPlan | None, tuple[Assumption, ...]]:
+    if scenario.speculation is None:
+        return None, ()
+    try:
+        return drafting_of(scenario.speculation, target, offline=offline)
+    except InputError as error:
+        raise InputError(f"{scenario.path}: {error}") from error
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
     networks, assumed = _networks(scenario, offline=offline)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
+    drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
     tokens, context_assumed, warnings = _context(scenario, first, demand.longest_tokens)
     engine = profile(scenario.engine, scenario.engine_version)
@@ -104,8 +118,6 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
-    if scenario.speculation:
-        warnings.append("speculation is modelled by capplan simulate alone: plans are sized without it")
     if scenario.kv_offload and not demand.reuses:
         warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
     if not scenario.slo.targets:
@@ -137,6 +149,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens,
         gpu_memory_utilization=scenario.gpu_memory_utilization,
+        drafting=drafting,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if limits.routing in ("least_loaded", "prefix_aware"):
@@ -147,13 +160,17 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         scenario,
         question,
         prices,
-        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *stated, *paid),
+        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *draft_assumed, *stated, *paid),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
     )
 
 
+def terms_of(asked: AskedFleet) -> Terms:
+    """Return headroom, spares, prices and the size limit of a scenario."""
+    limits = asked.scenario.fleet
+    return Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+
+
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    limits = asked.scenario.fleet
-    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-    return fleet_decision(asked.question, terms, progress)
+    return fleet_decision(asked.question, terms_of(asked), progress)

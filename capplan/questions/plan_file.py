@@ -20,7 +20,7 @@ from capplan.readers.plan_file import AGAIN, PlanFile, read_plan_file
 _SAME = (
     "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
     "slo_met_probability", "few_open_loops_measured", "target_probabilities", "usd_per_hour", "usd_per_month", "usd_per_million_output_tokens",
-    "usd_per_million_tokens", "watts", "bottleneck", "label", "kv_cache_tokens", "checked", "routing", "usd_per_month_low",
+    "usd_per_million_tokens", "watts", "bottleneck", "label", "kv_cache_tokens", "checked", "draft_tokens", "routing", "usd_per_month_low",
 )  # fmt: skip
 """Fields of a plan that its row has under the same name."""
 

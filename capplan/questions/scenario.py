@@ -14,6 +14,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.questions.drafting import speculation_plan
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -23,7 +24,7 @@ from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
@@ -243,6 +244,10 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
     if twice is not None:
         at = ("kv_offload", twice, "name")
         raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each a different name")
+    if tiers and file.prefix_caching is False:
+        raise reading.refuse(
+            ("kv_offload",), "holds prefixes, and prefix_caching is false; leave one of them out"
+        )
     if tiers:
         reading.assume(
             "offload tiers hold blocks evicted from the cache; every request waits for the mean time of its loads",
@@ -252,14 +257,8 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
 
 
 def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPlan | None:
-    if section is None:
-        return None
-    if (section.draft is None) == (section.draft_step_time is None):
-        raise reading.refuse(
-            ("speculation",), "give either draft or draft_step_time, e.g. draft_step_time: 2 ms"
-        )
-    draft = _model(reading, section.draft) if section.draft else None
-    return SpeculationPlan(section.acceptance, section.draft_tokens, draft, section.draft_step_time)
+    draft = _model(reading, section.draft) if section and section.draft else None
+    return speculation_plan(reading, section, draft)
 
 
 def scenario_from(document: Document, folder: Path) -> Scenario:
@@ -270,6 +269,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
     speculation = reading.attempt(partial(_speculation, reading, file.speculation), None, ("speculation",))
     classes = request_classes(reading, file.traffic, file.fleet.burst or 1.0)
+    if file.prefix_caching is False:
+        classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)
@@ -291,6 +292,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        prefix_caching=file.prefix_caching is not False,
         kv_offload=tiers,
         speculation=speculation,
         classes=classes,
@@ -300,6 +302,16 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
     )
+
+
+def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Document:
+    """Return the YAML of a scenario with some keys overridden, not checked yet."""
+    document = read_yaml(
+        path,
+        kind="a scenario YAML",
+        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
+    )
+    return overridden(document, settings)
 
 
 def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Scenario:
@@ -319,9 +331,4 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     InputError
         All errors, with file, line and key.
     """
-    document = read_yaml(
-        path,
-        kind="a scenario YAML",
-        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
-    )
-    return scenario_from(overridden(document, settings), Path(path).resolve().parent)
+    return scenario_from(scenario_document(path, settings), Path(path).resolve().parent)

@@ -9,6 +9,7 @@ from capplan.questions.length_record import LengthRecord
 from capplan.readers.catalogue.prices import Commitment
 from capplan.readers.record import (
     COUNT_SCHEMA,
+    FRACTION_SCHEMA,
     Bytes,
     BytesPerS,
     Confidence,
@@ -28,11 +29,13 @@ from capplan.readers.record import (
     Whole,
     one_or_more,
 )
+from capplan.replica.drafting import Method
 from capplan.serving.fleet_terms import Routing
 
 
 def _as_list(written: object) -> object:
-    return [written] if isinstance(written, (str, int)) and not isinstance(written, bool) else written
+    alone = isinstance(written, (str, int, float)) and not isinstance(written, bool)
+    return [written] if alone else written
 
 
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
@@ -165,16 +168,30 @@ class OffloadMemory(Record):
 
 
 class Speculation(Record):
-    """Speculative decoding: a draft model, or the time of one of its steps."""
+    """Speculative decoding: where drafts come from, and how many are accepted."""
 
-    acceptance: Fraction
-    """Probability that a draft token is accepted, given that all before it were."""
-    draft_tokens: Annotated[Whole, Field(ge=1, le=64)]
+    method: Method | None = None
+    """Where drafts come from: another model, a head on the target, the prompt (ngram), or the target's first layers."""
+    acceptance: (
+        Annotated[
+            list[Fraction],
+            BeforeValidator(_as_list),
+            Field(min_length=1, max_length=64),
+            one_or_more(FRACTION_SCHEMA),
+        ]
+        | None
+    ) = None
+    """Probability that a draft token is accepted, given that all before it were: one, or one for each position."""
+    draft_tokens: Annotated[Whole, Field(ge=1, le=64)] | None = None
     """Drafted in one round."""
+    verified_tokens: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """Verified in one round, where drafts form a tree."""
     draft: str | None = None
     """Hugging Face id, shipped alias, or path relative to this file."""
-    draft_step_time: Seconds | None = None
-    """Instead of draft: time of one of its steps."""
+    draft_step_time: SecondsOrZero | None = None
+    """Instead of draft: time of one of its steps; may be 0."""
+    exit_layers: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """Layers of the target that draft, with method: early-exit."""
 
 
 class Prices(Record):
@@ -226,10 +243,12 @@ class ScenarioFile(Record):
     """Fraction of device memory for weights, activations and cache together."""
     calibration: str | None = None
     """File of measured efficiencies, relative to this one."""
+    prefix_caching: bool | None = None
+    """false: every prompt is computed in full, whatever it shares with earlier ones."""
     kv_offload: list[OffloadMemory] = Field(default_factory=list)
     """Offload tiers, fastest first; for traffic that records which prefixes are reused."""
     speculation: Speculation | None = None
-    """Modelled by capplan simulate alone."""
+    """Drafts that the target verifies several at a time."""
     traffic: Annotated[list[Traffic], Field(min_length=1)]
     """Kinds of requests, one or more."""
     slo: Promise = Field(default_factory=Promise)

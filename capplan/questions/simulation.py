@@ -58,6 +58,11 @@ class Chosen:
     """The number of replicas as text, for a fleet without autoscaling or pools."""
     plan: FleetPlan | None = None
 
+    @property
+    def draft_tokens(self) -> int | None:
+        """Return the draft length of the plan; None where it has none, or is not from a search."""
+        return None if self.plan is None else self.plan.draft_tokens
+
 
 def layout_name(layout: Layout, weight_dtype: str) -> str:
     """Return a layout as short text, such as 'h100-sxm TP2 fp8'."""

@@ -8,6 +8,7 @@ from capplan.fleet.refusal import refuse_heads
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
+from capplan.questions.drafting import check_vocabulary
 from capplan.questions.flags import DraftFlags, ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.readers.catalogue.model import read_model
@@ -146,12 +147,7 @@ def _draft_network(
     draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
 ) -> tuple[Network, tuple[Assumption, ...]]:
     network = read_model(draft, offline=offline)
-    draft_vocabulary, other = network.vocabulary_size, target.network.vocabulary_size
-    if draft_vocabulary != other:
-        raise InputError(
-            f"--draft: {network.name} has {draft_vocabulary:,} tokens, {target.network.name} has {other:,}; a target can only verify "
-            "drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: --draft-step-time '2 ms'"
-        )
+    check_vocabulary(network, target.network)
     doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
     if weight_dtype is None:
         return network, doubts

@@ -131,6 +131,10 @@ COUNT_SCHEMA: dict[str, Any] = {
     "type": ["integer", "string"],
     "description": "a whole number, such as 8 or 1k",
 }
+FRACTION_SCHEMA: dict[str, Any] = {
+    "type": ["number", "string"],
+    "description": "a percentage or a number from 0 to 1, such as 70 % or 0.7",
+}
 Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), WithJsonSchema(COUNT_SCHEMA)]
 """A whole number, written as flags are; Field() says which ones."""
 

@@ -45,7 +45,9 @@ def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
     return _Line(new, cut)
 
 
-def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Number = np.inf) -> StepFunction:
+def plans_step_function(
+    tables: StepTable, lengths: Lengths, budget_tokens: Number = np.inf, query_tokens: int = 1
+) -> StepFunction:
     """Return a step function for plans along the first axis and loads along the second.
 
     Parameters
@@ -54,6 +56,8 @@ def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Numb
     lengths : of the workload; numbers, the same for all plans
     budget_tokens : [tokens]
         token budget of a step, a column over plans; a pipeline splits prompts to the part of one stage
+    query_tokens : [tokens]
+        that a decoding sequence computes in a step
 
     Returns
     -------
@@ -77,12 +81,13 @@ def plans_step_function(tables: StepTable, lengths: Lengths, budget_tokens: Numb
         if not np.any(prefill_tokens > 0.0):
             return plain
         chunks = np.maximum(prompts, 1e-9)
-        room = np.maximum((budget_tokens - sequences) / stages, 1.0)
+        tokens = query_tokens * sequences
+        room = np.maximum((budget_tokens - tokens) / stages, 1.0)
         longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
         largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
         busy = (
-            mixed.at(sequences / stages + largest)
+            mixed.at(tokens / stages + largest)
             + head.at(sequences + chunks)
             + cache.at(sequences) * (sequences > 0.0)
             + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)

@@ -1,5 +1,6 @@
 """A replica with speculative decoding, for the simulator: its decode steps are whole rounds of drafting and verification."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import InputError
 from capplan.memory.usable import engine_memory_bytes
 from capplan.numbers import Array, Number
-from capplan.phases.speculation import expected_tokens_per_round
+from capplan.phases.speculation import round_tokens
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
@@ -24,15 +25,18 @@ class Rounds:
     """Its step table holds whole rounds, its KV cache what the draft model leaves."""
     tokens_per_round: float
     query_tokens: int
-    """Tokens verified per sequence: the drafts plus one."""
+    """Tokens verified per sequence: the drafts plus one, or more where drafts form a tree."""
+    draft_tokens: int
 
 
 def speculating_replica(
     replica: Replica,
     draft: DraftModel | float,
-    acceptance_fraction: float,
+    acceptance_fraction: float | Sequence[float],
     draft_tokens: int,
     context_tokens: float,
+    *,
+    verified_tokens: int | None = None,
 ) -> Rounds:
     """Return a replica whose decode steps are rounds.
 
@@ -41,11 +45,13 @@ def speculating_replica(
     replica : without speculation
     draft : the draft model, or the time of one of its steps [s]
     acceptance_fraction : [-]
-        probability that a draft token is accepted if all before it were
+        probability that a draft token is accepted if all before it were; or one for each position
     draft_tokens : [tokens]
         drafted in one round
     context_tokens : [tokens]
         of a typical sequence, for which the KV cache is divided between both models
+    verified_tokens : [tokens]
+        in one round, where drafts form a tree; None: the drafts and one more
 
     Returns
     -------
@@ -56,12 +62,9 @@ def speculating_replica(
     InputError
         a pipelined replica
     """
-    spec = replica.spec
-    if spec.sharding.pipeline > 1:
-        raise InputError(
-            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
-        )
-    query = draft_tokens + 1
+    refuse_stages(replica.spec)
+    query = max(draft_tokens + 1, verified_tokens or 0)
+    accepted = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     blocks = replica.kv_blocks
     if isinstance(draft, DraftModel):
         both = target_and_draft_memory(replica, draft, context_tokens)
@@ -71,16 +74,27 @@ def speculating_replica(
     return Rounds(
         replica=replace(
             replica,
-            table=round_table(replica, draft, draft_tokens),
+            table=round_table(replica, draft, draft_tokens, query),
             scheduling=replace(scheduling, max_num_seqs=seats),
             kv_blocks=blocks,
         ),
-        tokens_per_round=float(expected_tokens_per_round(acceptance_fraction, float(draft_tokens))),
+        tokens_per_round=round_tokens(accepted, draft_tokens),
         query_tokens=query,
+        draft_tokens=draft_tokens,
     )
 
 
-def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) -> StepTable:
+def refuse_stages(spec: ReplicaSpec) -> None:
+    """Raise the error for a pipelined replica, whose rounds are not modelled."""
+    if spec.sharding.pipeline > 1:
+        raise InputError(
+            "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
+        )
+
+
+def round_table(
+    replica: Replica, draft: DraftModel | float, draft_tokens: int, query_tokens: int | None = None
+) -> StepTable:
     """Return the step times of a replica whose decode steps are rounds.
 
     The time of a round is that of a plain decode step, plus the extra device time of verifying all drafts instead of one
@@ -91,7 +105,8 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
     table, spec = replica.table, replica.spec
     batch, contexts = np.maximum(table.sequence_knots, 1.0), table.context_knots
     columns = [float(context) for context in contexts]
-    one, many = np.ones_like(batch), np.full_like(batch, draft_tokens + 1.0)
+    query = float(query_tokens or draft_tokens + 1)
+    one, many = np.ones_like(batch), np.full_like(batch, query)
     plain = _columns([step_time_s(spec, batch, context, one) for context in columns], batch)
     verified = _columns([step_time_s(spec, batch, context, many) for context in columns], batch)
     if isinstance(draft, DraftModel):
@@ -100,7 +115,7 @@ def round_table(replica: Replica, draft: DraftModel | float, draft_tokens: int) 
         drafts = np.full(plain.shape, draft)
     more = np.maximum(verified - plain, 0.0)
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
-    verified_tokens = batch * (draft_tokens + 1.0)
+    verified_tokens = batch * query
     eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
     graph = largest_graph_sequences(spec)
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0

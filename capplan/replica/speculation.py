@@ -31,6 +31,10 @@ class DraftModel:
 
     spec: ReplicaSpec
     """With the weight dtype and parallelism of the draft; everything else is as for the target."""
+    weight_bytes: float | None = None
+    """On one device, beside the target; None: all weights of the network."""
+    caches: bool = True
+    """Whether it has a KV cache of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_to
     return unsaved + spec.profile.host.decode_excess_ratio * (total_s(costs) - unsaved)
 
 
-def _step_times(
+def step_times(
     target: ReplicaSpec | float,
     draft: DraftModel | float,
     batch: Array,
@@ -183,7 +187,7 @@ def speculation(
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
     columns = _round_columns(
-        _step_times(spec, draft, grid, drafts, context_tokens), acceptance_fraction, drafts
+        step_times(spec, draft, grid, drafts, context_tokens), acceptance_fraction, drafts
     )
     speedup = columns[-1]
 
@@ -270,8 +274,8 @@ def target_and_draft_memory(
     held, per_draft = 0.0, 0.0
     if isinstance(draft, DraftModel):
         served = _as_served(draft.spec, spec)
-        held = float(memory_of(served).weight_bytes)
-        per_draft = _per_sequence_bytes(served, context_tokens)
+        held = float(memory_of(served).weight_bytes) if draft.weight_bytes is None else draft.weight_bytes
+        per_draft = _per_sequence_bytes(served, context_tokens) if draft.caches else 0.0
     per_target = _per_sequence_bytes(spec, context_tokens)
     left = alone - held
     if left <= 0.0 and isinstance(draft, DraftModel):

@@ -29,7 +29,10 @@ def eligible(
     admission: Admission,
     crowd: Crowd | None = None,
 ) -> bool:
-    """Return whether the flat core can run these requests: one engine, first come first served, no block ids."""
+    """Return whether the flat core can run these requests: one engine, first come first served, no block ids.
+
+    Speculative rounds run on it too, but not in a pipeline.
+    """
     rules = engine.scheduling
     parts = [requests] if crowd is None else [requests, crowd.requests]
     return (
@@ -40,8 +43,7 @@ def eligible(
         and any(isinstance(part, Requests) and len(part) for part in parts)
         and rules.policy != "static"
         and engine.caching is None
-        and engine.tokens_per_step == 1.0
-        and engine.query_tokens == 1
+        and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)
         and admission == FIRST_COME
         and rules.max_num_seqs * engine.clock.table.context_knots.size <= MOST_TABLE_ENTRIES
     )
@@ -119,11 +121,15 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
         terms.gather_steps,
         terms.poll_steps,
         1 + int(np.max(np.asarray(class_index), initial=0)),
+        terms.growth,
+        terms.query_tokens,
     )
     return FlatEngine(
         limits,
         flat_tables(
-            clock, terms.max_num_seqs, max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs
+            clock,
+            terms.max_num_seqs,
+            max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens,
         ),
         (_doubles(when), prompt, output, cached, class_index),
         len(requests),

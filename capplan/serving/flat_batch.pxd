@@ -7,8 +7,9 @@ cdef class FlatBatch:
     cdef public Py_ssize_t count, users, arrivals, arrived, asked, first_end, ends_count, thinking_count, position, waiting, next_waiting
     cdef public Py_ssize_t preempted_count, end_count, chunks, groups
     cdef public bint chunked
-    cdef public double delay_s, reserved_output_fraction, now_s, next_s
+    cdef public double delay_s, reserved_output_fraction, now_s, next_s, growth
     cdef public long long max_num_seqs, budget, block_tokens, capacity
+    cdef public long long query_tokens, counter
     cdef public long long phase_sum, sequences, tokens, shared_sum, held, committed, step, serials
     cdef public long long partial, last
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
@@ -49,6 +50,8 @@ cdef class FlatBatch:
     @cython.locals(keys="long long[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, key=cython.longlong, row=cython.longlong)
     cdef void ends_pop(self) noexcept
     cdef void drop_stale(self) noexcept
+    cdef long long grown(self, long long step) noexcept
+    cdef long long decode_steps(self, long long tokens) noexcept
     @cython.locals(block=cython.longlong, part=cython.longlong, below=cython.longlong, phase=cython.Py_ssize_t, pads=cython.longlong)
     cdef long long blocks_at(self, long long counter) noexcept
     @cython.locals(reach=cython.longlong, block=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
@@ -57,7 +60,5 @@ cdef class FlatBatch:
     cdef void join(self, Py_ssize_t row) noexcept
     @cython.locals(base=cython.longlong, phase=cython.longlong)
     cdef void leave(self, Py_ssize_t row) noexcept
-    @cython.locals(preempted=cython.bint, block=cython.longlong, after=cython.longlong, room=cython.longlong)
-    cdef bint make_room(self) noexcept
     @cython.locals(row=cython.Py_ssize_t, joined=cython.longlong, produced=cython.longlong)
     cdef void preempt(self) noexcept

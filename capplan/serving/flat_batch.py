@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from capplan.serving.c_math import ceil, floor, lrint
+
 if TYPE_CHECKING:
     Doubles: TypeAlias = array[float]
     Integers: TypeAlias = array[int]
@@ -38,6 +40,10 @@ class FlatLimits(NamedTuple):
     poll_steps: int
     classes: int
     """Number of traffic classes."""
+    growth: float
+    """Tokens that a sequence gains per decode step."""
+    query_tokens: int
+    """Tokens of a step's budget that a decoding sequence takes."""
 
 
 class FlatBatch:
@@ -72,6 +78,7 @@ class FlatBatch:
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
         self.reserved_output_fraction = limits.reserved_output_fraction
+        self.growth, self.query_tokens, self.counter = limits.growth, limits.query_tokens, 0
         self.remaining = array("q", bytes(8 * count)) if users else columns[2][:]
         self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
         self.shared, self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(4))
@@ -203,6 +210,8 @@ class FlatBatch:
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even alone."""
         tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
+        if self.growth != 1.0:
+            tokens += lrint(ceil(self.growth))
         if -(-tokens // self.block_tokens) > self.capacity:
             return True
         return not self.chunked and self.prompt[row] - self.cached[row] > self.budget
@@ -290,6 +299,14 @@ class FlatBatch:
         while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
             self.ends_pop()
 
+    def grown(self, step: int) -> int:
+        """Return the tokens that a sequence has gained up to a step, in whole tokens."""
+        return lrint(floor(step * self.growth))
+
+    def decode_steps(self, tokens: int) -> int:
+        """Return the steps that produce this many tokens; see EngineTerms."""
+        return tokens if self.growth == 1.0 else lrint(ceil(tokens / self.growth - 1e-9))
+
     def blocks_at(self, counter: int) -> int:
         """Return the blocks that decoding sequences hold at a step; see KvBlocks."""
         block = self.block_tokens
@@ -302,14 +319,14 @@ class FlatBatch:
 
     def within(self, capacity: int, most: int) -> int:
         """Return for how many more steps, up to `most`, the blocks stay within a capacity."""
-        reach = self.step + most + 1
+        reach = self.counter + self.grown(most) + 1
         block = self.block_tokens
         if self.tokens + self.sequences * (reach + block) <= capacity * block:
             return most
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self.blocks_at(self.step + middle) <= capacity:
+            if self.blocks_at(self.grown(self.step + middle)) <= capacity:
                 low = middle
             else:
                 high = middle - 1
@@ -317,9 +334,9 @@ class FlatBatch:
 
     def join(self, row: int) -> None:
         """Add a request to the decoding batch."""
-        base = self.prompt_now[row] - self.shared[row] - self.step
+        base = self.prompt_now[row] - self.shared[row] - self.counter
         self.base[row] = base
-        self.end_step[row] = self.step + self.remaining[row]
+        self.end_step[row] = self.step + self.decode_steps(self.remaining[row])
         phase = -base % self.block_tokens
         self.sequences += 1
         self.tokens += base
@@ -350,21 +367,6 @@ class FlatBatch:
         else:
             self.last = self.before[row]
 
-    def make_room(self) -> bool:
-        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
-        preempted = False
-        block = self.block_tokens
-        while self.sequences:
-            after = self.step + 1
-            room = self.capacity - self.held
-            if self.tokens + self.sequences * (after + block) <= room * block:
-                return preempted
-            if self.blocks_at(after) <= room:
-                return preempted
-            self.preempt()
-            preempted = True
-        return preempted
-
     def preempt(self) -> None:
         """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
         row = self.partial
@@ -378,8 +380,8 @@ class FlatBatch:
                 self.group_sequences[self.groups - 1] -= 1
                 self.groups -= self.group_sequences[self.groups - 1] == 0
             self.leave(row)
-            joined = self.end_step[row] - self.remaining[row]
-            produced = min(self.step - joined, self.remaining[row] - 1)
+            joined = self.end_step[row] - self.decode_steps(self.remaining[row])
+            produced = min(self.grown(self.step - joined), self.remaining[row] - 1)
             self.prompt_now[row] += 1 + produced
             self.remaining[row] -= produced
             self.last_token[row] = self.now_s

@@ -73,6 +73,21 @@ class FlatEngine(FlatSteps):
                 return
         self.receive()
 
+    def make_room(self) -> bool:
+        """Preempt until every decoding sequence has room for its next token; return whether any was preempted."""
+        preempted = False
+        block = self.block_tokens
+        while self.sequences:
+            after = self.grown(self.step + 1)
+            room = self.capacity - self.held
+            if self.tokens + self.sequences * (after + block) <= room * block:
+                return preempted
+            if self.blocks_at(after) <= room:
+                return preempted
+            self.preempt()
+            preempted = True
+        return preempted
+
     def piece(self, row: int, budget: int) -> int:
         """Return the prompt tokens that fit in the step; without chunking, a prompt that is alone may exceed the budget."""
         new = self.prompt_now[row] - self.cached[row]
@@ -94,7 +109,7 @@ class FlatEngine(FlatSteps):
         running = self.sequences
         budget = self.budget
         if self.shared_steps:
-            budget -= running
+            budget -= running * self.query_tokens
         if row >= 0:
             running += 1
             if budget > 0:
@@ -109,7 +124,7 @@ class FlatEngine(FlatSteps):
             if not new:
                 break
             if used < 0:
-                used = self.blocks_at(self.step + 1) + self.held
+                used = self.blocks_at(self.grown(self.step + 1)) + self.held
             private = self.prompt_now[row] - self.shared[row]
             blocks, commit = -(-private // self.block_tokens), 0
             if self.reserved_output_fraction:
@@ -154,7 +169,7 @@ class FlatEngine(FlatSteps):
             return False
         if self.hold_prompts > 0:
             return True
-        return self.sequences + self.waiting_tokens() < self.hold_tokens
+        return self.sequences * self.query_tokens + self.waiting_tokens() < self.hold_tokens
 
     def steps_until_look(self) -> int:
         """Return the number of steps after which waiting prompts may join at the latest."""
@@ -187,10 +202,10 @@ class FlatEngine(FlatSteps):
         """Run one step with prompts in it."""
         start, chunks = self.now_s, self.chunks
         decoding = self.sequences if self.shared_steps else 0
-        held = self.blocks_at(self.step) + self.held
+        held = self.blocks_at(self.counter) + self.held
         context = 0.0
         if decoding:
-            context = (self.tokens + self.shared_sum) / decoding + self.step
+            context = (self.tokens + self.shared_sum) / decoding + self.step * self.growth
         seconds = self.step_s(decoding, context) if self.stages == 1 else self.turn_s(decoding, context)
         self.gauge(start, seconds, self.sequences + chunks, held)
         self.now_s = start + seconds
@@ -201,6 +216,7 @@ class FlatEngine(FlatSteps):
             else:
                 self.gap(seconds, decoding)
             self.step += 1
+            self.counter = self.grown(self.step)
             self.complete()
         elif not self.groups:
             self.group(self.sequences, start)
@@ -260,15 +276,16 @@ class FlatEngine(FlatSteps):
         limit = until_s
         if sequences + (self.partial >= 0) < self.max_num_seqs and (not self.waiting or self.hold_steps):
             limit = min(limit, self.next_s)
-        before = self.blocks_at(self.step) + self.held
-        context = (self.tokens + self.shared_sum) / sequences + self.step
+        before = self.blocks_at(self.counter) + self.held
+        context = (self.tokens + self.shared_sum) / sequences + self.step * self.growth
         first = self.step
         if self.groups:
             steps = 1
         seconds = self.run(sequences, context, steps, limit - start)
         steps = self.step - first
+        self.counter = self.grown(self.step)
         self.now_s = start + seconds
-        after = self.blocks_at(self.step) + self.held
+        after = self.blocks_at(self.counter) + self.held
         self.gauge(start, seconds, sequences, 0.5 * (before + after))
         self.steps += steps
         if self.groups:

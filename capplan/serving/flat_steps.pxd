@@ -15,7 +15,7 @@ cdef class FlatSteps(FlatBatch):
     cdef double step_s(self, long long decoding, double context) noexcept
     @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, chunks_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, seconds=cython.double, part=cython.double, ratio=cython.double)
     cdef double turn_s(self, long long decoding, double context) noexcept
-    @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
+    @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
     cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
     @cython.locals(knots="double[::1]", low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
     cdef Py_ssize_t knot_below(self, double context) noexcept

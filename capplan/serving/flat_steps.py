@@ -38,7 +38,7 @@ class FlatSteps(FlatBatch):
 
     def step_s(self, decoding: int, context: float) -> float:
         """Return the time of the planned step; see StepClock.mixed_step_s."""
-        tokens, seconds = decoding, 0.0
+        tokens, seconds = decoding * self.query_tokens, 0.0
         for place in range(self.chunks):
             tokens += self.chunk_tokens[place]
             seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
@@ -76,11 +76,12 @@ class FlatSteps(FlatBatch):
         i = self.knot_below(context)
         done, total = 0, 0.0
         while True:
-            rise = self.decode_slopes[offset + i]
-            first = base + self.decode_values[offset + i] + rise * (context - self.context_knots[i])
+            slope = self.decode_slopes[offset + i]
+            rise = slope * self.growth
+            first = base + self.decode_values[offset + i] + slope * (context - self.context_knots[i])
             count = steps - done
             if i < last:
-                count = min(count, lrint(floor(self.context_knots[i + 1] - context)) + 1)
+                count = min(count, lrint(floor((self.context_knots[i + 1] - context) / self.growth)) + 1)
             seconds = count * (first + rise * (count - 1) * 0.5)
             if total + seconds >= limit_s:
                 count = steps_to_reach(first, rise, limit_s - total, count)
@@ -92,7 +93,7 @@ class FlatSteps(FlatBatch):
             if done >= steps:
                 self.step += done
                 return total
-            context += count
+            context += count * self.growth
             while i < last and context >= self.context_knots[i + 1]:
                 i += 1
 

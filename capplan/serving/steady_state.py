@@ -24,6 +24,11 @@ class LatencySpread:
     p95: Array
     p99: Array
 
+    def scaled(self, factor: float) -> "LatencySpread":
+        """Return the spread of a factor times the latency."""
+        values = (self.mean, self.p50, self.p90, self.p95, self.p99)
+        return LatencySpread(*(factor * value for value in values))
+
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:

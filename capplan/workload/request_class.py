@@ -1,6 +1,6 @@
 """A kind of request: how often it comes, how long it is, and what its prompts share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -100,3 +100,8 @@ class RequestClass:
     def short_prompt_fraction(self) -> float:
         """Share of the prompts that are too short to hold the whole shared prefix and a token of their own."""
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
+
+
+def without_prefix_cache(item: RequestClass) -> RequestClass:
+    """Return the class with no hit in a prefix cache."""
+    return replace(item, shared_prefix_tokens=0.0, prefix_hit_fraction=0.0, reuse=None)

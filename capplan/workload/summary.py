@@ -33,6 +33,18 @@ class PrefixReuse:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionHits:
+    """Prefix-cache hits in a trace under one rule of eviction."""
+
+    policy: str
+    blocks: int
+    """Of the cache."""
+    cache_tokens: int
+    hit_fraction: float
+    """Of the prompt tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredLatency:
     """Mean latencies in the file [s]; None where it has none."""
 
@@ -54,6 +66,8 @@ class WorkloadSummary:
     input_tokens: LengthSummary
     output_tokens: LengthSummary
     prefix: PrefixReuse | None = None
+    evictions: tuple[EvictionHits, ...] = ()
+    """Hits under the rules of eviction that were asked for."""
     prefix_hit_fraction: float | None = None
     """Fraction of prompt tokens that hit the prefix cache of the server, where it counted them."""
     measured: MeasuredLatency | None = None

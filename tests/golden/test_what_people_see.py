@@ -27,11 +27,12 @@ SEEN = {
         "estimate", "qwen3-0.6b", "--hardware", "l40s", "--request-rate", "5 req/s", *VERSION, "--format", "markdown",
     ),
     "fleet.txt": ("fleet", SMALL),
+    "levers.txt": ("levers", SMALL, "--lever", "weight-dtype", "--lever", "kv-dtype", "--lever", "target", "--lever", "autoscaling"),
     "simulate.txt": ("simulate", SMALL, "--until", "10 s", "--hardware", "l40s", "--replicas", "2"),
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
-SIMULATED = {"estimate", "fleet", "simulate", "sweep"}
+SIMULATED = {"estimate", "fleet", "levers", "simulate", "sweep"}
 """Commands whose numbers are sums of thousands of steps."""
 
 

@@ -156,15 +156,17 @@ def test_the_speculation_of_a_scenario_is_that_of_the_flags(tmp_path, capsys):
     assert over["tokens_per_step"] > by_file["tokens_per_step"]
 
 
-def test_plans_are_sized_without_them_and_that_is_said(tmp_path, capsys):
+def test_plans_are_sized_with_drafts_and_without_tiers_and_that_is_said(tmp_path, capsys):
     path = tmp_path / "chat.yaml"
     path.write_text(
         SCENARIO
         + "speculation: {draft_step_time: 1 ms, acceptance: 0.6, draft_tokens: 3}\nkv_offload: [{name: host, capacity: 1 TB}]\n"
     )
     assert main(["fleet", str(path), "--format", "json"]) == 0
-    warnings = json.loads(capsys.readouterr().out)["warnings"]
-    assert any(line.startswith("speculation is modelled by capplan simulate alone") for line in warnings)
+    printed = json.loads(capsys.readouterr().out)
+    warnings = printed["warnings"]
+    assert printed["result"]["chosen"]["draft_tokens"] == 3
+    assert not any("speculation" in line for line in warnings)
     assert any(line.startswith("kv_offload has no effect") for line in warnings)
 
 

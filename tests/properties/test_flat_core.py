@@ -79,6 +79,19 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
     return requests.part(0, clocked), Crowd(asked, int(rng.integers(1, 40)), think_s)
 
 
+def with_rounds(engine: EngineSetup, seed: int) -> EngineSetup:
+    """Every other engine without pipeline speculates: whole yields, broken ones, and none for several drafts."""
+    rng = np.random.default_rng(seed + 1)
+    if engine.clock.stages > 1 or rng.random() < 0.5:
+        return engine
+    query = int(rng.integers(2, 9))
+    tokens = float(rng.choice([1.0, query, rng.uniform(1.0, query)]))
+    rules = engine.scheduling
+    budget = max(rules.max_num_batched_tokens, rules.max_num_seqs * query)
+    rules = replace(rules, max_num_batched_tokens=budget)
+    return replace(engine, scheduling=rules, tokens_per_step=tokens, query_tokens=query)
+
+
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=examples(100, 300), deadline=None)
@@ -89,6 +102,7 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
     engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
+    engine = with_rounds(engine, seed)
     requests, crowd = who_asks(requests, options, seed)
     assert eligible(requests, engine, Admission(), crowd)
     load = {"crowd": crowd, "until_s": options["until_s"]}
@@ -140,9 +154,11 @@ def test_what_the_core_does_not_know_goes_to_the_server() -> None:
     assert not eligible(requests, engine, Admission(), Crowd(named, 1))
     assert not eligible(requests, engine, Admission(), Crowd(iter([requests]), 1))
     assert not eligible(NO_REQUESTS, engine, Admission(), Crowd(NO_REQUESTS, 1))
+    assert eligible(requests, replace(engine, tokens_per_step=2.0, query_tokens=3), Admission())
+    staged = replace(table, stages=2, stage_fraction=0.5)
     for change in (
         {"caching": PrefixCaching(16)},
-        {"tokens_per_step": 2.0, "query_tokens": 3},
+        {"tokens_per_step": 2.0, "query_tokens": 3, "table": staged},
         {"batch_timeout_s": inf, "scheduling": Scheduling("static", 8, 64)},
     ):
         assert not eligible(requests, replace(engine, **change), Admission())

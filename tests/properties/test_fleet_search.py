@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, shardings
 from capplan.fleet.refusal import refuse_illegal
-from capplan.fleet.search import LOADS, search
+from capplan.fleet.search import search
+from capplan.fleet.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario

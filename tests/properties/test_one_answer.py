@@ -12,9 +12,10 @@ from capplan.cli.main import main
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.confirmed import met_probability
 from capplan.fleet.decision import fleet_decision
+from capplan.fleet.engine_use import Drafting, EngineUse
 from capplan.fleet.offered import SamplePath
-from capplan.fleet.search import search
-from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.search import search, spec_of_layout
+from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
 from capplan.fleet.trial import Trial
 from capplan.questions.fleet import asked_fleet, fleet_for
@@ -23,8 +24,10 @@ from capplan.questions.scenario import read_scenario
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.questions.simulation_flags import PlanFlags, RequestFlags
 from capplan.readers.plan_file import read_plan_file
+from capplan.replica.drafting import draft_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
+from capplan.replica.replica import replica_of
 from capplan.workload.slo import Target
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
@@ -49,6 +52,17 @@ def free(usd=1.0, **changes):
     )
 
 
+def as_simulated(trial):
+    """Return the replica and the options of its engine, as `simulate` is given them."""
+    rounds, plan = trial.candidate.rounds, trial.question.drafting
+    if rounds is None:
+        return trial.replica, ENGINE_DEFAULTS
+    spec = spec_of_layout(trial.candidate.layout, trial.candidate.weight_dtype, trial.question)
+    draft = draft_of(replace(plan, draft_tokens=rounds.draft_tokens), spec)
+    drafting = Drafting(draft, plan.acceptance_fractions, rounds.draft_tokens, plan.verified_tokens)
+    return replica_of(spec), EngineUse(drafting=drafting)
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
     """One of three replicas with a third of the load, against all three dealt out in turn: within the noise of 30,000 requests."""
@@ -63,7 +77,8 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(path):
         response_s=alone.e2e_s.mean if trial.demand.users else 0.0,
     ).offered(3 * share)  # fmt: skip
     stream = Stream(whole.requests, tuple(c.name for c in trial.demand.classes), crowd=whole.crowd)
-    together = simulated_fleet(trial.replica, stream, replicas=3, slo=question.slo, warm_share=0.15)
+    replica, use = as_simulated(trial)
+    together = simulated_fleet(replica, stream, replicas=3, slo=question.slo, use=use, warm_share=0.15)
     assert together.all.tpot_s.mean == pytest.approx(alone.tpot_s.mean, rel=0.05)
     assert together.all.tpot_s.p95 == pytest.approx(alone.tpot_s.p95, rel=0.06)
     assert together.all.ttft_s.p50 == pytest.approx(alone.ttft_s.p50, rel=0.05)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from capplan.engine.lookup import profile, unsupported_reason
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout, Ranges, layout_reason, layouts
-from capplan.fleet.search import LOADS, search
+from capplan.fleet.search import search
+from capplan.fleet.steady_plans import LOADS
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario

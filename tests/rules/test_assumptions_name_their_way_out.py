@@ -35,6 +35,7 @@ LINES = [
     ("spec", *REPLICA, "--draft-step-time", "2 ms", "--acceptance", "0.8"),
     ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
     ("fleet", "SCENARIO"),
+    ("levers", "SCENARIO", "--lever", "answers", "--lever", "speculation"),
     ("report", "SCENARIO"),
     ("simulate", "SCENARIO"),
     ("simulate", "SCENARIO", "--trace", "TRACE"),

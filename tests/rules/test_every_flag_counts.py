@@ -76,6 +76,7 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
     "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
     "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
@@ -157,6 +158,14 @@ CASES = {
         "--offline": HUB._replace(line="fleet hub.yaml"),
         **OUT,
     },
+    "levers": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("plan.json"),
+        "--lever": Case("answers"),
+        "--set": Case("'traffic[0].request_rate=99 req/s'"),
+        "--offline": HUB._replace(line="levers hub.yaml"),
+        **OUT,
+    },
     "report": {
         "{scenario}": Case("busy.yaml"),
         "--plan": Case("plan.json"),
@@ -227,6 +236,7 @@ CASES = {
     "workload": {
         "{files}": Case("night.csv"),
         "--interval": Case("90s", "workload scrape.txt --interval 60s"),
+        "--eviction": Case("lfu", "workload chats.jsonl"),
         "--lognormal": Case("", "workload day.csv -o made.yaml", file="made.yaml"),
         "--picture": Case("drawn.svg", file="drawn.svg"),
         **OUT,

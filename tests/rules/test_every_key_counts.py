@@ -90,12 +90,20 @@ CASES = {
     "max_num_batched_tokens": Case(1024),
     "gpu_memory_utilization": Case(0.5),
     "calibration": Case("host.calibration.yaml"),
+    "prefix_caching": Case(False, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}),
     "kv_offload.name": Case("remote", TIER),
     "kv_offload.capacity": Case("10 GB", TIER),
     "kv_offload.bandwidth": Case("1 GB/s", TIER),
     "speculation.acceptance": Case(0.9, DRAFT, "simulate"),
     "speculation.draft_tokens": Case(5, DRAFT, "simulate"),
     "speculation.draft_step_time": Case("4 ms", DRAFT, "simulate"),
+    "speculation.method": Case(
+        "ngram", {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "method": "eagle"}}
+    ),
+    "speculation.verified_tokens": Case(64, DRAFT),
+    "speculation.exit_layers": Case(
+        8, {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "method": "early-exit", "exit_layers": 4}}
+    ),
     "speculation.draft": Case(
         "meta-llama/Llama-3.2-3B",
         {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft": "meta-llama/Llama-3.2-1B"}},

@@ -15,7 +15,6 @@ ALLOWED = {
     "fleet/price.py: TokenPrice.usd_per_million_cache_read": LATER,
     "fleet/price.py: TokenPrice.usd_per_million_cache_write": LATER,
     "fleet/price.py: PriceRecord.sku": "of the price list: by it a person finds the offer on its page",
-    "fleet/fit.py: Change.change": "`capplan fit` prints the whole record",
     "hardware/device.py: Device.memory_kind": "`capplan hardware` prints the whole record",
     "model/summary.py: Summary.attention_layers": "`capplan model` prints the whole record",
 }

@@ -1,7 +1,7 @@
 """Detect the format of a traffic file by its content, and read it."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from capplan.numbers import Array
 from capplan.readers.traces import delimited, json_lines, prometheus, request_logs, servegen
 from capplan.readers.traces.columns import Columns
 from capplan.readers.traces.rows import Row, head_of, parts_of
+from capplan.serving.eviction import policy_hit_fractions
 from capplan.serving.prefix_cache import HitCurve, hit_curve
 from capplan.workload.statistics import ArrivalCounts, RateSummary, TokenCounts
-from capplan.workload.summary import MeasuredLatency, PrefixReuse, WorkloadSummary
+from capplan.workload.summary import EvictionHits, MeasuredLatency, PrefixReuse, WorkloadSummary
 from capplan.workload.trace import Counts, Omissions, TracePart
 
 MOST_BLOCKS = 8_000_000
@@ -117,7 +118,9 @@ def trace_file(path: Path) -> TraceFile:
     return TraceFile(path, kind)
 
 
-def workload_of(paths: list[Path], *, interval_s: float | None = None) -> WorkloadSummary:
+def workload_of(
+    paths: list[Path], *, interval_s: float | None = None, policies: Sequence[str] = ()
+) -> WorkloadSummary:
     """Return the traffic that a file (or two Prometheus scrapes) describes.
 
     Parameters
@@ -125,12 +128,15 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
     paths : one file; two for Prometheus text, the earlier one first
     interval_s : [s]
         between the two scrapes, or since the start of the server
+    policies : rules of eviction under which the prefix cache is run block by block
 
     Returns
     -------
     lengths, rates, prefix reuse, and what was left out
     """
     kinds = [format_of(path) for path in paths]
+    if policies and (len(paths) != 1 or kinds[0] in ("prometheus", "servegen")):
+        raise _no_blocks(paths[0])
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
         return prometheus.prometheus_summary(paths, interval_s)
     if interval_s is not None:
@@ -141,10 +147,17 @@ def workload_of(paths: list[Path], *, interval_s: float | None = None) -> Worklo
         )
     if kinds[0] == "servegen":
         return servegen.servegen_summary(paths[0])
-    return trace_summary(TraceFile(paths[0], kinds[0]))
+    return trace_summary(TraceFile(paths[0], kinds[0]), policies)
 
 
-def trace_summary(trace: TraceFile) -> WorkloadSummary:
+def _no_blocks(path: Path) -> InputError:
+    return InputError(
+        f"--eviction: {path} has no ids of prompt blocks, so nothing can be evicted\n"
+        "  give a trace with hash_ids, such as Mooncake's or Qwen-Bailian's"
+    )
+
+
+def trace_summary(trace: TraceFile, policies: Sequence[str] = ()) -> WorkloadSummary:
     """Return the summary of a trace, which is read once, part by part."""
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []
@@ -161,6 +174,8 @@ def trace_summary(trace: TraceFile) -> WorkloadSummary:
             blocks.append((part.block_ids, part.block_counts, part.input_tokens))
             touched += int(part.block_ids.size)
         latency += _latency_sums(part)
+    if policies and not blocks:
+        raise _no_blocks(trace.path)
     notes = list(trace.omissions.notes)
     if arrivals.unsorted:
         notes.append(f"{arrivals.unsorted:,} requests were out of order; sorted by arrival")
@@ -181,6 +196,7 @@ def trace_summary(trace: TraceFile) -> WorkloadSummary:
         input_tokens=inputs.summary(),
         output_tokens=outputs.summary(),
         prefix=prefix_reuse(_curve(blocks, trace.block_tokens)) if blocks else None,
+        evictions=_evictions(blocks, trace.block_tokens, policies) if policies else (),
         measured=_measured(latency),
         omissions=tuple(trace.omissions.lines()),
         notes=tuple(notes),
@@ -194,6 +210,24 @@ def _format_name(trace: TraceFile) -> str:
 def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> HitCurve:
     ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
     return hit_curve(ids, counts, block_tokens=block_tokens, input_tokens=tokens)
+
+
+def _evictions(
+    blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int, policies: Sequence[str]
+) -> tuple[EvictionHits, ...]:
+    """Return the hits of caches of round sizes, smaller than all blocks together, under each rule of eviction."""
+    ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    distinct = np.unique(ids).size
+    sizes = [size for size in CURVE_BLOCKS if size < distinct] or [distinct]
+    return tuple(
+        EvictionHits(policy, size, size * block_tokens, fraction)
+        for policy in dict.fromkeys(policies)
+        for size, fraction in zip(
+            sizes,
+            policy_hit_fractions(ids, counts, sizes, policy, block_tokens=block_tokens, input_tokens=tokens),
+            strict=True,
+        )
+    )
 
 
 def prefix_reuse(curve: HitCurve) -> PrefixReuse:

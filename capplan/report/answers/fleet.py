@@ -67,7 +67,9 @@ def _reading(prices: PriceChoice) -> tuple[str, ...]:
 
 def layout_text(plan: FleetPlan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica as short text, with the KV dtype where plans differ in it."""
-    return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "")
+    count = plan.draft_tokens
+    drafts = "" if not count else ", 1 draft" if count == 1 else f", {count} drafts"
+    return plan.layout.in_words(plan.weight_dtype) + (f", KV {plan.layout.kv_format}" if kv else "") + drafts
 
 
 def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
@@ -114,6 +116,7 @@ def plan_row(plan: FleetPlan) -> dict[str, Any]:
         "job_hours": money.job_hours if money else None,
         "usd_per_job": money.usd_per_job if money else None,
         "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+        "draft_tokens": plan.draft_tokens,
         "routing": plan.routing,
         "watts": plan.watts,
         "bottleneck": plan.bottleneck,

@@ -1,6 +1,6 @@
 """The top of a review: what to buy, what it costs, which targets it meets and how surely."""
 
-from capplan.fleet.decision import CLEARLY_SURER, SENSIBLE_SHARE, SMALL_EXTRA
+from capplan.fleet.recommended import CLEARLY_SURER, SENSIBLE_SHARE, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import (

@@ -1,0 +1,171 @@
+"""What one change to a question is worth: its plan beside the plan as it is. A lever is never a rule of thumb."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from capplan.fleet.over_time import OverTime
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.recommended import cost_of
+from capplan.fleet.search import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A change to a scenario, or why there is none to try."""
+
+    name: str
+    """Of the lever: several changes may pull the same one."""
+    change: str
+    """In words."""
+    settings: tuple[str, ...] = ()
+    """Keys of the scenario and their new values, each KEY=VALUE."""
+    risk: str = ""
+    reason: str = ""
+    """Why it is not applicable; empty where it is."""
+    adds: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    """List keys and the values that the combination adds to them, so that a plan may use the change or not."""
+    combines: bool = False
+    """Whether the combination may set the keys of `settings`, instead of adding to lists."""
+    keeps: bool = True
+    """Whether users get what the scenario promises them: its targets, for all of its traffic."""
+    broken: str = ""
+    """What users no longer get, where that is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeverRow:
+    """A lever, alone, and the plan of the changed question."""
+
+    lever: Lever
+    plan: FleetPlan | None
+    """None: not applicable, or no plan meets the targets."""
+    usd_per_month_saved: float | None
+    gpus_saved: int | None
+    meets_targets: bool | None
+    """Of the scenario as it is; None where the lever is not applicable."""
+    reason: str
+    """Why it is not applicable or meets no targets; empty where it does."""
+
+    @property
+    def applicable(self) -> bool:
+        """Return whether there was a change to try."""
+        return not self.lever.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The cheapest plan of all combinations of levers."""
+
+    plan: FleetPlan
+    levers: tuple[Lever, ...]
+    """Those it uses; empty where the plan as it is cannot be bettered."""
+    settings: tuple[str, ...]
+    tried: int
+    """Combinations."""
+    question: Question | None = None
+    """The changed question; None where nothing is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeversAnswer:
+    """The plan as it is, every lever alone, and the best combination."""
+
+    base: FleetPlan | None
+    rows: tuple[LeverRow, ...]
+    """Most saved first, then those without a plan, then those that are not applicable."""
+    best: Combination | None
+
+
+def lever_row(lever: Lever, plan: FleetPlan | None, base: FleetPlan | None, why: str = "") -> LeverRow:
+    """Return the row of a lever.
+
+    Parameters
+    ----------
+    lever : Lever
+    plan : of the changed question; None where it has none, or where the lever is not applicable
+    base : the plan as it is
+    why : reason for which the changed question has no plan
+    """
+    if plan is None:
+        meets = None if lever.reason else False
+        return LeverRow(lever, None, None, None, meets, lever.reason or why)
+    kept = lever.keeps or (base is not None and _same_cost(plan, base))
+    return LeverRow(
+        lever,
+        plan,
+        None if base is None else _saved(base.usd_per_month, plan.usd_per_month),
+        None if base is None else base.gpus - plan.gpus,
+        kept,
+        "" if kept else lever.broken,
+    )
+
+
+def _saved(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before - after
+
+
+def _same_cost(plan: FleetPlan, base: FleetPlan) -> bool:
+    return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
+
+
+def most_saved_first(rows: Sequence[LeverRow]) -> tuple[LeverRow, ...]:
+    """Return the rows by dollars saved, or GPUs without prices; those without a plan come after, in their order."""
+
+    def key(row: LeverRow) -> tuple[int, float, float]:
+        if row.plan is None:
+            return (1 if row.applicable else 2), 0.0, 0.0
+        dollars = inf if row.usd_per_month_saved is None else -row.usd_per_month_saved
+        return 0, dollars, float(-(row.gpus_saved or 0))
+
+    return tuple(sorted(rows, key=key))
+
+
+def merged_settings(levers: Sequence[Lever], listed: Mapping[str, Sequence[str | int]]) -> tuple[str, ...]:
+    """Return the settings of a combination: lists hold what they held and what the levers add.
+
+    Parameters
+    ----------
+    levers : of the combination
+    listed : key -> the values that the scenario has, or searches by default
+
+    Examples
+    --------
+    >>> merged_settings([Lever("dtype", "", adds={"fleet.weight_dtypes": ("int4",)})], {"fleet.weight_dtypes": ("fp8",)})
+    ('fleet.weight_dtypes=["fp8", "int4"]',)
+    """
+    lists: dict[str, dict[str | int, None]] = {}
+    for lever in levers:
+        for key, values in lever.adds.items():
+            lists.setdefault(key, dict.fromkeys(listed.get(key, ()))).update(dict.fromkeys(values))
+    added = [f"{key}=[{', '.join(map(_quoted, values))}]" for key, values in lists.items()]
+    return (*added, *(setting for lever in levers if lever.combines for setting in lever.settings))
+
+
+def _quoted(value: str | int) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def scaled_plan(plan: FleetPlan, over_time: OverTime, *, foreseen: bool) -> FleetPlan:
+    """Return a plan at the cost of its replicas over time: those that an autoscaler pays for, and the spares at all hours.
+
+    Parameters
+    ----------
+    plan : sized for the peak, with a price
+    over_time : its replicas by window
+    foreseen : started ahead of a known load, instead of after the load was observed
+    """
+    assert plan.usd_per_hour is not None
+    replicas = over_time.foreseen if foreseen else over_time.paid
+    hourly = plan.usd_per_hour / plan.replicas * (float(replicas.mean()) + plan.spare_replicas)
+    return replace(
+        plan,
+        usd_per_hour=hourly,
+        usd_per_month=float(usd_per_month(hourly)),
+        usd_per_million_output_tokens=None,
+        usd_per_million_tokens=None,
+        money=None,
+        usd_per_month_low=None,
+        usd_per_month_high=None,
+    )

@@ -1,0 +1,285 @@
+"""What every lever of a scenario is worth, alone and combined: each a changed scenario put to the search of `fleet`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import inf
+from pathlib import Path
+
+from capplan.errors import CapplanError, InputError, unknown
+from capplan.fleet.cheapest import Runs, Search
+from capplan.fleet.confirmed import plan_of
+from capplan.fleet.levers import (
+    Combination,
+    Lever,
+    LeverRow,
+    LeversAnswer,
+    lever_row,
+    merged_settings,
+    most_saved_first,
+    scaled_plan,
+)
+from capplan.fleet.over_time import fleet_over_time
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.recommended import cost_of, near_cheapest, recommended
+from capplan.fleet.search import search
+from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.levers import engine, fleet, promise
+from capplan.questions.levers.as_it_is import Base, first_line, idle
+from capplan.questions.levers.speculation import speculations
+from capplan.questions.plan_file import asked_of_plan
+from capplan.questions.rate_line import rate_line
+from capplan.questions.reading import scenario_record
+from capplan.questions.scenario import DEFAULT_HARDWARE, read_scenario, scenario_document
+from capplan.questions.scenario_file import ScenarioFile
+from capplan.readers.plan_file import read_plan_file
+
+DEVICE = "device"
+PREFIX_HITS = "prefix-hits"
+LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
+    "weight-dtype": engine.weight_dtypes,
+    "kv-dtype": engine.kv_dtypes,
+    "prefix-caching": engine.prefix_caching,
+    PREFIX_HITS: engine.prefix_hits,
+    "prefix-routing": fleet.routing,
+    "speculation": speculations,
+    "chunked-prefill": engine.chunked_prefill,
+    "token-budget": engine.token_budget,
+    "max-num-seqs": engine.sequences,
+    "parallelism": fleet.parallelism,
+    "disaggregation": fleet.disaggregation,
+    "kv-offload": engine.kv_offload,
+    DEVICE: fleet.devices,
+    "commitment": fleet.commitments,
+    "target": promise.looser_targets,
+    "prompts": promise.shorter_prompts,
+    "answers": promise.shorter_answers,
+    "admission-control": promise.admission_control,
+}
+"""Name of a lever -> its changes."""
+AUTOSCALING = "autoscaling"
+"""The lever that is priced over time instead of asked anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The scenario that levers change, and the runs that changed questions share."""
+
+    path: Path
+    settings: tuple[str, ...]
+    offline: bool
+    runs: Runs = field(default_factory=dict)
+
+    def changed(self, settings: Sequence[str]) -> AskedFleet:
+        """Return the question with more keys overridden."""
+        return asked_fleet(read_scenario(self.path, (*self.settings, *settings)), offline=self.offline)
+
+    def trials(self, asked: AskedFleet) -> Search:
+        """Return the search of a question."""
+        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.runs)
+
+    def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
+        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""
+        trials = self.trials(asked)
+        pairs = near_cheapest(trials)
+        return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
+
+
+def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the levers to try: those named, or else all that somebody can pull."""
+    known = (*LEVERS, AUTOSCALING)
+    for name in names or ():
+        if name not in known:
+            raise unknown("lever", name, known, place="--lever")
+    return tuple(name for name in known if (name in names if names else name != PREFIX_HITS))
+
+
+def asked_levers(
+    scenario: Path | None,
+    plan: Path | None,
+    settings: tuple[str, ...] = (),
+    *,
+    offline: bool = False,
+) -> tuple[Asking, Base]:
+    """Return the scenario as it is with its plan: searched, or that of a plan file.
+
+    Raises
+    ------
+    InputError
+        no scenario and no plan file, or keys overridden beside a plan file
+    """
+    if plan is not None:
+        if settings:
+            raise InputError("--set: cannot be combined with --plan, whose keys are those it was made with")
+        file = read_plan_file(plan)
+        asked, answer = asked_of_plan(scenario, plan, offline=offline)
+        asking = Asking(scenario or file.scenario, file.settings, offline)
+        assert answer is not None
+        assert answer.choices is not None
+        return asking, Base(_record(asking), asked, answer.chosen, answer.choices.cheapest)
+    if scenario is None:
+        raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
+    asking = Asking(scenario, settings, offline)
+    asked = asking.changed(())
+    return asking, Base(_record(asking), asked, *asking.plans(asked))
+
+
+def _record(asking: Asking) -> ScenarioFile:
+    document = scenario_document(asking.path, asking.settings)
+    return scenario_record(document, asking.path.resolve().parent)[0]
+
+
+def levers_of(
+    asking: Asking,
+    base: Base,
+    names: Sequence[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> LeversAnswer:
+    """Return every lever alone, most saved first, and the best combination of those that save.
+
+    Parameters
+    ----------
+    asking : how changed scenarios are asked
+    base : the scenario as it is
+    names : of the levers to try
+    progress : called with the changes tried, and all of them
+
+    Returns
+    -------
+    LeversAnswer
+    """
+    levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
+    rows = []
+    for done, lever in enumerate(levers):
+        rows.append(_row(asking, base, lever))
+        if progress:
+            progress(done + 1, len(levers) + 1)
+    if AUTOSCALING in names:
+        rows += _autoscaled(base)
+    return LeversAnswer(base.plan, most_saved_first(rows), _best(asking, base, rows))
+
+
+def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
+    if lever.reason:
+        return lever_row(lever, None, base.plan)
+    try:
+        asked = asking.changed(lever.settings)
+    except CapplanError as error:
+        return lever_row(idle(lever.name, lever.change, first_line(error)), None, base.plan)
+    if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
+        why = "no device of the scenario has such a price"
+        return lever_row(idle(lever.name, lever.change, why), None, base.plan)
+    return lever_row(lever, asking.plans(asked)[0], base.plan, "no plan meets the targets")
+
+
+def _autoscaled(base: Base) -> list[LeverRow]:
+    """Return the plan with replicas that follow the load: as observed, and ahead of a load that is known."""
+    name, plan, scenario = AUTOSCALING, base.plan, base.asked.scenario
+    ways = {"replicas follow the load": False, "replicas are started ahead of a known load": True}
+    line = rate_line(scenario) if plan else None
+    if plan is None or line is None or plan.usd_per_hour is None:
+        why = (
+            "there is no plan to scale"
+            if plan is None
+            else "traffic is at its peak at all hours: give daily_curve, active_hours or a trace"
+            if line is None
+            else "the plan has no price"
+        )
+        return [lever_row(idle(name, next(iter(ways)), why), None, plan)]
+    limits = scenario.fleet
+    over_time = fleet_over_time(
+        plan, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s, burst_ratio=1.0
+    )
+    late = f"{over_time.short_fraction:.1%} of the requests arrive while replicas are still starting"
+    kept = {False: over_time.short_fraction == 0.0, True: True}
+    risks = {False: late, True: "a load that was not foreseen finds too few replicas"}
+    return [
+        lever_row(
+            Lever(name, change, risk=risks[ahead], keeps=kept[ahead], broken=late),
+            scaled_plan(plan, over_time, foreseen=ahead),
+            plan,
+        )
+        for change, ahead in ways.items()
+    ]
+
+
+def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination | None:
+    """Return the cheapest plan of all combinations of the levers that save alone; None where nothing meets the targets.
+
+    Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
+    changes first. What is tried depends on the scenario and on the levers allowed alone, so that one more lever adds
+    combinations and takes none away.
+    """
+    saving = [row for row in rows if row.plan is not None and _cheaper(row.plan, base.plan)]
+    adding = [lever for row in saving if (lever := _added(row)) is not None]
+    choices: dict[str, list[Lever]] = {}
+    for row in saving:
+        if row.lever.combines:
+            choices.setdefault(row.lever.name, []).append(row.lever)
+    listed = _listed(base)
+    best = None if base.plan is None else Combination(base.plan, (), (), 0)
+    cost, tried = inf if base.cheapest is None else cost_of(base.cheapest), 0
+    for selected in sorted(_selections(choices), key=len):
+        levers = [*adding, *selected]
+        if not levers:
+            continue
+        tried += 1
+        settings = merged_settings(levers, listed)
+        trials = asking.trials(asking.changed(settings))
+        item = trials.cheapest(base.asked.question.slo.confidence, under=cost)
+        if item is not None:
+            plan = plan_of(item, trials.terms)
+            used = (*_used(adding, plan, listed), *selected)
+            cost, best = cost_of(plan), Combination(plan, used, settings, tried, trials.question)
+    return None if best is None else replace(best, tried=tried)
+
+
+def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever, ...]]:
+    """Return every selection of at most one change of each lever."""
+    for selected in product(*((None, *changes) for changes in choices.values())):
+        yield tuple(lever for lever in selected if lever is not None)
+
+
+def _cheaper(plan: FleetPlan, base: FleetPlan | None) -> bool:
+    if base is None:
+        return True
+    same = (plan.usd_per_hour is None) == (base.usd_per_hour is None)
+    return same and cost_of(plan) < cost_of(base)
+
+
+def _added(row: LeverRow) -> Lever | None:
+    """Return a lever with what it adds to the lists of a search; of all other devices that is the one of its plan."""
+    if row.lever.name == DEVICE and row.plan is not None:
+        return replace(row.lever, adds={"fleet.hardware": (row.plan.layout.device.name,)})
+    return row.lever if row.lever.adds else None
+
+
+def _listed(base: Base) -> dict[str, Sequence[str | int]]:
+    """Return the lists that a search has, as written or by default."""
+    given = base.file.fleet
+    return {
+        "fleet.weight_dtypes": given.weight_dtypes or (),
+        "fleet.kv_dtypes": given.kv_dtypes or (),
+        "fleet.hardware": given.hardware or DEFAULT_HARDWARE,
+        "fleet.tensor_parallel": given.tensor_parallel or (),
+        "fleet.pipeline_parallel": given.pipeline_parallel or (),
+    }
+
+
+def _used(
+    added: Sequence[Lever], plan: FleetPlan, listed: Mapping[str, Sequence[str | int]]
+) -> tuple[Lever, ...]:
+    """Return the levers without which the search would not have found a plan."""
+    layout = plan.layout
+    has: dict[str, str | int] = {
+        "fleet.weight_dtypes": plan.weight_dtype,
+        "fleet.kv_dtypes": layout.kv_format,
+        "fleet.hardware": layout.device.name,
+        "fleet.tensor_parallel": int(layout.sharding.tensor),
+        "fleet.pipeline_parallel": int(layout.sharding.pipeline),
+    }
+    return tuple(
+        lever
+        for lever in added
+        if any(has[key] in values and has[key] not in listed[key] for key, values in lever.adds.items())
+    )

@@ -1,0 +1,41 @@
+"""The scenario as it is, as levers see it."""
+
+from dataclasses import dataclass
+
+from capplan.engine.profile import Scheduling
+from capplan.fleet.levers import Lever
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.search import spec_of_layout
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.scenario_file import ScenarioFile
+from capplan.replica.plans import engine_scheduling
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The scenario, its question and its plan."""
+
+    file: ScenarioFile
+    asked: AskedFleet
+    plan: FleetPlan | None
+    """The one that `fleet` recommends."""
+    cheapest: FleetPlan | None
+
+    @property
+    def scheduling(self) -> Scheduling | None:
+        """Return the scheduling of one engine of the plan; None without a plan."""
+        if self.plan is None:
+            return None
+        return engine_scheduling(
+            spec_of_layout(self.plan.layout, self.plan.weight_dtype, self.asked.question)
+        )
+
+
+def idle(name: str, change: str, reason: str) -> Lever:
+    """Return a lever that is not applicable."""
+    return Lever(name, change, reason=reason)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error: why a change cannot be made."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,192 @@
+"""Levers of the engine: dtypes, prefix cache, speculation, steps, offload."""
+
+from collections.abc import Callable
+from functools import partial
+
+from capplan.engine.lookup import unsupported_reason
+from capplan.errors import InputError
+from capplan.fleet.levers import Lever
+from capplan.model.network import Network
+from capplan.model.parameters import weight_bytes
+from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
+from capplan.questions.levers.as_it_is import Base, first_line, idle
+
+WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
+"""Weight dtypes to try, where they are narrower than those of the scenario."""
+KV_DTYPES = ("fp8", "int8", "int4")
+HOST_MEMORY_GB = (128, 512, 2048)
+"""Host memory of a replica that the offload lever tries."""
+HIT_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.95)
+"""Shares of requests that hit their shared prefix, for `--lever prefix-hits`."""
+
+_ROUNDED = "answers change a little: evaluate the quantised model on your own tasks"
+_COARSE = "answers change: 4-bit weights lose more than 8-bit ones; evaluate on your own tasks"
+_ROUNDED_CACHE = "answers change a little, most over long contexts: evaluate on your own tasks"
+_QUEUE = "more sequences in a step: time per output token rises at the peak"
+_ENGINE_KEPT = "none: an engine setting that can be turned back"
+
+
+def weight_dtypes(base: Base) -> list[Lever]:
+    """Return narrower weight dtypes, each alone."""
+    question = base.asked.question
+    narrowest = min(weight_bytes(network) for network in question.networks.values())
+    shipped = next(iter(question.networks.values()))
+    return [
+        _narrower(
+            Lever(
+                "weight-dtype", f"weights in {dtype}", (f"weight_dtype={dtype}", "fleet.weight_dtypes=null"),
+                _ROUNDED if dtype == "fp8" else _COARSE, adds={"fleet.weight_dtypes": (dtype,)},
+            ),
+            dtype in question.networks,
+            _refused(base, weight_dtype=named_weight_format(dtype).dtype),
+            partial(_no_smaller, shipped, dtype, narrowest),
+        )
+        for dtype in WEIGHT_DTYPES
+    ]  # fmt: skip
+
+
+def kv_dtypes(base: Base) -> list[Lever]:
+    """Return narrower dtypes of the KV cache, each alone."""
+    formats = base.asked.question.kv_formats
+    narrowest = min(kv_bytes_per_element(name) for name in formats)
+    return [
+        _narrower(
+            Lever(
+                "kv-dtype", f"KV cache in {dtype}", (f"kv_dtype={dtype}", "fleet.kv_dtypes=null"), _ROUNDED_CACHE,
+                adds={"fleet.kv_dtypes": (dtype,)},
+            ),
+            dtype in formats,
+            _refused(base, kv_dtype=dtype),
+            partial(_no_smaller_cache, dtype, narrowest),
+        )
+        for dtype in KV_DTYPES
+    ]  # fmt: skip
+
+
+def _narrower(lever: Lever, present: bool, refused: str, no_smaller: Callable[[], str]) -> Lever:
+    """Return a lever of a dtype, or why it is not applicable."""
+    why = "the scenario has it already" if present else refused or no_smaller()
+    return idle(lever.name, lever.change, why) if why else lever
+
+
+def _refused(base: Base, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> str:
+    """Return why no device of the scenario runs a dtype; empty where one does."""
+    question = base.asked.question
+    refused = [
+        unsupported_reason(question.profile, device.architecture, weight_dtype, kv_dtype)
+        for device in question.devices
+    ]
+    return "; ".join(dict.fromkeys(why.words for why in refused if why)) if all(refused) else ""
+
+
+def _no_smaller(network: Network, dtype: str, narrowest: float) -> str:
+    """Return why a weight dtype saves no memory; empty where it does."""
+    try:
+        smaller = weight_bytes(in_weight_format(network, dtype)) < narrowest
+    except InputError as error:
+        return first_line(error)
+    return "" if smaller else "would not be smaller than the weights as they are"
+
+
+def _no_smaller_cache(dtype: str, narrowest: float) -> str:
+    """Return why a cache dtype saves no memory; empty where it does."""
+    return "" if kv_bytes_per_element(dtype) < narrowest else "would not be smaller than the cache as it is"
+
+
+def prefix_caching(base: Base) -> list[Lever]:
+    """Return the scenario without its prefix cache: what the cache is worth."""
+    name, change = "prefix-caching", "without prefix caching"
+    classes = base.asked.scenario.classes
+    if base.file.prefix_caching is False:
+        return [Lever(name, "with prefix caching", ("prefix_caching=true",), _ENGINE_KEPT, combines=True)]
+    if not any(item.prefix_hit_fraction or item.reuse for item in classes):
+        why = "no traffic says what its prompts have in common: give traffic[].shared_prefix, or a trace with block hashes"
+        return [idle(name, "with prefix caching", why)]
+    return [
+        Lever(name, change, ("prefix_caching=false",), "prompts that share a prefix are computed in full")
+    ]
+
+
+def prefix_hits(base: Base) -> list[Lever]:
+    """Return other shares of requests that hit their shared prefix: what a better or worse cache is worth."""
+    name, change = "prefix-hits", "another share of prefix hits"
+    shared = [index for index, item in enumerate(base.file.traffic) if item.shared_prefix is not None]
+    if not shared or base.file.prefix_caching is False:
+        return [idle(name, change, "no traffic states a shared_prefix with its hit_fraction")]
+    return [
+        Lever(
+            name,
+            f"{fraction:.0%} of the requests hit their shared prefix",
+            tuple(f"traffic[{index}].shared_prefix.hit_fraction={fraction!r}" for index in shared),
+            "hits follow from traffic, routing and the size of the cache: measure them",
+        )
+        for fraction in HIT_FRACTIONS
+    ]
+
+
+def token_budget(base: Base) -> list[Lever]:
+    """Return half and twice the tokens of a step."""
+    scheduling, key = base.scheduling, "max_num_batched_tokens"
+    if scheduling is None:
+        return [idle("token-budget", key, "there is no plan whose steps could be changed")]
+    now = scheduling.max_num_batched_tokens
+    return [
+        Lever(
+            "token-budget", f"{key} {now} -> {tokens}", (f"{key}={tokens}",),
+            "long prompts delay the tokens of others" if tokens > now else "long prompts take more steps",
+            combines=True,
+        )
+        for tokens in (now // 2, now * 2)
+        if tokens >= scheduling.max_num_seqs
+    ]  # fmt: skip
+
+
+def sequences(base: Base) -> list[Lever]:
+    """Return half and twice the sequences of a step."""
+    scheduling, key = base.scheduling, "max_num_seqs"
+    if scheduling is None:
+        return [idle("max-num-seqs", key, "there is no plan whose steps could be changed")]
+    now = scheduling.max_num_seqs
+    return [
+        Lever(
+            "max-num-seqs", f"{key} {now} -> {count}", (f"{key}={count}",),
+            _QUEUE if count > now else "requests wait longer for their first token at the peak",
+            combines=True,
+        )
+        for count in (now // 2, now * 2)
+        if 1 <= count <= scheduling.max_num_batched_tokens
+    ]  # fmt: skip
+
+
+def chunked_prefill(base: Base) -> list[Lever]:
+    """Return nothing to try: the search knows the scheduler of the engine alone."""
+    scheduling = base.scheduling
+    profile = base.asked.question.profile
+    if scheduling is not None and scheduling.policy == "mixed" and scheduling.chunked:
+        why = f"on already: {profile.engine} {profile.version} cuts prompts into chunks beside decoding sequences"
+    else:
+        why = (
+            f"{profile.engine} prefills apart from decoding; to try it: capplan simulate --scheduling chunked"
+        )
+    return [idle("chunked-prefill", "prompts in chunks beside decoding", why)]
+
+
+def kv_offload(base: Base) -> list[Lever]:
+    """Return host memory for prefixes, or the scenario without its tiers."""
+    name, scenario = "kv-offload", base.asked.scenario
+    if scenario.kv_offload:
+        return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
+    changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
+    if not any(item.reuse for item in scenario.classes):
+        why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"
+        return [idle(name, "host memory for prefixes", why)]
+    return [
+        Lever(
+            name,
+            change,
+            (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
+            "the price of that memory is not included",
+            combines=True,
+        )
+        for size, change in changes.items()
+    ]

@@ -1,0 +1,90 @@
+"""Levers that somebody has to agree to: looser targets, shorter requests, refused ones; and machines switched off at night."""
+
+from collections.abc import Iterator
+
+from capplan.fleet.levers import Lever
+from capplan.questions.length_record import LengthFields
+from capplan.questions.levers.as_it_is import Base, idle
+
+LOOSER = 1.25
+"""Times each target."""
+SHORTER = 0.9
+"""Times each length."""
+SERVED = 0.95
+"""Share of the peak that is served where admission is controlled."""
+
+
+def looser_targets(base: Base) -> list[Lever]:
+    """Return each target loosened by a quarter."""
+    targets = base.asked.scenario.slo.targets
+    if not targets:
+        return [idle("target", "a looser target", "the scenario has no targets")]
+    return [
+        Lever(
+            "target", f"{target.key} {target.limit_s:g} s -> {LOOSER * target.limit_s:g} s",
+            (f"slo.{target.key}={LOOSER * target.limit_s!r} s",),
+            "users wait longer: whoever promised the target has to agree",
+            keeps=False, broken=f"{target.key} is held to the looser limit alone",
+        )
+        for target in targets
+    ]  # fmt: skip
+
+
+def shorter_prompts(base: Base) -> list[Lever]:
+    """Return prompts shorter by a tenth."""
+    return _shorter(base, "prompts", "input_tokens", "prompts have to be rewritten, or less retrieved")
+
+
+def shorter_answers(base: Base) -> list[Lever]:
+    """Return answers shorter by a tenth."""
+    return _shorter(base, "answers", "output_tokens", "users get less text: instructions have to ask for it")
+
+
+def _shorter(base: Base, name: str, key: str, risk: str) -> list[Lever]:
+    change = f"{name} shorter by {1.0 - SHORTER:.0%}"
+    settings = []
+    for index, item in enumerate(base.file.traffic):
+        record = getattr(item, key)
+        if record is None:
+            return [
+                idle(
+                    name,
+                    change,
+                    f"the lengths of {item.name!r} come from a trace: state {key} to change them",
+                )
+            ]
+        settings.append(f"traffic[{index}].{key}={{{', '.join(_scaled(record))}}}")
+    return [Lever(name, change, tuple(settings), risk)]
+
+
+def _scaled(record: LengthFields) -> Iterator[str]:
+    for part, value in record.model_dump(exclude_none=True).items():
+        shorter = [SHORTER * one for one in value] if isinstance(value, list) else SHORTER * value
+        yield f"{part}: {shorter!r}"
+
+
+def admission_control(base: Base) -> list[Lever]:
+    """Return a fleet for most of the peak; the rest is refused."""
+    name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is refused"
+    settings = []
+    for index, item in enumerate(base.file.traffic):
+        for key in ("request_rate", "users"):
+            value = getattr(item, key)
+            if value is not None:
+                settings.append(
+                    f"traffic[{index}].{key}={SERVED * value!r}" + (" req/s" if key == "request_rate" else "")
+                )
+    if len(settings) < len(base.file.traffic):
+        why = "a rate or users are needed, of which a part can be refused; not a trace or a batch job"
+        return [idle(name, change, why)]
+    broken = f"{1.0 - SERVED:.0%} of the requests are refused at the peak"
+    return [
+        Lever(
+            name,
+            change,
+            tuple(settings),
+            "refused requests have to be told so, or retried",
+            keeps=False,
+            broken=broken,
+        )
+    ]

@@ -1,0 +1,193 @@
+"""What `capplan levers` shows: the plan as it is, the best combination, and every lever alone."""
+
+from collections.abc import Sequence
+from shlex import join
+from typing import Any
+
+from capplan.assumption import Assumption
+from capplan.fleet.levers import Combination, LeverRow, LeversAnswer
+from capplan.fleet.plan import FleetPlan
+from capplan.questions.levers.answer import Asking
+from capplan.questions.levers.as_it_is import Base
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.fleet import (
+    assumed_kernels,
+    cost_texts,
+    layout_text,
+    plan_row,
+    purchase_text,
+    sure,
+    thin_warnings,
+)
+
+_SHOWN = (
+    "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
+    "confidence_fraction", "kept",
+)  # fmt: skip
+_TITLES = {
+    "plan": "each replica",
+    "usd_per_month": "",
+    "usd_per_month_saved": "saved ($/month)",
+    "confidence_fraction": "targets met",
+    "kept": "keeps its promise",
+    "choice": "",
+}
+_COMBINED = Assumption(
+    "the best combination takes levers that save alone, keep targets and traffic, and need no capital or interruptible machines",
+    "--lever",
+)
+_ALONE = Assumption("every lever is sized by the same search as the plan as it is", "capplan fleet --set")
+
+
+def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
+    """Return the plan as it is, every lever alone, and the best combination; exit code 4 where nothing meets the targets."""
+    rows = [_row(row) for row in answer.rows]
+    tried = [_line(row) for row in answer.rows if row.plan is not None]
+    missed = [_line(row) for row in answer.rows if row.applicable and row.plan is None]
+    idle = [_line(row) for row in answer.rows if not row.applicable]
+    plans = [row.plan for row in answer.rows if row.plan is not None]
+    both = [plan for plan in (answer.base, answer.best.plan if answer.best else None) if plan is not None]
+    best = answer.best
+    return Answer(
+        command="levers",
+        result={
+            "scenario": base.asked.scenario.name,
+            "base": plan_row(answer.base) if answer.base else None,
+            "levers": rows,
+            "best": plan_row(best.plan) if best else None,
+            "best_levers": [lever.change for lever in best.levers] if best else [],
+            "best_settings": list(best.settings) if best else [],
+            "combinations": best.tried if best else 0,
+        },
+        tables=tuple(
+            table
+            for table in (
+                Table(
+                    _compared(answer),
+                    title="As it is, and at best",
+                    shown=("choice", *_SHOWN[2:-1]),
+                    titles=_TITLES,
+                ),
+                Table(tried, title="Each lever alone, most saved first", shown=_SHOWN, titles=_TITLES),
+                Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
+                Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
+                Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
+            )
+            if table.rows
+        ),
+        csv_rows=rows,
+        headline=_headline(base, answer),
+        closing=_closing(asking, answer),
+        assumptions=(_ALONE, _COMBINED, *base.asked.assumptions, *_kernels(base, answer)),
+        warnings=(*base.asked.warnings, *thin_warnings([*both, *plans])),
+        exit_code=0 if both else 4,
+    )
+
+
+def _row(row: LeverRow) -> dict[str, Any]:
+    """Return a lever with the keys of the interface."""
+    plan = row.plan
+    return {
+        "lever": row.lever.name,
+        "change": row.lever.change,
+        "applicable": row.applicable,
+        "reason": row.reason or None,
+        "meets_targets": row.meets_targets,
+        "hardware": plan.layout.device.name if plan else None,
+        "plan": layout_text(plan, kv=True) if plan else None,
+        "gpus": plan.gpus if plan else None,
+        "usd_per_month": plan.usd_per_month if plan else None,
+        "usd_per_month_saved": row.usd_per_month_saved,
+        "ttft_p95_s": plan.ttft_s.p95 if plan else None,
+        "tpot_p95_s": plan.tpot_s.p95 if plan else None,
+        "confidence": plan.slo_met_probability if plan else None,
+        "risk": row.lever.risk or None,
+        "settings": list(row.lever.settings),
+    }
+
+
+def _line(row: LeverRow) -> dict[str, Any]:
+    """Return a lever as people see it."""
+    line = _row(row)
+    return {**line, "confidence_fraction": line["confidence"], "kept": row.reason or "yes"}
+
+
+def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
+    """Return the plan as it is and the best one."""
+    plans = {"as it is": answer.base}
+    if answer.best is not None and answer.best.levers:
+        plans["best combination"] = answer.best.plan
+    before = answer.base.usd_per_month if answer.base else None
+    return [
+        {
+            "choice": name,
+            "hardware": plan.layout.device.name,
+            "plan": layout_text(plan, kv=True),
+            "gpus": plan.gpus,
+            "usd_per_month": plan.usd_per_month,
+            "usd_per_month_saved": None
+            if before is None or plan.usd_per_month is None
+            else before - plan.usd_per_month,
+            "ttft_p95_s": plan.ttft_s.p95,
+            "tpot_p95_s": plan.tpot_s.p95,
+            "confidence_fraction": plan.slo_met_probability,
+        }
+        for name, plan in plans.items()
+        if plan is not None
+    ]
+
+
+def _risks(rows: Sequence[LeverRow]) -> list[dict[str, Any]]:
+    return [
+        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
+        for row in rows
+        if row.plan is not None and row.lever.risk
+    ]
+
+
+def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
+    """Return the borrowed kernels of the plan as it is and of the best one, and the price of the latter."""
+    stated = assumed_kernels([answer.base], base.asked.question) if answer.base else ()
+    best = answer.best
+    if best is not None and best.question is not None:
+        stated += (best.plan.price.assumption,) if best.plan.price else ()
+        stated += assumed_kernels([best.plan], best.question)
+    return tuple(item for item in dict.fromkeys(stated) if item not in base.asked.assumptions)
+
+
+def _headline(base: Base, answer: LeversAnswer) -> str:
+    name = base.asked.scenario.name
+    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else "as it is no plan meets the targets"
+    best = answer.best
+    if best is None:
+        return f"{name}: {as_it_is}, and no lever changes that"
+    if not best.levers:
+        return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less"
+    return f"{name}: {as_it_is}; at best {_plan_text(best.plan)}{_saving(answer, best)}, with {_words(best)}"
+
+
+def _plan_text(plan: FleetPlan) -> str:
+    return f"{purchase_text(plan)}, {cost_texts(plan)[0]}, {sure(plan.slo_met_probability)} sure"
+
+
+def _saving(answer: LeversAnswer, best: Combination) -> str:
+    before = answer.base.usd_per_month if answer.base else None
+    after = best.plan.usd_per_month
+    if before is None or after is None:
+        return ""
+    return f" ({1.0 - after / before:.0%} less)"
+
+
+def _words(best: Combination) -> str:
+    return ", ".join(lever.change for lever in best.levers)
+
+
+def _closing(asking: Asking, answer: LeversAnswer) -> tuple[str, ...]:
+    best = answer.best
+    if best is None or not best.levers:
+        return ()
+    words = ["capplan", "fleet", str(asking.path)]
+    for setting in (*asking.settings, *best.settings):
+        words += ["--set", setting]
+    risks = "; ".join(dict.fromkeys(f"{lever.change}: {lever.risk}" for lever in best.levers if lever.risk))
+    return f"to see that plan: {join(words)}", *((f"before you take it: {risks}",) if risks else ())

@@ -1,0 +1,152 @@
+"""A lever is a changed question: nothing saved where nothing changes, the same plan as `fleet --set`, and more levers never cost more."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from capplan.errors import InputError
+from capplan.fleet.levers import Lever, lever_row, most_saved_first, scaled_plan
+from capplan.fleet.over_time import RateLine, fleet_over_time
+from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.levers import answer as levers
+from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
+from capplan.questions.scenario import read_scenario
+
+SMALL = """name: small
+model: llama-3.1-8b
+weight_dtype: bf16
+kv_dtype: bf16
+traffic:
+  - name: chat
+    request_rate: 30 req/s
+    input_tokens: {mean: 900, p95: 2500}
+    output_tokens: {mean: 120, p95: 300}
+    shared_prefix: {tokens: 300, hit_fraction: 0.8}
+slo: {ttft_p95: 600 ms, tpot_p95: 30 ms}
+fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}
+"""
+NAMES = ("weight-dtype", "kv-dtype", "commitment", "max-num-seqs", "parallelism")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("levers") / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(small):
+    asking, base = asked_levers(small, None, offline=True)
+    return asking, base, levers_of(asking, base, checked_names(None))
+
+
+def fleet_with(path, settings):
+    return fleet_for(asked_fleet(read_scenario(path, settings), offline=True)).chosen
+
+
+def test_the_plan_as_it_is_is_the_one_that_fleet_recommends(small, whole):
+    mine, other = whole[1].plan, fleet_with(small, ())
+    assert replace(other, usd_per_month_low=None, usd_per_month_high=None) == mine
+
+
+def test_a_lever_has_the_plan_of_fleet_with_its_settings(small, whole):
+    rows = {row.lever.change: row for row in whole[2].rows if row.plan is not None and row.lever.settings}
+    for change in ("weights in fp8", "KV cache in fp8", "ttft_p95 0.6 s -> 0.75 s", "prompts shorter by 10%"):
+        row = rows[change]
+        plan = fleet_with(small, row.lever.settings)
+        assert (plan.gpus, plan.usd_per_month) == (row.plan.gpus, row.plan.usd_per_month)
+        assert row.usd_per_month_saved == pytest.approx(whole[1].plan.usd_per_month - plan.usd_per_month)
+
+
+def test_the_best_combination_is_the_cheapest_plan_of_fleet_with_its_settings(small, whole):
+    best = whole[2].best
+    asked = asked_fleet(read_scenario(small, best.settings), offline=True)
+    assert fleet_for(asked).choices.cheapest.usd_per_month == best.plan.usd_per_month
+    assert best.plan.usd_per_month < whole[1].plan.usd_per_month
+
+
+def test_the_best_combination_is_never_dearer_than_a_lever_that_it_may_take(whole):
+    free = [row for row in whole[2].rows if row.plan and (row.lever.combines or row.lever.adds)]
+    assert free
+    assert whole[2].best.plan.usd_per_month <= min(row.plan.usd_per_month for row in free)
+    assert all(lever.keeps and not lever.broken for lever in whole[2].best.levers)
+
+
+def test_settings_that_say_what_is_so_change_nothing(whole):
+    asking, base, _ = whole
+    same = Lever(
+        "weight-dtype", "the same", ("weight_dtype=bf16", "fleet.headroom=20 %", "prefix_caching=true")
+    )
+    row = levers._row(asking, base, same)
+    assert row.plan == base.plan
+    assert row.usd_per_month_saved == 0.0
+    assert row.meets_targets
+
+
+def test_one_more_lever_never_makes_the_best_combination_dearer(whole):
+    asking, base, _ = whole
+    costs = {
+        names: levers_of(asking, base, names).best.plan.usd_per_month
+        for count in range(len(NAMES) + 1)
+        for names in combinations(NAMES, count)
+        if count in {0, 1, 2, len(NAMES)}
+    }
+    assert costs[()] == base.plan.usd_per_month
+    for few, dear in costs.items():
+        assert all(cheap <= dear for many, cheap in costs.items() if set(few) <= set(many))
+
+
+def test_rows_come_by_what_they_save_and_a_looser_promise_is_not_kept(whole):
+    rows = whole[2].rows
+    saved = [row.usd_per_month_saved for row in rows if row.plan]
+    assert saved == sorted(saved, reverse=True)
+    for row in rows:
+        assert (row.plan is None) == (row.usd_per_month_saved is None)
+        assert row.applicable or row.reason
+        if row.lever.name in {"target", "admission-control"} and row.plan and row.usd_per_month_saved:
+            assert not row.meets_targets
+            assert row.reason
+    assert most_saved_first(rows) == rows
+
+
+def test_a_lever_without_a_plan_beats_none_and_says_why(whole):
+    lever = Lever("target", "impossible", ("slo.ttft_p95=1 us",))
+    row = levers._row(*whole[:2], lever)
+    assert (row.plan, row.meets_targets, row.reason) == (None, False, "no plan meets the targets")
+    assert lever_row(Lever("x", "y", reason="no"), None, None).meets_targets is None
+
+
+def test_what_cannot_be_read_is_not_applicable(whole):
+    row = levers._row(*whole[:2], Lever("prompts", "too short", ("traffic[0].input_tokens=200",)))
+    assert not row.applicable
+    assert "shared_prefix" in row.reason
+
+
+def test_replicas_over_time_cost_what_runs_and_the_spares_at_all_hours(whole):
+    plan = whole[1].plan
+    carried = min(plan.request_rate_limit_per_replica * 0.8, plan.sure_rate_limit_per_replica)
+    flat = RateLine(np.full(24, carried * plan.busy_replicas * 0.999), 3600.0)
+    terms = {"headroom_fraction": 0.2, "start_up_s": 0.0, "burst_ratio": 1.0}
+    for ahead in (False, True):
+        same = scaled_plan(plan, fleet_over_time(plan, flat, **terms), foreseen=ahead)
+        assert same.usd_per_month == pytest.approx(plan.usd_per_month)
+    half = RateLine(np.repeat([0.0, carried * 3 * 0.999], 12), 3600.0)
+    each = plan.usd_per_month / plan.replicas
+    over = scaled_plan(plan, fleet_over_time(plan, half, **terms), foreseen=True)
+    assert over.usd_per_month == pytest.approx(each * (plan.spare_replicas + (12 * 1 + 12 * 3) / 24))
+
+
+def test_an_unknown_lever_names_the_nearest():
+    with pytest.raises(InputError, match="weight-dtype"):
+        checked_names(["weight-dtypes"])
+    assert checked_names(["target", "device"]) == ("device", "target")
+
+
+def test_keys_beside_a_plan_file_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--set"):
+        asked_levers(None, tmp_path / "plan.json", ("slo.ttft_p95=1 s",))
+    with pytest.raises(InputError, match="no scenario"):
+        asked_levers(None, None)
