@@ -16,14 +16,6 @@ Confidence = Annotated[
     float | None,
     fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
 ]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable.",
-    ),
-]
 
 
 @grouped
@@ -32,7 +24,7 @@ def command(
     scenario: o.Scenario,
     hardware: Hardware = None,
     confidence: Confidence = None,
-    settings: Settings = None,
+    settings: o.Settings = None,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
+from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -75,6 +76,13 @@ class Scenario:
     gpu_memory_utilization: float | None = None
     calibration: str | None = None
     price_file: str | None = None
+    own: OwnTerms = field(default_factory=OwnTerms)
+    """Cost of the fleet beside its machines."""
+    hosted: HostedTerms = field(default_factory=HostedTerms)
+    hosted_file: str | None = None
+    """Prices of hosted APIs instead of those that ship."""
+    hosted_date: str | None = None
+    """Of prices that do not state it."""
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None

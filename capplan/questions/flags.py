@@ -76,6 +76,21 @@ class DraftFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class CachePriceFlags:
+    """An API by name, or its prices in dollars per million tokens."""
+
+    api: str | None = None
+    input_price: float | None = None
+    write_price: float | None = None
+    """None: no premium."""
+    read_price: float | None = None
+    prices: Path | None = None
+    """File of token prices."""
+    date: str | None = None
+    """Of prices that do not state it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SweepFlags:
     """Which plans are swept over which loads."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_use import TierSize
+from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
@@ -265,6 +266,7 @@ def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPl
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file, reading = scenario_record(document, folder)
+    hosted = file.hosted
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
@@ -291,6 +293,10 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
+        hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
+        hosted_file=reading.resolved(hosted.file) if hosted.file else None,
+        hosted_date=hosted.date,
         kv_offload=tiers,
         speculation=speculation,
         classes=classes,

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
-from capplan.readers.catalogue.prices import Commitment
+from capplan.readers.catalogue.prices import Commitment, Day
 from capplan.readers.record import (
     COUNT_SCHEMA,
     Bytes,
@@ -24,6 +24,7 @@ from capplan.readers.record import (
     Tokens,
     UsdPerHour,
     UsdPerKwh,
+    UsdPerMonth,
     Whole,
     one_or_more,
 )
@@ -194,6 +195,25 @@ class Prices(Record):
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
+    people: UsdPerMonth | None = None
+    """Who runs the fleet, for `capplan compare`."""
+    overhead: Fraction | None = None
+    """On the price of the machines, for `capplan compare`: storage, network, support."""
+
+
+class Hosted(Record):
+    """How hosted APIs are used, for `capplan compare`."""
+
+    time_to_live: Seconds | None = None
+    """Of a cached prefix, since its last use."""
+    prefixes: Number | None = None
+    """Different shared prefixes, each with an equal part of the requests."""
+    batch_fraction: Fraction | None = None
+    """Share of the requests whose answer may take a day."""
+    file: str | None = None
+    """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
+    date: Day | None = None
+    """Of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
 
 
 class ScenarioFile(Record):
@@ -237,3 +257,5 @@ class ScenarioFile(Record):
     """What may be bought."""
     prices: Prices = Field(default_factory=Prices)
     """What it costs."""
+    hosted: Hosted = Field(default_factory=Hosted)
+    """How hosted APIs are used, which `capplan compare` compares the fleet with."""

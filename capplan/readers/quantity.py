@@ -116,6 +116,15 @@ TOKENS = Unit("tokens", _frozen(_TOKENS), "1800", bare=True, words="a number of 
 COUNT = Unit("", _frozen(_counted("")), "4000", bare=True, words="a number")
 USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
 USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
+USD_PER_MILLION_TOKENS_HOUR = Unit("$/Mtok/h", _frozen(_each(_each(_DOLLARS, "Mtok"), "h")), "1 $/Mtok/h")
+USD_PER_MILLION = Unit(
+    "$",
+    _frozen({**_DOLLARS, **_each(_DOLLARS, "Mtok")}),
+    "3 $",
+    bare=True,
+    words="dollars per million tokens",
+)
+USD_PER_MONTH = Unit("$/month", _frozen(_each(_DOLLARS, "month", "mo")), "12000 $/month")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
 WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
 

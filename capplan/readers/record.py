@@ -102,6 +102,8 @@ _tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
 _count = _quantity_type(q.COUNT, above=0, high=MOST_COUNTED)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
+_usd_per_mtok_hour = _quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)
+_usd_per_month = _quantity_type(q.USD_PER_MONTH, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
 _watts = _quantity_type(q.WATTS, above=0)
 
@@ -121,6 +123,8 @@ Tokens: TypeAlias = Annotated[float, *_tokens]
 Number: TypeAlias = Annotated[float, *_count]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
+UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_usd_per_mtok_hour]
+UsdPerMonth: TypeAlias = Annotated[float, *_usd_per_month]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
 

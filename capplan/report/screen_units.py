@@ -15,6 +15,7 @@ _FIXED = {
     "usd_per_gpu_hour": ("$/GPU/h", 1.0, "price"),
     "usd_per_hour": ("$/h", 1.0, "price"),
     "usd_per_month": ("$/month", 1.0, "price"),
+    "usd_per_day": ("$/day", 1.0, "price"),
     "usd_per_year": ("$/year", 1.0, "price"),
     "usd_per_job": ("$/job", 1.0, "price"),
     "usd_per_thousand_requests": ("$/1,000 req", 1.0, "price"),

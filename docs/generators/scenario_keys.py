@@ -77,6 +77,14 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        "prices.people": "nobody",
+        "prices.overhead": "none",
+        "hosted": "as below",
+        "hosted.time_to_live": "the provider's, else 5 min",
+        "hosted.prefixes": "1",
+        "hosted.batch_fraction": "jobs that have a day",
+        "hosted.file": "the shipped list",
+        "hosted.date": "-",
     }
 )  # fmt: skip
 """Key that may be left out -> what holds then."""
@@ -145,6 +153,10 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
+        "hosted": "{time_to_live: 1 h, prefixes: 40}",
+        "hosted.prefixes": "40",
+        "hosted.file": "model_prices_and_context_window.json",
+        "hosted.date": "2026-11-01",
     }
 )  # fmt: skip
 """Key -> as it may be written, where its unit has no example."""
@@ -271,6 +283,7 @@ _TABLES = {
     "offload": "kv_offload.",
     "speculation": "speculation.",
     "prices": "prices.",
+    "hosted": "hosted.",
 }
 _PAGE = """# Scenario keys
 
@@ -355,4 +368,10 @@ prefix first, which `prefix_aware` stands for.
 ## prices
 
 <prices>
+
+## hosted
+
+How hosted APIs are used, for [`capplan compare`](money.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
+
+<hosted>
 """

@@ -27,11 +27,13 @@ SEEN = {
         "estimate", "qwen3-0.6b", "--hardware", "l40s", "--request-rate", "5 req/s", *VERSION, "--format", "markdown",
     ),
     "fleet.txt": ("fleet", SMALL),
+    "compare.txt": ("compare", SMALL, "--api", "anthropic/claude-haiku-4-5", "--api", "openai/gpt-5-mini"),
+    "cache.txt": ("cache", "--prefix-tokens", "4000", "--requests-per-day", "10000", "--api", "anthropic/claude-sonnet-4-5"),
     "simulate.txt": ("simulate", SMALL, "--until", "10 s", "--hardware", "l40s", "--replicas", "2"),
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
-SIMULATED = {"estimate", "fleet", "simulate", "sweep"}
+SIMULATED = {"compare", "estimate", "fleet", "simulate", "sweep"}
 """Commands whose numbers are sums of thousands of steps."""
 
 

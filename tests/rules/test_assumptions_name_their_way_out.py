@@ -36,6 +36,8 @@ LINES = [
     ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
     ("fleet", "SCENARIO"),
     ("report", "SCENARIO"),
+    ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "cerebras/llama3.1-8b"),
+    ("cache", "--prefix-tokens", "4000", "--requests-per-day", "10", "--input-price", "3", "--read-price", "0.3"),
     ("simulate", "SCENARIO"),
     ("simulate", "SCENARIO", "--trace", "TRACE"),
     ("simulate", "SCENARIO", "--scheduling", "dynamic", "--acceptance", "0.7", "--draft-step-time", "2 ms"),

@@ -66,6 +66,9 @@ SPECULATED = (
 DRAFTED = "--acceptance 0.7 --draft-step-time 1ms"
 SWEPT = "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline"
 
+CACHED = "cache --prefix-tokens 4000 --requests-per-day 1000 --input-price 3 --read-price 0.3"
+LITELLM = "cache --prefix-tokens 4000 --requests-per-day 1000 --prices litellm.json --api openai/gpt-5-mini"
+
 RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
 COMPARED = "calibrate --compare host.calibration.yaml h100-sxm"
 
@@ -77,6 +80,8 @@ LINES = {
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
     "report": "report small.yaml --offline",
+    "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
+    "cache": "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini",
     "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
     "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
     "workload": "workload day.csv",
@@ -155,6 +160,28 @@ CASES = {
         "--confidence": Case("95%"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "compare": {
+        "{scenario}": Case("busy.yaml"),
+        "--api": Case("openai/gpt-5"),
+        "--plan": Case("plan.json"),
+        "--set": Case("prices.overhead=10%"),
+        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--offline": HUB._replace(line="compare hub.yaml --api openai/gpt-5-mini"),
+        **OUT,
+    },
+    "cache": {
+        "--prefix-tokens": Case("5000"),
+        "--requests-per-day": Case("99"),
+        "--suffix-tokens": Case("100"),
+        "--time-to-live": Case("1s"),
+        "--api": Case("openai/gpt-5"),
+        "--input-price": Case("4", CACHED),
+        "--write-price": Case("4", CACHED),
+        "--read-price": Case("1", CACHED),
+        "--prices": Case("tokens.yaml"),
+        "--date": Case("2026-11-02", f"{LITELLM} --date 2026-11-01", words=True),
         **OUT,
     },
     "report": {
@@ -279,6 +306,12 @@ CASES = {
     },
 }
 UNREAD = {
+    "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],
+    "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini": [
+        "--input-price 1",
+        "--date 2026-11-01",
+    ],
+    CACHED: ["--prices tokens.yaml", "--date 2026-11-01"],
     "sweep small.yaml --request-rate 2 --offline": [
         "--input-tokens 300",
         "--output-tokens 90",

@@ -26,6 +26,7 @@ ASKS = {
     "fleet": "fleet scenario.yaml --offline --format json",
     "simulate": "simulate scenario.yaml --hardware h100-sxm --until 20s --offline --format json",
     "replay": "simulate scenario.yaml --hardware h100-sxm --offline --format json",
+    "compare": "compare scenario.yaml --api openai/gpt-5-mini --offline --format json",
     "page": "report scenario.yaml --offline --format markdown",
 }
 
@@ -54,6 +55,11 @@ CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
 TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
 SPARSE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.tensor_parallel": 2}
 OWN = {"prices.electricity": "0.1 $/kWh"}
+CACHED = {
+    "traffic.input_tokens": 4000,
+    "traffic.request_rate": "0.01 req/s",
+    "traffic.shared_prefix": {"tokens": 3000, "hit_fraction": 1},
+}
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
@@ -149,6 +155,13 @@ CASES = {
     "prices.file": Case("prices.yaml"),
     "prices.electricity": Case("0.1 $/kWh"),
     "prices.facility_ratio": Case(1.5, OWN),
+    "prices.people": Case("9000 $/month", ask="compare"),
+    "prices.overhead": Case("10 %", ask="compare"),
+    "hosted.time_to_live": Case("1 min", CACHED, "compare"),
+    "hosted.prefixes": Case(900, CACHED, "compare"),
+    "hosted.batch_fraction": Case("50 %", ask="compare"),
+    "hosted.file": Case("tokens.yaml", ask="compare"),
+    "hosted.date": Case("2026-11-02", {"hosted.file": "litellm.json"}, "compare", shown=True),
 }
 
 REFUSALS = {

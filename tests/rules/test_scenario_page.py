@@ -50,6 +50,7 @@ def order(key):
         "kv_offload",
         "speculation",
         "prices",
+        "hosted",
     ]
     return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)
 

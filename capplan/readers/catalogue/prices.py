@@ -9,14 +9,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from capplan.fleet.price import (
     ChosenPrice,
     PriceRecord,
-    TokenPrice,
     choose_price,
     missing_price_warning,
     with_electricity,
 )
 from capplan.fleet.scenario import Scenario
 from capplan.readers.data_folder import data_folder
-from capplan.readers.record import Record, UsdPerHour, UsdPerMillionTokens, validated
+from capplan.readers.record import Record, UsdPerHour, validated
 from capplan.readers.yaml_file import read_yaml
 
 Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
@@ -76,30 +75,6 @@ class PriceFile(Record):
         return self
 
 
-class TokenOffer(Record):
-    """The prices of a hosted API."""
-
-    provider: str
-    model: str
-    """The provider's name."""
-    serves: str | None = None
-    """Hub id of the open model behind it."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
-    context: Annotated[int, Field(ge=1)] | None = None
-    date: Day
-    source: str
-
-
-class TokenPriceFile(Record):
-    """Prices of hosted APIs by the token."""
-
-    sources: dict[str, PriceSource]
-    prices: Annotated[list[TokenOffer], Field(min_length=1)]
-
-
 def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     """Return the offers in a price YAML, per device and hour."""
     file = validated(PriceFile, read_yaml(path, kind="a price YAML"))
@@ -117,28 +92,6 @@ def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
 def price_records() -> tuple[PriceRecord, ...]:
     """Return the offers that ship with the package."""
     return read_prices(data_folder("hardware_specs") / "prices.yaml")
-
-
-@lru_cache(maxsize=1)
-def token_prices() -> tuple[TokenPrice, ...]:
-    """Return the prices of hosted APIs that ship with the package."""
-    path = data_folder("hardware_specs") / "token_prices.yaml"
-    file = validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
-    return tuple(
-        TokenPrice(
-            provider=offer.provider,
-            model=offer.model,
-            serves=offer.serves,
-            usd_per_million_input=offer.input,
-            usd_per_million_output=offer.output,
-            usd_per_million_cache_read=offer.cache_read,
-            usd_per_million_cache_write=offer.cache_write,
-            context_tokens=offer.context,
-            date=offer.date,
-            source=file.sources[offer.source].url,
-        )
-        for offer in file.prices
-    )
 
 
 def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
