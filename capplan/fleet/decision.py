@@ -137,8 +137,9 @@ def _surest(pairs: list[tuple[Sized, FleetPlan]], terms: Terms) -> FleetPlan:
             continue
         each = _cost(plan) / plan.replicas
         most = floor(SUREST_WITHIN * _cost(cheapest) / each + 1e-9) - terms.spare_replicas
-        if terms.max_devices is not None:
-            most = min(most, terms.max_devices // plan.layout.devices - terms.spare_replicas)
+        limit = terms.most_devices(plan.layout.device.name)
+        if limit < inf:
+            most = min(most, int(limit) // plan.layout.devices - terms.spare_replicas)
         if most < item.busy:
             continue
         top = met_probability(item.trial, most)

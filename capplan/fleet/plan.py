@@ -146,6 +146,8 @@ class FleetAnswer:
     choices: Choices | None = None
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
+    over_budget: FleetPlan | None = None
+    """The recommended plan without a budget, where none is within it."""
 
     @property
     def chosen(self) -> FleetPlan | None:

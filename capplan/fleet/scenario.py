@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
-from capplan.fleet.money.terms import HostedTerms, OwnTerms
+from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -76,6 +76,14 @@ class Scenario:
     gpu_memory_utilization: float | None = None
     calibration: str | None = None
     price_file: str | None = None
+    price_date: str | None = None
+    """Of prices in a file that does not state it."""
+    commitments: CommitmentTerms | None = None
+    """Ways to pay beside the one of `prices`; None: none are named."""
+    currency: tuple[str, float] | None = None
+    """Name of a currency and the dollars that one unit of it costs, for totals."""
+    budget_usd_per_month: float | None = None
+    """What the fleet may cost."""
     own: OwnTerms = field(default_factory=OwnTerms)
     """Cost of the fleet beside its machines."""
     hosted: HostedTerms = field(default_factory=HostedTerms)

@@ -9,8 +9,12 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.money.comparison import Comparison, compare, own_fleet
 from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, too_long_fraction
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
+from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.outlook import plan_over_time
+from capplan.questions.rate_line import rate_line
 from capplan.readers.catalogue.token_prices import (
     HINT,
     OLD_DAYS,
@@ -120,7 +124,9 @@ def asked_comparison(
         raise InputError(
             f"{scenario.path}: the price of {plan.layout.device.name} is not known; give prices.per_gpu_hour"
         )
-    own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own)
+    mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
+    paid = float(usd_per_month(mix.mix.usd_per_hour)) if mix else None
+    own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own, paid)
     comparison = compare(plan, asked.question.demand, own, tuple(prices), scenario.hosted)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
@@ -130,8 +136,14 @@ def asked_comparison(
     ]
     return AskedComparison(
         comparison,
-        (*_assumptions(scenario, prices, comparison), *asked.assumptions),
-        (*age_warnings(prices, today), *_old_rent(plan, today), *warnings, *asked.warnings),
+        (*_assumptions(scenario, prices, comparison), *(mix.assumptions if mix else ()), *asked.assumptions),
+        (
+            *(mix.warnings if mix else ()),
+            *age_warnings(prices, today),
+            *_old_rent(plan, today),
+            *warnings,
+            *asked.warnings,
+        ),
     )
 
 
@@ -139,10 +151,15 @@ def _assumptions(
     scenario: Scenario, prices: Sequence[TokenPrice], comparison: Comparison
 ) -> list[Assumption]:
     """Return what the comparison rests on beside the plan."""
+    paid = (
+        "paid for by the cheapest mix of commitments"
+        if scenario.commitments
+        else "rented for its peak at all hours"
+    )
     stated = [
         Assumption(
-            "the own fleet is rented for its peak at all hours; at another rate it has the same layout and as many "
-            "replicas as the rule of the plan asks for",
+            f"the own fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
+            "asks for, each at the same mean cost",
             "traffic[0].request_rate",
         )
     ]

@@ -1,7 +1,7 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.price import ChosenPrice
+from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
 from capplan.hardware.weight_kernel import memory_alone
@@ -156,4 +156,11 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     limits = asked.scenario.fleet
     terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-    return fleet_decision(asked.question, terms, progress)
+    budget = asked.scenario.budget_usd_per_month
+    if budget is None:
+        return fleet_decision(asked.question, terms, progress)
+    within = replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
+    answer = fleet_decision(asked.question, within, progress)
+    if answer.plans:
+        return answer
+    return replace(answer, over_budget=fleet_decision(asked.question, terms, progress).chosen)

@@ -15,6 +15,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.questions.money_terms import commitment_terms, note_odd_money
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -178,6 +179,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
         if prices.provider is None:
             reading.assume("prices of any provider, the median offer", "prices.provider")
         return ANY_PROVIDER
+    if prices.file and prices.file.lower().endswith(".csv"):
+        return prices.provider  # the file has one provider, whatever its name
     offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
     known = {normalised(offer.provider): offer.provider for offer in offers}
     provider = known.get(normalised(prices.provider))
@@ -275,6 +278,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)
+    note_odd_money(reading, file)
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(
@@ -293,6 +297,10 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         gpu_memory_utilization=file.gpu_memory_utilization,
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
+        price_date=file.prices.date,
+        commitments=commitment_terms(file.commitments),
+        currency=(file.currency.name, file.currency.usd) if file.currency else None,
+        budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
         own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
         hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
         hosted_file=reading.resolved(hosted.file) if hosted.file else None,

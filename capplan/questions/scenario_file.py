@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field
 
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
-from capplan.readers.catalogue.prices import Commitment, Day
+from capplan.questions.money_records import Budget, Commitments, Currency, Hosted
+from capplan.readers.catalogue.prices import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
     Bytes,
@@ -180,7 +181,7 @@ class Speculation(Record):
 class Prices(Record):
     """Which prices to use."""
 
-    commitment: Commitment | None = None
+    commitment: Commitment | Term | None = None
     """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
     provider: str | None = None
     """A provider, or any: the median of all offers."""
@@ -189,7 +190,9 @@ class Prices(Record):
     per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
     """Your own price by hardware name."""
     file: str | None = None
-    """Your own price YAML, relative to this file."""
+    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
+    date: Day | None = None
+    """Of the prices in a file that does not state it."""
     electricity: UsdPerKwh | None = None
     """For hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
@@ -199,21 +202,6 @@ class Prices(Record):
     """Who runs the fleet, for `capplan compare`."""
     overhead: Fraction | None = None
     """On the price of the machines, for `capplan compare`: storage, network, support."""
-
-
-class Hosted(Record):
-    """How hosted APIs are used, for `capplan compare`."""
-
-    time_to_live: Seconds | None = None
-    """Of a cached prefix, since its last use."""
-    prefixes: Number | None = None
-    """Different shared prefixes, each with an equal part of the requests."""
-    batch_fraction: Fraction | None = None
-    """Share of the requests whose answer may take a day."""
-    file: str | None = None
-    """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
-    date: Day | None = None
-    """Of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
 
 
 class ScenarioFile(Record):
@@ -257,5 +245,11 @@ class ScenarioFile(Record):
     """What may be bought."""
     prices: Prices = Field(default_factory=Prices)
     """What it costs."""
+    commitments: Commitments | None = None
+    """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
+    currency: Currency | None = None
+    """In which totals are shown too."""
+    budget: Budget | None = None
+    """What the fleet may cost."""
     hosted: Hosted = Field(default_factory=Hosted)
     """How hosted APIs are used, which `capplan compare` compares the fleet with."""

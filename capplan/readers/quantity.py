@@ -124,7 +124,10 @@ USD_PER_MILLION = Unit(
     bare=True,
     words="dollars per million tokens",
 )
+USD = Unit("$", _frozen({**_DOLLARS, "k$": 1e3, "$k": 1e3}), "38000 $", words="dollars")
+YEARS = Unit("years", _frozen({"years": 1.0, "year": 1.0, "y": 1.0, "a": 1.0, "months": 1 / 12}), "4 years")
 USD_PER_MONTH = Unit("$/month", _frozen(_each(_DOLLARS, "month", "mo")), "12000 $/month")
+BUDGET = replace(USD_PER_MONTH, example="50000", bare=True, words="dollars a month")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
 WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
 

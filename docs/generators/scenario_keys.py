@@ -20,6 +20,7 @@ from capplan.readers.record import Record, record_of
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
+from docs.generators import money_keys
 
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -77,14 +78,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
-        "prices.people": "nobody",
-        "prices.overhead": "none",
-        "hosted": "as below",
-        "hosted.time_to_live": "the provider's, else 5 min",
-        "hosted.prefixes": "1",
-        "hosted.batch_fraction": "jobs that have a day",
-        "hosted.file": "the shipped list",
-        "hosted.date": "-",
+        **money_keys.DEFAULTS,
     }
 )  # fmt: skip
 """Key that may be left out -> what holds then."""
@@ -153,10 +147,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
-        "hosted": "{time_to_live: 1 h, prefixes: 40}",
-        "hosted.prefixes": "40",
-        "hosted.file": "model_prices_and_context_window.json",
-        "hosted.date": "2026-11-01",
+        **money_keys.EXAMPLES,
     }
 )  # fmt: skip
 """Key -> as it may be written, where its unit has no example."""
@@ -265,7 +256,7 @@ def _curves() -> str:
 
 def page() -> str:
     """Return the text of docs/scenario.md."""
-    text = _PAGE
+    text = _PAGE.replace("<money>\n", money_keys.PAGE)
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
     assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
@@ -283,7 +274,7 @@ _TABLES = {
     "offload": "kv_offload.",
     "speculation": "speculation.",
     "prices": "prices.",
-    "hosted": "hosted.",
+    **money_keys.TABLES,
 }
 _PAGE = """# Scenario keys
 
@@ -369,9 +360,5 @@ prefix first, which `prefix_aware` stands for.
 
 <prices>
 
-## hosted
-
-How hosted APIs are used, for [`capplan compare`](money.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
-
-<hosted>
+<money>
 """

@@ -50,6 +50,9 @@ RESULT = {
 }
 OFFER = {"device": "h100-sxm", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page"}  # fmt: skip
 PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
+VMS = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+gpu_8x_h100,192,2048,H100,8,,24.0,12.8,east,east-a
+"""
 TOKENS = {
     "sources": PRICES["sources"],
     "prices": [
@@ -124,6 +127,7 @@ def small_files(tmp_path_factory, host_file):
         (folder / f"{name}.yaml").write_text(json.dumps(scenario))
     (folder / "prices.yaml").write_text(json.dumps(PRICES))
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
+    (folder / "vms.csv").write_text(VMS)
     (folder / "litellm.json").write_text(json.dumps(LITELLM))
     (folder / "host.calibration.yaml").write_text(host_file)
     write_traces(folder)

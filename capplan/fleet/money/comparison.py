@@ -79,11 +79,27 @@ class Comparison:
         return "own" if self.own.usd_today <= best.bill.usd else best.price.name
 
 
-def own_fleet(plan: FleetPlan, headroom_fraction: float, terms: OwnTerms) -> OwnFleet:
-    """Return what a plan costs at any traffic, by the rule that sized it; the price of the plan has to be known."""
+def own_fleet(
+    plan: FleetPlan, headroom_fraction: float, terms: OwnTerms, mix_usd_per_month: float | None = None
+) -> OwnFleet:
+    """Return what a plan costs at any traffic, by the rule that sized it.
+
+    Parameters
+    ----------
+    plan : its price has to be known
+    headroom_fraction : [-]
+    terms : people and overhead
+    mix_usd_per_month : [$]
+        of the cheapest mix of commitments; None: all replicas are rented at all hours
+
+    Returns
+    -------
+    OwnFleet; at another traffic every replica costs what it costs on average today
+    """
     assert plan.usd_per_month is not None
     job = plan.money.usd_per_job if plan.money else None
-    machines = plan.usd_per_month if job is None else job
+    rented = plan.usd_per_month if mix_usd_per_month is None else mix_usd_per_month
+    machines = rented if job is None else job
     limit = min(
         plan.request_rate_limit_per_replica * (1.0 - headroom_fraction), plan.sure_rate_limit_per_replica
     )

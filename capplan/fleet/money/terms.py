@@ -26,3 +26,51 @@ class HostedTerms:
     """Different shared prefixes, each with an equal part of the requests."""
     batch_fraction: float | None = None
     """Share of the requests that can wait a day; None: those of batch jobs that have a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedTerms:
+    """A device rented for a fixed term."""
+
+    discount_fraction: float | None = None
+    """Off the price on demand; None: listed offers, else the assumed discount."""
+    usd_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpotTerms:
+    """Devices that may be taken away."""
+
+    headroom_fraction: float = 0.2
+    """More of them than needed, for those that are interrupted."""
+    most_fraction: float = 0.5
+    """Of the replicas at the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTerms:
+    """Devices that are bought."""
+
+    capex_usd: float
+    """Of one device, with its share of server, network and installation."""
+    life_years: float = 4.0
+    interest_fraction: float = 0.08
+    upkeep_fraction: float = 0.05
+    """Of the purchase, every year: maintenance, space, insurance."""
+    usd_per_kwh: float = 0.0
+    facility_ratio: float = 1.0
+    idle_fraction: float = 1.0
+    """Power of a device that waits, over its thermal design power."""
+    people_usd_per_month: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitmentTerms:
+    """Which commitments a scenario allows beside on demand, and within which limits its fleet is scaled."""
+
+    reserved_1y: ReservedTerms | None = None
+    reserved_3y: ReservedTerms | None = None
+    spot: SpotTerms | None = None
+    owned: OwnedTerms | None = None
+    min_replicas: int = 1
+    max_replicas: int | None = None
