@@ -39,14 +39,10 @@ PlanFile: TypeAlias = Annotated[
         "--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json, instead of a new search."
     ),
 ]
-Settings: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable.",
-    ),
-]
+SET = typer.Option(
+    "--set", metavar="KEY=VALUE", help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
+)
+Settings: TypeAlias = Annotated[list[str] | None, SET]
 Picture: TypeAlias = Annotated[
     Path | None, typer.Option("--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf.")
 ]

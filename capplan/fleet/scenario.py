@@ -86,6 +86,8 @@ class Scenario:
     """What the fleet may cost."""
     own: OwnTerms = field(default_factory=OwnTerms)
     """Cost of the fleet beside its machines."""
+    growth: tuple[float, ...] = ()
+    """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: HostedTerms = field(default_factory=HostedTerms)
     hosted_file: str | None = None
     """Prices of hosted APIs instead of those that ship."""

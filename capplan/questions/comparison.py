@@ -13,7 +13,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.outlook import plan_over_time
+from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.rate_line import rate_line
 from capplan.readers.catalogue.token_prices import (
     HINT,

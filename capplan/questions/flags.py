@@ -104,6 +104,8 @@ class SweepFlags:
     """Concurrencies such as '1,8,64'."""
     slo: list[str] | None = None
     """Targets of a model such as 'ttft_p95=800 ms'."""
+    settings: list[str] | None = None
+    """Keys of a scenario that are overridden, each KEY=VALUE."""
     seed: int = 1
 
 

@@ -9,6 +9,7 @@ from capplan.readers.record import (
     Fraction,
     Number,
     Record,
+    RequestsPerS,
     Seconds,
     Usd,
     UsdOfBudget,
@@ -98,6 +99,17 @@ class Currency(Record):
     """As shown."""
     usd: Annotated[float, Field(gt=0, le=1e6)]
     """Dollars that one unit of it costs."""
+
+
+class Growth(Record):
+    """How the traffic grows by the month: by the same part each month, or to stated rates."""
+
+    per_month: Fraction | None = None
+    """From one month to the next."""
+    months: Annotated[Whole, Field(ge=2, le=120)] | None = None
+    """To look ahead, today's month included."""
+    rates: dict[str, RequestsPerS] | None = None
+    """Instead: month, 1 being today's, and peak rate of all traffic together."""
 
 
 class Budget(Record):

@@ -1,12 +1,15 @@
-"""A plan and what follows from it: replicas over time, and the cheapest mix of commitments."""
+"""A plan and what follows from it: replicas over time, the cheapest mix of commitments, the months to come."""
 
 from dataclasses import dataclass
 
 from capplan.assumption import Assumption
-from capplan.fleet.over_time import OverTime, RateLine, fleet_over_time
-from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.money.growth import Growth
+from capplan.fleet.over_time import OverTime
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import AskedMix, asked_mix
+from capplan.questions.growth import asked_growth, growth_assumptions
+from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.rate_line import rate_line
 
 
@@ -18,26 +21,15 @@ class Outlook:
     """Of the recommended plan, where the load has a curve."""
     mixes: tuple[AskedMix, ...] = ()
     """Of the recommended plan first, then of the others; empty where the scenario names no commitments."""
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """Return what the mix of the recommended plan rests on."""
-        return self.mixes[0].assumptions if self.mixes else ()
+    growth: Growth | None = None
+    """Of the recommended plan, where the scenario states a growth."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What all of this rests on, beside the plan."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Return the warnings of all mixes, each once."""
         return tuple(dict.fromkeys(text for item in self.mixes for text in item.warnings))
-
-
-def plan_over_time(scenario: Scenario, plan: FleetPlan, line: RateLine | None) -> OverTime | None:
-    """Return the replicas of a plan over a load curve; None without one."""
-    if line is None:
-        return None
-    limits = scenario.fleet
-    return fleet_over_time(
-        plan, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
-    )  # fmt: skip
 
 
 def outlook_of(scenario: Scenario, answer: FleetAnswer) -> Outlook:
@@ -47,8 +39,11 @@ def outlook_of(scenario: Scenario, answer: FleetAnswer) -> Outlook:
         return Outlook()
     line = rate_line(scenario)
     over_time = plan_over_time(scenario, chosen, line)
+    growth = asked_growth(scenario, chosen, line)
+    assumed = growth_assumptions(scenario, growth) if growth else ()
     if scenario.commitments is None:
-        return Outlook(over_time)
+        return Outlook(over_time, growth=growth, assumptions=assumed)
     others = [plan for plan in answer.plans if plan != chosen]
     asked = [asked_mix(scenario, plan, plan_over_time(scenario, plan, line)) for plan in (chosen, *others)]
-    return Outlook(over_time, tuple(item for item in asked if item is not None))
+    mixes = tuple(item for item in asked if item is not None)
+    return Outlook(over_time, mixes, growth, (*mixes[0].assumptions, *assumed))

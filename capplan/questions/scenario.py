@@ -15,6 +15,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.questions.growth import growth_ratios
 from capplan.questions.money_terms import commitment_terms, note_odd_money
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
@@ -279,6 +280,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)
     note_odd_money(reading, file)
+    growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(
@@ -301,6 +303,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,
         budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
+        growth=growth,
         own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
         hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
         hosted_file=reading.resolved(hosted.file) if hosted.file else None,

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
-from capplan.questions.money_records import Budget, Commitments, Currency, Hosted
+from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted
 from capplan.readers.catalogue.prices import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -251,5 +251,7 @@ class ScenarioFile(Record):
     """In which totals are shown too."""
     budget: Budget | None = None
     """What the fleet may cost."""
+    growth: Growth | None = None
+    """Traffic in the months to come."""
     hosted: Hosted = Field(default_factory=Hosted)
     """How hosted APIs are used, which `capplan compare` compares the fleet with."""

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from capplan.fleet.money.terms import OwnedTerms, SpotTerms
 from capplan.questions.commitments import RESERVED_DISCOUNTS
+from capplan.questions.growth import MONTHS
 
 _OWNED = OwnedTerms(1.0)
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -31,6 +32,10 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.max_replicas": "as many as the peak needs",
         "currency": "dollars alone",
         "budget": "any cost",
+        "growth": "none",
+        "growth.per_month": "-",
+        "growth.months": f"{MONTHS}",
+        "growth.rates": "-",
         "hosted": "as below",
         "hosted.time_to_live": "the provider's, else 5 min",
         "hosted.prefixes": "1",
@@ -54,6 +59,10 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "currency": "{name: EUR, usd: 1.16}",
         "currency.name": "EUR",
         "currency.usd": "1.16",
+        "growth": "{per_month: 6 %, months: 18}",
+        "growth.per_month": "6 %",
+        "growth.months": "18",
+        "growth.rates": "{1: 20 req/s, 2: 24 req/s, 3: 40 req/s}",
         "budget": "{usd_per_month: 50000}",
         "hosted": "{time_to_live: 1 h, prefixes: 40}",
         "hosted.prefixes": "40",
@@ -71,6 +80,7 @@ TABLES = {
     "owned": "commitments.owned.",
     "currency": "currency.",
     "budget": "budget.",
+    "growth": "growth.",
     "hosted": "hosted.",
 }
 """Mark of the page -> the start of its keys."""
@@ -104,6 +114,12 @@ On demand is always allowed. The cheapest mix is that of the [load duration curv
 ## budget
 
 <budget>
+
+## growth
+
+By the same part each month, or to stated rates; the first month is today's.
+
+<growth>
 
 ## hosted
 

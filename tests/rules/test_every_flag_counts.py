@@ -186,12 +186,14 @@ CASES = {
     },
     "report": {
         "{scenario}": Case("busy.yaml"),
+        "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json"),
         "--offline": HUB._replace(line="report hub.yaml"),
         **OUT,
     },
     "simulate": {
         "{scenario}": Case("small.yaml"),
+        "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json", line="simulate small.yaml --until 20s --offline"),
         "--trace": Case("day.csv"),
         "--until": Case("9s"),
@@ -227,6 +229,7 @@ CASES = {
     },
     "sweep": {
         "{what}": Case("qwen3-8b"),
+        "--set": Case("traffic[0].input_tokens=900", SWEPT),
         "--hardware": Case("h200-sxm"),
         "--tensor-parallel": Case("2"),
         "--plans": Case("1", "sweep two.yaml --request-rate 2 --offline"),
@@ -321,7 +324,12 @@ UNREAD = {
         "--slo ttft_p95=1s",
     ],
     "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline": ["--plans 2"],
-    "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": ["--plans 2"],
+    "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": [
+        "--plans 2",
+        "--set slo.ttft_p95=1s",
+    ],
+    "simulate --plan plan.json --until 20s --offline": ["--set slo.ttft_p95=1s"],
+    "report --plan plan.json --offline": ["--set slo.ttft_p95=1s"],
     "model": ["--weight-dtype fp8", "--revision v1"],
     "model config.json": ["--revision v1"],
     "spec --draft-step-time 1ms --target-step-time 9ms --acceptance 0.7": [

@@ -191,6 +191,11 @@ CASES = {
     "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
     "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}, shown=True),
     "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}),
+    "growth.per_month": Case("9 %", {"growth": {"per_month": "5 %"}}),
+    "growth.months": Case(9, {"growth": {"per_month": "5 %"}}),
+    "growth.rates": Case(
+        {"1": "2 req/s", "2": "9 req/s"}, {"growth": {"rates": {"1": "2 req/s", "2": "3 req/s"}}}
+    ),
     "budget.usd_per_month": Case(10, {"budget": {"usd_per_month": 90000}}),
     "hosted.time_to_live": Case("1 min", CACHED, "compare"),
     "hosted.prefixes": Case(900, CACHED, "compare"),

@@ -59,6 +59,7 @@ def order(key):
         "commitments.owned",
         "currency",
         "budget",
+        "growth",
         "hosted",
     ]
     return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)

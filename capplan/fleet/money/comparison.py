@@ -100,12 +100,8 @@ def own_fleet(
     job = plan.money.usd_per_job if plan.money else None
     rented = plan.usd_per_month if mix_usd_per_month is None else mix_usd_per_month
     machines = rented if job is None else job
-    limit = min(
-        plan.request_rate_limit_per_replica * (1.0 - headroom_fraction), plan.sure_rate_limit_per_replica
-    )
     peak = plan.request_rate_per_replica * plan.busy_replicas
-    # a plan with users or few replicas is confirmed by simulation, which may find a little more room
-    carried = max(limit, plan.request_rate_per_replica)
+    carried = plan.planned_rate_per_replica(headroom_fraction)
     return OwnFleet(peak, carried, plan.spare_replicas, machines / plan.replicas, terms, machines)
 
 

@@ -21,6 +21,7 @@ from capplan.report.answers.commitments import (
     commitments_tables,
 )
 from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
+from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
 from capplan.report.data_text import plain
 
@@ -308,6 +309,7 @@ def _fleet_result(
             for row in answer.insensible
         ],
         "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
+        "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_time": over_time_result(over_time) if over_time else None,
         "relaxations": [
@@ -343,6 +345,7 @@ def fleet_answer(
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     tables += commitments_tables(outlook.mixes)
+    tables += growth_tables(outlook.growth)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if rejected:
         tables.append(
@@ -366,6 +369,7 @@ def fleet_answer(
             ),
             *(insensible_text(row) for row in answer.insensible),
             *commitments_closing(outlook.mixes, currency),
+            *growth_closing(outlook.growth, asked.scenario),
             *(_reading(asked.scenario.prices) if rows else ()),
             *budget_texts(asked, answer),
             *(relaxation_text(item) for item in answer.relaxations),
