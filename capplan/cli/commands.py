@@ -13,6 +13,7 @@ COMMANDS = {
     "spec": "Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
+    "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",
     "cache": "Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays.",
     "report": "Write the page for the planning review of a scenario: the decision first, then its evidence.",
     "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",

@@ -40,4 +40,4 @@ def command(
     asked = asked_fleet(read_scenario(scenario, changed), offline=offline)
     with row_progress("plans") as progress:
         answer = fleet_for(asked, progress)
-    return show(fleet_answer(asked, answer, outlook_of(asked.scenario, answer), changed), to)
+    return show(fleet_answer(asked, answer, outlook_of(asked, answer), changed), to)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
-from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms
+from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -86,6 +86,8 @@ class Scenario:
     """What the fleet may cost."""
     own: OwnTerms = field(default_factory=OwnTerms)
     """Cost of the fleet beside its machines."""
+    power: PowerTerms | None = None
+    """For the energy of the fleet; None: not asked for."""
     growth: tuple[float, ...] = ()
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: HostedTerms = field(default_factory=HostedTerms)

@@ -7,6 +7,7 @@ from pydantic import Field
 from capplan.readers.catalogue.prices import Day
 from capplan.readers.record import (
     Fraction,
+    KgPerKwh,
     Number,
     Record,
     RequestsPerS,
@@ -16,6 +17,7 @@ from capplan.readers.record import (
     UsdPerHour,
     UsdPerKwh,
     UsdPerMonth,
+    Watts,
     Whole,
     Years,
 )
@@ -110,6 +112,40 @@ class Growth(Record):
     """To look ahead, today's month included."""
     rates: dict[str, RequestsPerS] | None = None
     """Instead: month, 1 being today's, and peak rate of all traffic together."""
+
+
+class MeasuredPower(Record):
+    """Power of one device as measured, instead of parts of its thermal design power."""
+
+    idle: Watts | None = None
+    """While it waits."""
+    decode: Watts | None = None
+    """In decode."""
+    prefill: Watts | None = None
+    """In prefill."""
+
+
+class Power(Record):
+    """Power by phase, and what is around the devices; `capplan fleet` then shows energy, carbon dioxide and racks."""
+
+    idle: Fraction | None = None
+    """Of a device that waits, over its thermal design power."""
+    decode: Fraction | None = None
+    """The same in decode."""
+    prefill: Fraction | None = None
+    """The same in prefill."""
+    measured: MeasuredPower | None = None
+    """Instead, in watts."""
+    host: Fraction | None = None
+    """Of the servers around the devices, over the thermal design power of the devices; at all times."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power of the building over that of the servers."""
+    grid: KgPerKwh | None = None
+    """Carbon dioxide of the electricity."""
+    rack_limit: Watts | None = None
+    """Power of one rack."""
+    gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """That a rack takes or does not take as a whole."""
 
 
 class Budget(Record):

@@ -1,7 +1,7 @@
 """The keys of a scenario about money -> plain values, their defaults filled in."""
 
-from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, ReservedTerms, SpotTerms
-from capplan.questions.money_records import Commitments, Owned, Reserved, Spot
+from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, PowerTerms, ReservedTerms, SpotTerms
+from capplan.questions.money_records import Commitments, MeasuredPower, Owned, Power, Reserved, Spot
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.yaml_file import KeyPath
@@ -54,6 +54,27 @@ def _or(given: float | None, otherwise: float) -> float:
     return otherwise if given is None else given
 
 
+def power_terms(record: Power | None, facility_ratio: float | None) -> PowerTerms | None:
+    """Return what a scenario says of power; None where it does not ask for energy."""
+    if record is None:
+        return None
+    ratio = record.facility_ratio if record.facility_ratio is not None else facility_ratio
+    measured, defaults = record.measured or MeasuredPower(), PowerTerms()
+    return PowerTerms(
+        idle_fraction=record.idle,
+        decode_fraction=record.decode,
+        prefill_fraction=record.prefill,
+        idle_watts=measured.idle,
+        decode_watts=measured.decode,
+        prefill_watts=measured.prefill,
+        host_fraction=record.host,
+        facility_ratio=_or(ratio, defaults.facility_ratio),
+        kg_co2_per_kwh=record.grid,
+        rack_limit_watts=record.rack_limit,
+        gpus_per_server=record.gpus_per_server or defaults.gpus_per_server,
+    )
+
+
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
@@ -66,6 +87,23 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     if most is not None and most < least:
         at = ("commitments", "max_replicas")
         reading.note(reading.refuse(at, f"{most} is below min_replicas of {least}"), at)
+    power = file.energy
+    for phase in ("idle", "decode", "prefill"):
+        if (
+            power
+            and power.measured
+            and getattr(power, phase) is not None
+            and getattr(power.measured, phase) is not None
+        ):
+            at = ("energy", phase)
+            reading.note(
+                reading.refuse(at, f"is measured too, in energy.measured.{phase}; leave one of them out"), at
+            )
+    if power and power.gpus_per_server is not None and power.rack_limit is None:
+        at = ("energy", "gpus_per_server")
+        reading.note(
+            reading.refuse(at, "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW"), at
+        )
     stated = file.prices.file or ""
     if file.prices.date is not None and not stated.lower().endswith(".csv"):
         at = ("prices", "date")

@@ -16,7 +16,7 @@ from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.growth import growth_ratios
-from capplan.questions.money_terms import commitment_terms, note_odd_money
+from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -303,6 +303,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         commitments=commitment_terms(file.commitments),
         currency=(file.currency.name, file.currency.usd) if file.currency else None,
         budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
+        power=power_terms(file.energy, file.prices.facility_ratio),
         growth=growth,
         own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
         hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
-from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted
+from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
 from capplan.readers.catalogue.prices import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
@@ -85,6 +85,10 @@ class Traffic(Record):
     """Output length of a request."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
+    tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    """Who pays for it, for `capplan bill`."""
+    requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
+    """Requests that a conversation has on average, for what a thousand of them cost."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
@@ -251,6 +255,8 @@ class ScenarioFile(Record):
     """In which totals are shown too."""
     budget: Budget | None = None
     """What the fleet may cost."""
+    energy: Power | None = None
+    """Power of devices and what is around them."""
     growth: Growth | None = None
     """Traffic in the months to come."""
     hosted: Hosted = Field(default_factory=Hosted)

@@ -129,6 +129,7 @@ YEARS = Unit("years", _frozen({"years": 1.0, "year": 1.0, "y": 1.0, "a": 1.0, "m
 USD_PER_MONTH = Unit("$/month", _frozen(_each(_DOLLARS, "month", "mo")), "12000 $/month")
 BUDGET = replace(USD_PER_MONTH, example="50000", bare=True, words="dollars a month")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
+KG_PER_KWH = Unit("g/kWh", _frozen({"g/kWh": 1e-3, "kg/kWh": 1.0, "gCO2/kWh": 1e-3}), "380 g/kWh")
 WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
 
 

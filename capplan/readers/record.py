@@ -108,6 +108,7 @@ _usd = _quantity_type(q.USD, above=0)
 _years = _quantity_type(q.YEARS, above=0, high=100)
 _usd_per_month = _quantity_type(q.USD_PER_MONTH, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
+_kg_per_kwh = _quantity_type(q.KG_PER_KWH, low=0)
 _watts = _quantity_type(q.WATTS, above=0)
 
 Bytes: TypeAlias = Annotated[float, *_bytes]
@@ -132,6 +133,7 @@ Usd: TypeAlias = Annotated[float, *_usd]
 Years: TypeAlias = Annotated[float, *_years]
 UsdPerMonth: TypeAlias = Annotated[float, *_usd_per_month]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
+KgPerKwh: TypeAlias = Annotated[float, *_kg_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
 
 

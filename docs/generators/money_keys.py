@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from capplan.fleet.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.fleet.money.terms import OwnedTerms, SpotTerms
 from capplan.questions.commitments import RESERVED_DISCOUNTS
 from capplan.questions.growth import MONTHS
@@ -10,6 +11,8 @@ from capplan.questions.growth import MONTHS
 _OWNED = OwnedTerms(1.0)
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
+        "traffic.tenant": "the class itself",
+        "traffic.requests_per_conversation": "-",
         "prices.people": "nobody",
         "prices.overhead": "none",
         "prices.date": "-",
@@ -32,6 +35,17 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.max_replicas": "as many as the peak needs",
         "currency": "dollars alone",
         "budget": "any cost",
+        "energy": "not shown",
+        "energy.idle": f"{IDLE_FRACTION:.0%}",
+        "energy.decode": f"{DECODE_FRACTION:.0%}",
+        "energy.prefill": f"{PREFILL_FRACTION:.0%}",
+        "energy.host": f"{HOST_FRACTION:.0%}",
+        "energy.measured": "the fractions above",
+        **{f"energy.measured.{phase}": "the fraction above" for phase in ("idle", "decode", "prefill")},
+        "energy.facility_ratio": "prices.facility_ratio, else 1",
+        "energy.grid": "not shown",
+        "energy.rack_limit": "not shown",
+        "energy.gpus_per_server": "8",
         "growth": "none",
         "growth.per_month": "-",
         "growth.months": f"{MONTHS}",
@@ -48,6 +62,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 
 EXAMPLES: Mapping[str, str] = MappingProxyType(
     {
+        "traffic.tenant": "support",
+        "traffic.requests_per_conversation": "4",
         "prices.date": "2026-11-01",
         "commitments": "{reserved_1y: {discount: 30 %}, spot: {}}",
         **{f"commitments.{term}": "{discount: 30 %}" for term in ("reserved_1y", "reserved_3y")},
@@ -59,6 +75,10 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "currency": "{name: EUR, usd: 1.16}",
         "currency.name": "EUR",
         "currency.usd": "1.16",
+        "energy": "{grid: 380 g/kWh, rack_limit: 40 kW}",
+        "energy.measured": "{idle: 75 W, decode: 420 W, prefill: 640 W}",
+        "energy.facility_ratio": "1.25",
+        "energy.gpus_per_server": "8",
         "growth": "{per_month: 6 %, months: 18}",
         "growth.per_month": "6 %",
         "growth.months": "18",
@@ -81,6 +101,8 @@ TABLES = {
     "currency": "currency.",
     "budget": "budget.",
     "growth": "growth.",
+    "energy": "energy.",
+    "measured": "energy.measured.",
     "hosted": "hosted.",
 }
 """Mark of the page -> the start of its keys."""
@@ -120,6 +142,16 @@ On demand is always allowed. The cheapest mix is that of the [load duration curv
 By the same part each month, or to stated rates; the first month is today's.
 
 <growth>
+
+## energy
+
+With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [energy](money.md) of its plan.
+
+<energy>
+
+### measured
+
+<measured>
 
 ## hosted
 

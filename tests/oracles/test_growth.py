@@ -35,7 +35,7 @@ def small(tmp_path_factory):
 
     def answer(*settings):
         asked = asked_fleet(read_scenario(path, settings), offline=True)
-        return asked.scenario, fleet_for(asked)
+        return asked, fleet_for(asked)
 
     return answer
 
@@ -69,8 +69,8 @@ def test_what_is_bought_adds_up_and_costs_what_it_is(plan, growth, months):
 
 
 def test_the_first_month_is_todays_plan_and_its_mix(small):
-    scenario, answer = small()
-    outlook = outlook_of(scenario, answer)
+    asked, answer = small()
+    outlook = outlook_of(asked, answer)
     first = outlook.growth.months[0]
     assert (first.replicas, first.added_gpus) == (answer.chosen.replicas, 0)
     assert first.usd_per_month == pytest.approx(answer.chosen.usd_per_month)
@@ -80,22 +80,22 @@ def test_the_first_month_is_todays_plan_and_its_mix(small):
 
 def test_a_later_month_is_what_a_search_at_its_rate_finds(small):
     """The same layout at the rate of month 24, searched anew, needs as many replicas within one."""
-    scenario, answer = small()
-    last = outlook_of(scenario, answer).growth.months[-1]
+    asked, answer = small()
+    last = outlook_of(asked, answer).growth.months[-1]
     _, later = small(f"traffic[0].request_rate={last.request_rate!r}")
     assert last.request_rate == pytest.approx(30 * 1.07**23)
     assert abs(later.chosen.replicas - last.replicas) <= 1
 
 
 def test_stated_rates_are_taken_month_by_month(small):
-    scenario, answer = small("growth={rates: {1: 30 req/s, 2: 60 req/s, 3: 15 req/s}}")
-    rows = outlook_of(scenario, answer).growth.months
+    asked, answer = small("growth={rates: {1: 30 req/s, 2: 60 req/s, 3: 15 req/s}}")
+    rows = outlook_of(asked, answer).growth.months
     assert [row.request_rate for row in rows] == pytest.approx([30.0, 60.0, 15.0])
     assert rows[2].added_gpus < 0
 
 
 def test_no_growth_never_outgrows(small):
-    scenario, answer = small("growth.per_month=0 %")
-    growth = outlook_of(scenario, answer).growth
+    asked, answer = small("growth.per_month=0 %")
+    growth = outlook_of(asked, answer).growth
     assert growth.outgrown_in_month is None
     assert growth.usd == pytest.approx(24 * answer.chosen.usd_per_month)

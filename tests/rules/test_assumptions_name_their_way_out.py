@@ -36,6 +36,7 @@ LINES = [
     ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
     ("fleet", "SCENARIO"),
     ("report", "SCENARIO"),
+    ("bill", "SCENARIO"),
     ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "cerebras/llama3.1-8b"),
     (
         "cache",

@@ -81,6 +81,7 @@ LINES = {
     "fleet": "fleet small.yaml --offline",
     "report": "report small.yaml --offline",
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
+    "bill": "bill small.yaml --offline",
     "cache": "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini",
     "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
     "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
@@ -169,6 +170,17 @@ CASES = {
         "--set": Case("prices.overhead=10%"),
         "--picture": Case("drawn.svg", file="drawn.svg"),
         "--offline": HUB._replace(line="compare hub.yaml --api openai/gpt-5-mini"),
+        **OUT,
+    },
+    "bill": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("plan.json"),
+        "--set": Case("prices.overhead=10%"),
+        "--focus": Case("focus.csv", file="focus.csv"),
+        "--month": Case(
+            "2027-02", "bill small.yaml --offline --focus focus.csv --month 2026-12", file="focus.csv"
+        ),
+        "--offline": HUB._replace(line="bill hub.yaml"),
         **OUT,
     },
     "cache": {
@@ -309,6 +321,7 @@ CASES = {
     },
 }
 UNREAD = {
+    "bill small.yaml --offline": ["--month 2026-12"],
     "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],
     "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini": [
         "--input-price 1",

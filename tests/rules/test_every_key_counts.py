@@ -27,6 +27,7 @@ ASKS = {
     "simulate": "simulate scenario.yaml --hardware h100-sxm --until 20s --offline --format json",
     "replay": "simulate scenario.yaml --hardware h100-sxm --offline --format json",
     "compare": "compare scenario.yaml --api openai/gpt-5-mini --offline --format json",
+    "bill": "bill scenario.yaml --offline --format json",
     "page": "report scenario.yaml --offline --format markdown",
 }
 
@@ -127,6 +128,8 @@ CASES = {
     "traffic.shared_prefix.hit_fraction": Case(
         0.1, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}
     ),
+    "traffic.tenant": Case("sales", ask="bill", shown=True),
+    "traffic.requests_per_conversation": Case(6, ask="bill"),
     "traffic.arrival_cv": Case(5, ask="simulate"),
     "traffic.priority": Case(9, TWO, "simulate"),
     "traffic.deadline": Case("500 ms", CROWD, "simulate"),
@@ -191,6 +194,22 @@ CASES = {
     "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
     "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}, shown=True),
     "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}),
+    **{
+        f"energy.{key}": Case(value, {"energy": {"rack_limit": "20 kW", "grid": "400 g/kWh"}})
+        for key, value in {
+            "idle": "30 %",
+            "decode": "80 %",
+            "prefill": "70 %",
+            "host": "90 %",
+            "facility_ratio": 1.9,
+            "grid": "100 g/kWh",
+            "rack_limit": "90 kW",
+            "gpus_per_server": 2,
+            "measured.idle": "90 W",
+            "measured.decode": "300 W",
+            "measured.prefill": "500 W",
+        }.items()
+    },
     "growth.per_month": Case("9 %", {"growth": {"per_month": "5 %"}}),
     "growth.months": Case(9, {"growth": {"per_month": "5 %"}}),
     "growth.rates": Case(

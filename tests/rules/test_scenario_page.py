@@ -60,6 +60,8 @@ def order(key):
         "currency",
         "budget",
         "growth",
+        "energy",
+        "energy.measured",
         "hosted",
     ]
     return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)

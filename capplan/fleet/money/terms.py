@@ -74,3 +74,21 @@ class CommitmentTerms:
     owned: OwnedTerms | None = None
     min_replicas: int = 1
     max_replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerTerms:
+    """What a scenario says of power; None: the assumed fraction of the thermal design power."""
+
+    idle_fraction: float | None = None
+    decode_fraction: float | None = None
+    prefill_fraction: float | None = None
+    idle_watts: float | None = None
+    """Measured, before the fraction; here and in the next two."""
+    decode_watts: float | None = None
+    prefill_watts: float | None = None
+    host_fraction: float | None = None
+    facility_ratio: float = 1.0
+    kg_co2_per_kwh: float | None = None
+    rack_limit_watts: float | None = None
+    gpus_per_server: int = 8

@@ -20,6 +20,7 @@ from capplan.report.answers.commitments import (
     commitments_result,
     commitments_tables,
 )
+from capplan.report.answers.energy import energy_result, energy_tables
 from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
@@ -309,6 +310,7 @@ def _fleet_result(
             for row in answer.insensible
         ],
         "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
+        "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_time": over_time_result(over_time) if over_time else None,
@@ -346,6 +348,7 @@ def fleet_answer(
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
+    tables += energy_tables(outlook.energy)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if rejected:
         tables.append(
