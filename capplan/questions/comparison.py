@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError, TargetError
+from capplan.errors import InputError
 from capplan.fleet.money.comparison import Comparison, compare, own_fleet
 from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, too_long_fraction
 from capplan.fleet.plan import FleetAnswer, FleetPlan
@@ -14,7 +14,9 @@ from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.priced_plan import priced_plan
 from capplan.questions.rate_line import rate_line
+from capplan.questions.workload_file import is_workload
 from capplan.readers.catalogue.token_prices import (
     HINT,
     OLD_DAYS,
@@ -27,6 +29,8 @@ from capplan.readers.catalogue.token_prices import (
     refuse_unused_day,
     token_prices,
 )
+from capplan.readers.traces.trace import read_trace
+from capplan.workload.reuse_by_age import ReuseByAge, reuse_by_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +118,12 @@ def asked_comparison(
     InputError
         the price of the plan is not known
     """
-    scenario, plan = asked.scenario, answer.chosen
-    if plan is None:
-        raise TargetError(
-            f"{scenario.path}: no plan meets the targets, so there is no fleet to compare with\n"
-            "  capplan fleet says why; a looser target or other hardware may help"
-        )
-    if plan.usd_per_month is None:
-        raise InputError(
-            f"{scenario.path}: the price of {plan.layout.device.name} is not known; give prices.per_gpu_hour"
-        )
+    scenario = asked.scenario
+    plan = priced_plan(scenario, answer, "there is no fleet to compare with")
     mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
     paid = float(usd_per_month(mix.mix.usd_per_hour)) if mix else None
     own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own, paid)
-    comparison = compare(plan, asked.question.demand, own, tuple(prices), scenario.hosted)
+    comparison = compare(plan, asked.question.demand, own, tuple(prices), scenario.hosted, _reuse(scenario))
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -145,6 +141,16 @@ def asked_comparison(
             *asked.warnings,
         ),
     )
+
+
+def _reuse(scenario: Scenario) -> dict[str, ReuseByAge]:
+    """Return what the prompts of a trace repeat, by class; only a trace itself says how long ago."""
+    found = {}
+    for item in scenario.classes:
+        if item.reuse is not None and item.trace is not None and not is_workload(item.trace):
+            trace = read_trace(item.trace)
+            found[item.name] = reuse_by_age(trace.block_ids, trace.block_counts, trace.arrival_s)
+    return found
 
 
 def _assumptions(
@@ -188,7 +194,13 @@ def _assumptions(
         if short:
             what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
-    if any(item.item.reuse for item in comparison.traffic):
+    if any(item.reuse for item in comparison.traffic):
+        what = (
+            "prompts find at the API what the trace sent within the time to live, and write the rest; its shortest prefix and its "
+            "price of storage are not counted"
+        )
+        stated.append(Assumption(what, "traffic[0].shared_prefix"))
+    if any(item.item.reuse and not item.reuse for item in comparison.traffic):
         stated.append(
             Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
         )

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError, TargetError
 from capplan.fleet.money.hosted import hosted_traffic
 from capplan.fleet.money.who_pays import ClassUse, WhoPays, decode_s_per_request, who_pays
 from capplan.fleet.plan import FleetAnswer, FleetPlan
@@ -13,6 +12,7 @@ from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.priced_plan import priced_plan
 from capplan.questions.rate_line import rate_line
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
@@ -65,15 +65,9 @@ def asked_bill(asked: AskedFleet, answer: FleetAnswer) -> AskedBill:
     InputError
         the price of the plan is not known
     """
-    scenario, plan = asked.scenario, answer.chosen
-    if plan is None:
-        raise TargetError(
-            f"{scenario.path}: no plan meets the targets, so there is nothing to pay for\n  capplan fleet says why"
-        )
-    if plan.usd_per_month is None:
-        raise InputError(
-            f"{scenario.path}: the price of {plan.layout.device.name} is not known; give prices.per_gpu_hour"
-        )
+    scenario = asked.scenario
+    plan = priced_plan(scenario, answer, "there is nothing to pay for")
+    assert plan.usd_per_month is not None
     demand = asked.question.demand
     replica = replica_of(plan_spec(plan, asked.question))
     uses = [class_use(item, replica, plan) for item in demand.classes]

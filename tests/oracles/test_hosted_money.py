@@ -26,6 +26,7 @@ from capplan.fleet.money.terms import HostedTerms
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
+from capplan.workload.reuse_by_age import ReuseByAge, reuse_by_age
 
 CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)
 """$3 a million, writes 1.25 times and reads 0.1 times that."""
@@ -169,3 +170,34 @@ def test_breakeven_agrees_with_a_scan_of_all_rates(fixed_usd, replica, carried, 
 
 def test_an_api_below_the_cost_of_a_replica_stays_cheaper():
     assert breakeven_rate(lambda n: 30.0 * n, 10.0, lambda rate: 2.9 * rate) is None
+
+
+def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():
+    """60 requests of random blocks: each prompt walked by hand, with a clock for every block."""
+    random = np.random.default_rng(11)
+    prompts = [
+        [int(random.integers(3))] + [10 * n + int(random.integers(2)) for n in range(1, 4)] for _ in range(60)
+    ]
+    arrival = np.cumsum(random.exponential(4.0, 60))
+    for alive_s in (1.0, 7.0, 30.0, math.inf):
+        used, found = {}, 0
+        for prompt, now in zip(prompts, arrival, strict=True):
+            for block in prompt:
+                if now - used.get(block, -math.inf) > alive_s or block not in used:
+                    break
+                found += 1
+            used |= dict.fromkeys(prompt, now)
+        counts = np.full(60, 4)
+        reuse = reuse_by_age(np.concatenate([np.array(prompt) for prompt in prompts]), counts, arrival)
+        assert reuse.hit_fraction(alive_s) == pytest.approx(found / 240)
+
+
+def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():
+    """Half of the blocks come again within 5 minutes: 5,000 tokens at (0.3 + 3.75) / 2."""
+    reuse = ReuseByAge(np.array([10.0, 20.0, 4000.0]), 4, 2.0)
+    bill = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms())
+    assert bill.input_usd == 0.0
+    assert bill.cache_read_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 0.3e-6)
+    assert bill.cache_write_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 3.75e-6)
+    quiet = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms(), 0.05)
+    assert quiet.cache_read_usd == pytest.approx(0.05 * 5_256_000 * 0.25 * 5000 * 0.3e-6)

@@ -1,6 +1,6 @@
 """A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.numbers import Array
+from capplan.workload.reuse_by_age import ReuseByAge
 
 MOST_REPLICAS = 20_000
 """A fleet that is dearer than an API up to this size is not followed further."""
@@ -163,6 +164,7 @@ def compare(
     own: OwnFleet,
     prices: tuple[TokenPrice, ...],
     terms: HostedTerms,
+    reuse: Mapping[str, ReuseByAge],
 ) -> Comparison:
     """Return a month of the plan and of every API for the same traffic, the APIs cheapest first.
 
@@ -173,12 +175,13 @@ def compare(
     own : the plan at any traffic
     prices : of the APIs
     terms : how the APIs are used
+    reuse : by class, what its prompts repeat, where a trace names their blocks
 
     Returns
     -------
     Comparison
     """
-    traffic = tuple(hosted_traffic(item, plan.e2e_s.mean) for item in demand.classes)
+    traffic = tuple(hosted_traffic(item, plan.e2e_s.mean, reuse.get(item.name)) for item in demand.classes)
 
     def usd_of(busy: int) -> float:
         return own.terms.usd((busy + own.spare_replicas) * own.usd_per_replica)

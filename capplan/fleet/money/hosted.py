@@ -1,6 +1,7 @@
 """A month of traffic at a hosted API: prices by kind of token, long-context tiers, prompt caching and batches."""
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from capplan.fleet.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
+from capplan.workload.reuse_by_age import ReuseByAge
 
 UNSTATED_TIME_TO_LIVE_S = 300.0
 """How long a provider keeps a prefix after its last use where its price list does not say (an assumption)."""
@@ -89,6 +91,8 @@ class HostedTraffic:
     """By hour of the day, or one number."""
     hours: float = HOURS_PER_MONTH
     """That it lasts: a month, or one job."""
+    reuse: ReuseByAge | None = None
+    """What prompts repeat of earlier ones, where a trace names their blocks; instead of a shared prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,13 @@ def rates_of(price: TokenPrice, prompt_tokens: float) -> TokenRates:
     return reached[-1] if reached else price.rates
 
 
-def hosted_traffic(item: RequestClass, response_s: float) -> HostedTraffic:
+def hosted_traffic(item: RequestClass, response_s: float, reuse: ReuseByAge | None = None) -> HostedTraffic:
     """Return a class as a hosted API sees it: its rate by hour of the day; a batch job while it runs."""
     peak = item.request_rate_at(response_s)
     if item.job_requests is not None:
-        return HostedTraffic(item, np.array([peak]), item.job_requests / peak / 3600.0)
+        return HostedTraffic(item, np.array([peak]), item.job_requests / peak / 3600.0, reuse)
     shares = np.array(item.hourly_rate_fractions or (item.mean_rate_fraction,))
-    return HostedTraffic(item, peak * shares)
+    return HostedTraffic(item, peak * shares, reuse=reuse)
 
 
 def _per_request(item: RequestClass, price: TokenPrice) -> _PerRequest:
@@ -192,6 +196,8 @@ def class_bill(
     -------
     [$]
     """
+    if traffic.reuse is not None and price.rates.cache_read is not None:
+        return _traced_bill(traffic, traffic.reuse, price, terms, load_ratio)
     item, each = traffic.item, _per_request(traffic.item, price)
     rates = traffic.rates_per_s * load_ratio
     requests = float(rates.mean()) * traffic.hours * 3600.0
@@ -210,6 +216,28 @@ def class_bill(
         paid * share * (1.0 - found) * each.prefix_write_usd,
         paid * share * found * each.prefix_read_usd,
         stored * price.storage_usd_per_million_tokens_hour,
+    )
+
+
+def _traced_bill(
+    traffic: HostedTraffic, reuse: ReuseByAge, price: TokenPrice, terms: HostedTerms, load_ratio: float
+) -> HostedBill:
+    """Return what a class costs whose prompts name their blocks: found blocks are read, all others written.
+
+    At x times the rate of the trace every gap is x times as short, so a block that is T old there is T / x old here.
+    """
+    each = _per_request(
+        replace(traffic.item, shared_prefix_tokens=math.inf), replace(price, minimum_prefix_tokens=0.0)
+    )
+    rate = float(traffic.rates_per_s.mean()) * load_ratio
+    found = reuse.hit_fraction(time_to_live_s(price, terms) * rate / reuse.request_rate)
+    paid = rate * traffic.hours * 3600.0
+    paid *= 1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms)
+    return HostedBill(
+        0.0,
+        paid * each.output_usd,
+        paid * (1.0 - found) * each.prefix_write_usd,
+        paid * found * each.prefix_read_usd,
     )
 
 
