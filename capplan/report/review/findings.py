@@ -3,7 +3,7 @@
 Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, sizing_of, target_margins
@@ -51,7 +51,7 @@ class Findings:
     detail: PlanDetail | None
     """Of the chosen plan; None where there is none."""
     sizing: Sizing | None
-    outlook: Outlook
+    outlook: Outlook = field(default_factory=Outlook)
     """Commitments, growth and energy of the plans; their replicas over time are shown by `capplan fleet`."""
 
     @property
