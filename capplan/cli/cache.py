@@ -10,22 +10,22 @@ from capplan.cli.kinds import measure, whole
 from capplan.questions.flags import CachePriceFlags
 
 PrefixTokens = Annotated[
-    int, whole("--prefix-tokens", of="tokens", metavar="TOKENS", help="Length of the shared prefix.")
+    int, whole("--prefix-tokens", of="tokens", metavar="TOKENS", says="Length of the shared prefix.")
 ]
 RequestsPerDay = Annotated[
-    float, measure("--requests-per-day", "COUNT", metavar="N", help="Requests with this prefix.")
+    float, measure("--requests-per-day", "COUNT", metavar="N", says="Requests with this prefix.")
 ]
 SuffixTokens = Annotated[
     int,
     whole(
-        "--suffix-tokens", of="tokens", least=0, metavar="TOKENS", help="Input of a request after the prefix."
+        "--suffix-tokens", of="tokens", least=0, metavar="TOKENS", says="Input of a request after the prefix."
     ),
 ]
 TimeToLive = Annotated[
     float | None,
     measure(
         "--time-to-live",
-        help="Of the cached prefix since its last use, such as '5 min'; default: the provider's, else 5 min.",
+        says="Of the cached prefix since its last use, such as '5 min'; default: the provider's, else 5 min.",
     ),
 ]
 _OF = "Dollars per million tokens of"
@@ -33,9 +33,9 @@ Price = Annotated[
     CachePriceFlags,
     Group(
         api=typer.Option("--api", metavar="PROVIDER/MODEL", help="Hosted API, such as openai/gpt-5."),
-        input_price=measure("--input-price", "USD_PER_MILLION", metavar="PRICE", help=f"{_OF} plain input, instead of --api."),
-        write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", help=f"{_OF} cache writes; default: that of input."),
-        read_price=measure("--read-price", "USD_PER_MILLION", metavar="PRICE", help=f"{_OF} cache reads."),
+        input_price=measure("--input-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} plain input, instead of --api."),
+        write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache writes; default: that of input."),
+        read_price=measure("--read-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache reads."),
         prices=typer.Option("--prices", metavar="FILE", help="Token-price YAML or LiteLLM's price file, instead of the shipped list."),
         date=typer.Option("--date", metavar="DAY", help="Of prices that do not state it: LiteLLM's file, genai-prices."),
     ),
