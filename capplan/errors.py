@@ -42,6 +42,7 @@ class Refusal(StrEnum):
     """A target is missed at this load."""
     SIMULATION = "simulation"
     """A target is missed once the requests are simulated."""
+    BUDGET = "budget"
     COST = "cost"
     """Something else costs less."""
 

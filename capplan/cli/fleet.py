@@ -29,24 +29,15 @@ def command(
     to: o.Output,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
-    from capplan.fleet.over_time import fleet_over_time
     from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.questions.outlook import outlook_of
     from capplan.questions.overrides import settings_of
-    from capplan.questions.rate_line import rate_line
     from capplan.questions.scenario import read_scenario
     from capplan.report.answers.fleet import fleet_answer
     from capplan.report.show import row_progress, show
 
     changed = settings_of(hardware, confidence, settings)
     asked = asked_fleet(read_scenario(scenario, changed), offline=offline)
-    limits = asked.scenario.fleet
     with row_progress("plans") as progress:
         answer = fleet_for(asked, progress)
-    line = rate_line(asked.scenario) if answer.chosen else None
-    over_time = None
-    if answer.chosen and line:
-        over_time = fleet_over_time(
-            answer.chosen, line, headroom_fraction=limits.headroom_fraction, start_up_s=limits.start_up_s,
-            burst_ratio=limits.burst_ratio,
-        )  # fmt: skip
-    return show(fleet_answer(asked, answer, over_time, changed), to)
+    return show(fleet_answer(asked, answer, outlook_of(asked, answer), changed), to)

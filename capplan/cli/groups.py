@@ -66,6 +66,8 @@ def refuse_outputs(values: Mapping[str, Any]) -> None:
         refuse_unwritable(to.file)
     if values.get("picture") is not None:
         refuse_picture(values["picture"])
+    if values.get("focus") is not None:
+        refuse_unwritable(values["focus"], "--focus")
     if values.get("predictions") is not None:
         refuse_unwritable(values["predictions"], "--predictions")
 

@@ -21,7 +21,12 @@ Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]
 
 @grouped
 def command(
-    *, scenario: o.ScenarioOfPlan = None, plan_file: o.PlanFile = None, offline: o.Offline = False, to: Page
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    to: Page,
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then its evidence."""
     from capplan.questions.fleet import fleet_for
@@ -33,11 +38,12 @@ def command(
     from capplan.report.show import row_progress
 
     page = review_output(to)
-    asked, answer = asked_of_plan(scenario, plan_file, offline=offline)
+    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
     words = ["capplan", "report", *([str(scenario)] if scenario else [])]
     words += ["--plan", str(plan_file)] if plan_file else []
+    words += [part for setting in settings or () for part in ("--set", setting)]
     words += [*(["--offline"] if offline else [])]
     words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
     source = model_source(asked.scenario.model, asked.scenario.revision)

@@ -145,6 +145,7 @@ def command(
     running: Running,
     engine: Engine,
     speculation: Speculation,
+    settings: o.Settings = None,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -158,7 +159,7 @@ def command(
     from capplan.report.answers.simulate import simulate_answer, warn_of_overload
     from capplan.report.show import row_progress, show
 
-    asked, answer = asked_of_plan(scenario, plan_file, offline=offline)
+    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     with row_progress("plans") as progress:
         chosen = inputs.chosen_plan(asked, plan, progress, answer)
     operation = operation_of(running, asked.scenario.fleet.start_up_s, plan.replicas)

@@ -51,6 +51,7 @@ Swept = Annotated[
             metavar="TARGET",
             help="For a model: a target such as 'ttft_p95=800 ms'; repeatable.",
         ),
+        settings=o.SET,
         seed=o.SEED,
     ),
 ]
@@ -128,6 +129,7 @@ def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
 
     if not is_workload(what):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")
+        o.refuse_unread(context, ("settings",), "overrides a key of a scenario, and a MODEL has none")
         return
     o.refuse_unread(context, _OF_A_MODEL, "belongs to a MODEL; a scenario states it itself")
     if named:

@@ -19,6 +19,7 @@ from capplan.fleet.trial import SeenRuns, Trial, replicas_at
 from capplan.workload.slo import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
+OVER_BUDGET = Reason(Refusal.BUDGET, "costs more than the budget, or its price is not known")
 DEARER = Reason(Refusal.COST, "costs more than another layout of this device")
 
 
@@ -30,11 +31,25 @@ class Terms:
     spare_replicas: int
     prices: Mapping[str, ChosenPrice | None]
     max_devices: int | None = None
+    max_usd_per_hour: float | None = None
+    """Budget of the whole fleet; devices of unknown price are then left out."""
 
     def hourly(self, device: str) -> float | None:
         """Return dollars per hour of one device; None if its price is unknown."""
         price = self.prices.get(device)
         return None if price is None else price.total_usd_per_hour
+
+    def most_devices(self, device: str) -> float:
+        """Return how many of a device the limits on number and cost allow; infinite without limits."""
+        most = inf if self.max_devices is None else float(self.max_devices)
+        return min(most, self.affordable_devices(device))
+
+    def affordable_devices(self, device: str) -> float:
+        """Return how many of a device the budget pays for; infinite without a budget."""
+        if self.max_usd_per_hour is None:
+            return inf
+        hourly = self.hourly(device)
+        return 0.0 if hourly is None else float(floor(self.max_usd_per_hour / hourly + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,8 @@ class Search:
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
         """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
-        most = self.terms.max_devices or inf
+        most = self.terms.most_devices(device)
+        over_budget = most < (self.terms.max_devices or inf)
         waiting = self._bounded(
             (item for item in self.candidates if item.layout.device.name == device), confidence
         )
@@ -162,9 +178,9 @@ class Search:
             if sized is not None and (best is None or (sized.gpus, sized.busy) < (best.gpus, best.busy)):
                 best = sized
             elif sized is None:
-                rejected[device, _too_many(max(bound, allowed), most)] += 1
+                rejected[device, _too_many(max(bound, allowed), most, over_budget=over_budget)] += 1
             if bound > allowed:
-                rejected[device, _too_many(bound, most)] += len(waiting)
+                rejected[device, _too_many(bound, most, over_budget=over_budget)] += len(waiting)
                 break
         return best
 
@@ -176,7 +192,7 @@ class Search:
             bound, candidate = self._next(waiting, confidence, self._usd_per_hour)
             if bound <= usd_per_hour:
                 allowed = floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9)
-                sized = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+                sized = self._sized(candidate, confidence, min(allowed, self._most(candidate)))
                 affordable += [sized] if sized else []
         return affordable
 
@@ -195,10 +211,13 @@ class Search:
             if bound >= cost:
                 continue
             allowed = floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf
-            sized = self._sized(candidate, confidence, min(allowed, self.terms.max_devices or inf))
+            sized = self._sized(candidate, confidence, min(allowed, self._most(candidate)))
             if sized is not None and sized.gpus * weight(candidate) < cost:
                 best, cost = sized, sized.gpus * weight(candidate)
         return best
+
+    def _most(self, candidate: ScreenedLayout) -> float:
+        return self.terms.most_devices(candidate.layout.device.name)
 
     def _usd_per_hour(self, candidate: ScreenedLayout) -> float:
         hourly = self.terms.hourly(candidate.layout.device.name)
@@ -250,7 +269,9 @@ def _name(item: ScreenedLayout) -> tuple[str, str, str]:
     return item.layout.device.name, item.layout.in_words(item.weight_dtype), item.layout.kv_format
 
 
-def _too_many(gpus: float, most: float) -> Reason:
+def _too_many(gpus: float, most: float, *, over_budget: bool) -> Reason:
+    if gpus >= most < inf and over_budget:
+        return OVER_BUDGET
     if gpus >= most < inf:
         return Reason(Refusal.FLEET_SIZE, f"needs more than the {most:.0f} devices allowed")
     return SIMULATED if gpus == inf else DEARER

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import floor, log10
 
+from capplan.errors import Refusal
+from capplan.fleet.candidates import Rejections
 from capplan.fleet.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.confirmed import cost_range, plan_of
 from capplan.fleet.plan import (
@@ -48,7 +50,7 @@ def fleet_decision(
     best.sort(key=lambda item: rank(item, terms))
     poor = [item for item in best[1:] if not sensible(item, trials)]
     insensible = tuple(_insensible(item.trial, item.gpus, terms) for item in poor)
-    insensible += _without_plan(trials, best)
+    insensible += _without_plan(trials, best, rejected)
     sized = [item for item in best if item not in poor]
     if sized:
         step()
@@ -123,12 +125,20 @@ def _certainty(confidence: float, item: Sized | None, terms: Terms) -> Certainty
     )
 
 
-def _without_plan(trials: Search, best: list[Sized]) -> tuple[Insensible, ...]:
-    """Return the devices that pass the screening but meet the targets at no simulated load."""
+def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> tuple[Insensible, ...]:
+    """Return the devices that pass the screening but meet the targets at no simulated load.
+
+    Those that would meet them with more devices than their number or their cost may be are left out.
+    """
     rows = []
+    limited = {
+        name
+        for (name, why), count in rejected.items()
+        if count and why.code in (Refusal.FLEET_SIZE, Refusal.BUDGET)
+    }
     met = {item.trial.candidate.layout.device.name for item in best}
     for name in dict.fromkeys(item.layout.device.name for item in trials.candidates):
-        if name not in met and trials.question.slo.targets:
+        if name not in met and name not in limited and trials.question.slo.targets:
             mine = [item for item in trials.candidates if item.layout.device.name == name]
             nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
             rows.append(_insensible(trials.trial(nearest), None, trials.terms))

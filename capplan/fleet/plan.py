@@ -64,6 +64,14 @@ class FleetPlan:
         """Replicas without spares."""
         return self.replicas - self.spare_replicas
 
+    def planned_rate_per_replica(self, headroom_fraction: float) -> float:
+        """Return the largest rate that one replica is planned for [req/s]: as predicted less headroom, and with the confidence.
+
+        A simulated plan may carry a little more than that bound says, never less than it carries today.
+        """
+        limit = self.request_rate_limit_per_replica * (1.0 - headroom_fraction)
+        return max(min(limit, self.sure_rate_limit_per_replica), self.request_rate_per_replica)
+
     @property
     def gpus(self) -> int:
         """Devices of all replicas."""
@@ -148,6 +156,8 @@ class FleetAnswer:
     choices: Choices | None = None
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
+    over_budget: FleetPlan | None = None
+    """The recommended plan without a budget, where none is within it."""
 
     @property
     def chosen(self) -> FleetPlan | None:

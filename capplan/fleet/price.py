@@ -106,82 +106,6 @@ def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Numb
     return watts * facility_ratio * usd_per_kwh / 1000.0
 
 
-def hosted_usd_per_hour(
-    input_tokens_per_s: Number,
-    output_tokens_per_s: Number,
-    usd_per_million_input: Number,
-    usd_per_million_output: Number,
-    cached_fraction: Number = 0.0,
-    usd_per_million_cached: Number = 0.0,
-) -> Number:
-    """Return the hourly cost of the same traffic at a hosted API.
-
-        h = 3600 (i ((1 - f) a + f k) + o b) / 10^6
-
-    Parameters
-    ----------
-    input_tokens_per_s : [token/s]
-        i, all prompt tokens.
-    output_tokens_per_s : [token/s]
-        o.
-    usd_per_million_input : [$/10^6 token]
-        a, for prompt tokens that are not cached.
-    usd_per_million_output : [$/10^6 token]
-        b.
-    cached_fraction : [-]
-        f, share of the prompt tokens read from the provider's cache.
-    usd_per_million_cached : [$/10^6 token]
-        k; pass a if cached tokens have no separate price.
-
-    Returns
-    -------
-    [$/h]
-        h, without cache writes and minimum fees.
-
-    Examples
-    --------
-    1000 input and 1000 output tokens per second, at $1 and $2 per million:
-
-    >>> hosted_usd_per_hour(1000.0, 1000.0, 1.0, 2.0)
-    10.8
-
-    References
-    ----------
-    Price pages state dollars per million tokens by kind, e.g. https://openai.com/api/pricing.
-    """
-    input_usd = (1.0 - cached_fraction) * usd_per_million_input + cached_fraction * usd_per_million_cached
-    return 3600.0 * (input_tokens_per_s * input_usd + output_tokens_per_s * usd_per_million_output) / 1e6
-
-
-def breakeven_load_ratio(self_hosted_usd_per_hour: Number, hosted_usd_per_hour_now: Number) -> Number:
-    """Return the multiple of today's traffic at which self-hosting costs as much as a hosted API.
-
-        x = o / h
-
-    Parameters
-    ----------
-    self_hosted_usd_per_hour : [$/h]
-        o, of a fleet that can carry x times the traffic.
-    hosted_usd_per_hour_now : [$/h]
-        h, of today's traffic at the API, above zero.
-
-    Returns
-    -------
-    [-]
-        x; below 1 the fleet is cheaper today.
-
-    Examples
-    --------
-    >>> breakeven_load_ratio(30.0, 10.0)
-    3.0
-
-    References
-    ----------
-    Setting o = x h: a hosted API is paid per token, a fleet per hour.
-    """
-    return self_hosted_usd_per_hour / hosted_usd_per_hour_now
-
-
 @dataclass(frozen=True, slots=True)
 class PriceRecord:
     """One offer of a device by the hour."""
@@ -202,23 +126,6 @@ class PriceRecord:
     quality: str = "list"
     """list, estimate (used only without a list price) or doubtful (never used)."""
     note: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrice:
-    """Prices of a hosted API, per million tokens."""
-
-    provider: str
-    model: str
-    serves: str | None
-    """The open model behind the name, if there is one."""
-    usd_per_million_input: float
-    usd_per_million_output: float
-    usd_per_million_cache_read: float | None
-    usd_per_million_cache_write: float | None
-    context_tokens: int | None
-    date: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,9 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
             continue
         each = cost_of(plan) / plan.replicas
         most = floor(ratio * cost_of(cheapest) / each + 1e-9) - terms.spare_replicas
-        if terms.max_devices is not None:
-            most = min(most, terms.max_devices // plan.layout.devices - terms.spare_replicas)
+        limit = terms.most_devices(plan.layout.device.name)
+        if limit < inf:
+            most = min(most, int(limit) // plan.layout.devices - terms.spare_replicas)
         if most < item.busy:
             continue
         top = met_probability(item.trial, most)

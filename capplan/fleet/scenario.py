@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
+from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -86,6 +87,25 @@ class Scenario:
     price_file: str | None = None
     prefix_caching: bool = True
     """False: the engine computes every prompt in full; the classes then have no hits either."""
+    price_date: str | None = None
+    """Of prices in a file that does not state it."""
+    commitments: CommitmentTerms | None = None
+    """Ways to pay beside the one of `prices`; None: none are named."""
+    currency: tuple[str, float] | None = None
+    """Name of a currency and the dollars that one unit of it costs, for totals."""
+    budget_usd_per_month: float | None = None
+    """What the fleet may cost."""
+    own: OwnTerms = field(default_factory=OwnTerms)
+    """Cost of the fleet beside its machines."""
+    power: PowerTerms | None = None
+    """For the energy of the fleet; None: not asked for."""
+    growth: tuple[float, ...] = ()
+    """Traffic of successive months over that of the first, which is today's; empty: not stated."""
+    hosted: HostedTerms = field(default_factory=HostedTerms)
+    hosted_file: str | None = None
+    """Prices of hosted APIs instead of those that ship."""
+    hosted_date: str | None = None
+    """Of prices that do not state it."""
     kv_offload: tuple[TierSize, ...] = ()
     """Offload tiers of a replica, for prefixes that its devices have no room for."""
     speculation: SpeculationPlan | None = None

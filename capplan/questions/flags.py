@@ -76,6 +76,21 @@ class DraftFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class CachePriceFlags:
+    """An API by name, or its prices in dollars per million tokens."""
+
+    api: str | None = None
+    input_price: float | None = None
+    write_price: float | None = None
+    """None: no premium."""
+    read_price: float | None = None
+    prices: Path | None = None
+    """File of token prices."""
+    date: str | None = None
+    """Of prices that do not state it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SweepFlags:
     """Which plans are swept over which loads."""
 
@@ -89,6 +104,8 @@ class SweepFlags:
     """Concurrencies such as '1,8,64'."""
     slo: list[str] | None = None
     """Targets of a model such as 'ttft_p95=800 ms'."""
+    settings: list[str] | None = None
+    """Keys of a scenario that are overridden, each KEY=VALUE."""
     seed: int = 1
 
 

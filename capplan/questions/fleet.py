@@ -1,7 +1,7 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
-from capplan.fleet.price import ChosenPrice
+from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
 from capplan.hardware.weight_kernel import memory_alone
@@ -166,11 +166,17 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
 
 
 def terms_of(asked: AskedFleet) -> Terms:
-    """Return headroom, spares, prices and the size limit of a scenario."""
-    limits = asked.scenario.fleet
-    return Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    """Return headroom, spares, prices, the size limit and the budget of a scenario."""
+    limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
+    terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
+    return terms if budget is None else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    return fleet_decision(asked.question, terms_of(asked), progress)
+    terms, budget = terms_of(asked), asked.scenario.budget_usd_per_month
+    answer = fleet_decision(asked.question, terms, progress)
+    if answer.plans or budget is None:
+        return answer
+    unlimited = replace(terms, max_usd_per_hour=None)
+    return replace(answer, over_budget=fleet_decision(asked.question, unlimited, progress).chosen)

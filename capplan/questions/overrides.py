@@ -7,7 +7,8 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
+from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.yaml_file import Document, KeyPath, key_path, parse_yaml
 
 _PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]")
@@ -47,6 +48,11 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
 
 
 def _put(value: Any, path: KeyPath, new: Any) -> None:
+    first = path[0]
+    if isinstance(value, dict) and first not in value and first not in ScenarioFile.model_fields:
+        raise unknown(
+            "key", str(first), ScenarioFile.model_fields, place=f"--set: {key_path(path)}", hint=_EXAMPLE
+        )
     for at, part in enumerate(path[:-1]):
         if isinstance(value, dict) and isinstance(part, str) and part not in value:
             value[part] = [] if isinstance(path[at + 1], int) else {}

@@ -1,6 +1,6 @@
 """A plan file -> the answer in it, without another search."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
@@ -109,13 +109,20 @@ def _money(row: Mapping[str, Any]) -> Money | None:
 
 
 def asked_of_plan(
-    scenario: Path | None, plan: Path | None, *, offline: bool
+    scenario: Path | None, plan: Path | None, settings: Sequence[str] = (), *, offline: bool
 ) -> tuple[AskedFleet, FleetAnswer | None]:
-    """Return the question of a scenario, or of the one a plan was made for, and the answer in the plan file."""
+    """Return the question of a scenario, or of the one a plan was made for, and the answer in the plan file.
+
+    Keys that `settings` override need a new search, so they are refused beside a plan file.
+    """
+    if plan is not None and settings:
+        raise InputError(
+            f"--set: {settings[0]} may change the plan, and --plan keeps the one of {plan}; leave one of them out"
+        )
     if plan is None:
         if scenario is None:
             raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
-        return asked_fleet(read_scenario(scenario), offline=offline), None
+        return asked_fleet(read_scenario(scenario, settings), offline=offline), None
     file = read_plan_file(plan)
     asked = asked_fleet(read_scenario(scenario or file.scenario, file.settings), offline=offline)
     asked = replace(asked, warnings=(*file.remarks, *asked.warnings))

@@ -8,6 +8,7 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
 from capplan.fleet.engine_use import TierSize
+from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
@@ -15,6 +16,8 @@ from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.drafting import speculation_plan
+from capplan.questions.growth import growth_ratios
+from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.overrides import overridden
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
@@ -178,6 +181,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
         if prices.provider is None:
             reading.assume("prices of any provider, the median offer", "prices.provider")
         return ANY_PROVIDER
+    if prices.file and prices.file.lower().endswith(".csv"):
+        return prices.provider  # the file has one provider, whatever its name
     offers = read_prices(reading.resolved(prices.file)) if prices.file else price_records()
     known = {normalised(offer.provider): offer.provider for offer in offers}
     provider = known.get(normalised(prices.provider))
@@ -264,6 +269,7 @@ def _speculation(reading: Reading, section: Speculation | None) -> SpeculationPl
 def scenario_from(document: Document, folder: Path) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`."""
     file, reading = scenario_record(document, folder)
+    hosted = file.hosted
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
@@ -274,6 +280,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
     prices = _prices(reading, file.prices)
+    note_odd_money(reading, file)
+    growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(
@@ -293,6 +301,16 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         calibration=reading.resolved(file.calibration) if file.calibration else None,
         price_file=reading.resolved(file.prices.file) if file.prices.file else None,
         prefix_caching=file.prefix_caching is not False,
+        price_date=file.prices.date,
+        commitments=commitment_terms(file.commitments),
+        currency=(file.currency.name, file.currency.usd) if file.currency else None,
+        budget_usd_per_month=file.budget.usd_per_month if file.budget else None,
+        power=power_terms(file.energy, file.prices.facility_ratio),
+        growth=growth,
+        own=OwnTerms(file.prices.people or 0.0, file.prices.overhead or 0.0),
+        hosted=HostedTerms(hosted.time_to_live, hosted.prefixes or 1.0, hosted.batch_fraction),
+        hosted_file=reading.resolved(hosted.file) if hosted.file else None,
+        hosted_date=hosted.date,
         kv_offload=tiers,
         speculation=speculation,
         classes=classes,

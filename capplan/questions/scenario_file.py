@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field
 
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
-from capplan.readers.catalogue.prices import Commitment
+from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
+from capplan.readers.catalogue.prices import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,
@@ -26,6 +27,7 @@ from capplan.readers.record import (
     Tokens,
     UsdPerHour,
     UsdPerKwh,
+    UsdPerMonth,
     Whole,
     one_or_more,
 )
@@ -87,6 +89,10 @@ class Traffic(Record):
     """Output length of a request."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
+    tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    """Who pays for it, for `capplan bill`."""
+    requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
+    """Requests that a conversation has on average, for what a thousand of them cost."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
@@ -197,7 +203,7 @@ class Speculation(Record):
 class Prices(Record):
     """Which prices to use."""
 
-    commitment: Commitment | None = None
+    commitment: Commitment | Term | None = None
     """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
     provider: str | None = None
     """A provider, or any: the median of all offers."""
@@ -206,12 +212,18 @@ class Prices(Record):
     per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
     """Your own price by hardware name."""
     file: str | None = None
-    """Your own price YAML, relative to this file."""
+    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
+    date: Day | None = None
+    """Of the prices in a file that does not state it."""
     electricity: UsdPerKwh | None = None
     """For hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
+    people: UsdPerMonth | None = None
+    """Who runs the fleet, for `capplan compare`."""
+    overhead: Fraction | None = None
+    """On the price of the machines, for `capplan compare`: storage, network, support."""
 
 
 class ScenarioFile(Record):
@@ -257,3 +269,15 @@ class ScenarioFile(Record):
     """What may be bought."""
     prices: Prices = Field(default_factory=Prices)
     """What it costs."""
+    commitments: Commitments | None = None
+    """Ways to pay beside prices.commitment; the cheapest mix for the load curve is then shown."""
+    currency: Currency | None = None
+    """In which totals are shown too."""
+    budget: Budget | None = None
+    """What the fleet may cost."""
+    energy: Power | None = None
+    """Power of devices and what is around them."""
+    growth: Growth | None = None
+    """Traffic in the months to come."""
+    hosted: Hosted = Field(default_factory=Hosted)
+    """How hosted APIs are used, which `capplan compare` compares the fleet with."""

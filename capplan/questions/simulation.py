@@ -69,9 +69,9 @@ def layout_name(layout: Layout, weight_dtype: str) -> str:
     return f"{layout.device.name} {layout.in_words(weight_dtype)}"
 
 
-def asked_scenario(path: Path, *, offline: bool) -> AskedFleet:
-    """Return the question of a scenario file."""
-    return asked_fleet(read_scenario(path), offline=offline)
+def asked_scenario(path: Path, settings: Sequence[str] = (), *, offline: bool) -> AskedFleet:
+    """Return the question of a scenario file, some of its keys overridden."""
+    return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:

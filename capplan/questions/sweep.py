@@ -122,7 +122,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
 
 def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, *, offline: bool) -> AskedSweep:
     """Return the sweep over the cheapest plan of each device, or over the plans that are given."""
-    asked = asked_scenario(path, offline=offline)
+    asked = asked_scenario(path, flags.settings or (), offline=offline)
     contenders = []
     if flags.hardware or flags.tensor_parallel:
         names = flags.hardware or [device.name for device in asked.question.devices]

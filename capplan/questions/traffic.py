@@ -257,6 +257,8 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
         reuse=None if prefix else source.reuse,
         arrival_cv=cv,
+        tenant=item.tenant,
+        requests_per_conversation=item.requests_per_conversation,
         priority=item.priority,
         deadline_s=item.deadline,
         mean_rate_fraction=fraction / burst,

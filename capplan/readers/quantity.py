@@ -116,7 +116,20 @@ TOKENS = Unit("tokens", _frozen(_TOKENS), "1800", bare=True, words="a number of 
 COUNT = Unit("", _frozen(_counted("")), "4000", bare=True, words="a number")
 USD_PER_HOUR = Unit("$/h", _frozen(_each(_DOLLARS, "h", "hour", "hr")), "3.5 $/h")
 USD_PER_MILLION_TOKENS = Unit("$/Mtok", _frozen(_each(_DOLLARS, "Mtok")), "0.6 $/Mtok")
+USD_PER_MILLION_TOKENS_HOUR = Unit("$/Mtok/h", _frozen(_each(_each(_DOLLARS, "Mtok"), "h")), "1 $/Mtok/h")
+USD_PER_MILLION = Unit(
+    "$",
+    _frozen({**_DOLLARS, **_each(_DOLLARS, "Mtok")}),
+    "3 $",
+    bare=True,
+    words="dollars per million tokens",
+)
+USD = Unit("$", _frozen({**_DOLLARS, "k$": 1e3, "$k": 1e3}), "38000 $", words="dollars")
+YEARS = Unit("years", _frozen({"years": 1.0, "year": 1.0, "y": 1.0, "a": 1.0, "months": 1 / 12}), "4 years")
+USD_PER_MONTH = Unit("$/month", _frozen(_each(_DOLLARS, "month", "mo")), "12000 $/month")
+BUDGET = replace(USD_PER_MONTH, example="50000", bare=True, words="dollars a month")
 USD_PER_KWH = Unit("$/kWh", _frozen(_each(_DOLLARS, "kWh")), "0.12 $/kWh")
+KG_PER_KWH = Unit("g/kWh", _frozen({"g/kWh": 1e-3, "kg/kWh": 1.0, "gCO2/kWh": 1e-3}), "380 g/kWh")
 WATTS = Unit("W", _frozen(_prefixed("W", prefixes="kM")), "700 W")
 
 

@@ -103,7 +103,13 @@ _tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
 _count = _quantity_type(q.COUNT, above=0, high=MOST_COUNTED)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
+_usd_per_mtok_hour = _quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)
+_budget = _quantity_type(q.BUDGET, above=0)
+_usd = _quantity_type(q.USD, above=0)
+_years = _quantity_type(q.YEARS, above=0, high=100)
+_usd_per_month = _quantity_type(q.USD_PER_MONTH, low=0)
 _usd_per_kwh = _quantity_type(q.USD_PER_KWH, low=0)
+_kg_per_kwh = _quantity_type(q.KG_PER_KWH, low=0)
 _watts = _quantity_type(q.WATTS, above=0)
 
 Bytes: TypeAlias = Annotated[float, *_bytes]
@@ -123,7 +129,13 @@ Tokens: TypeAlias = Annotated[float, *_tokens]
 Number: TypeAlias = Annotated[float, *_count]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
+UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_usd_per_mtok_hour]
+UsdOfBudget: TypeAlias = Annotated[float, *_budget]
+Usd: TypeAlias = Annotated[float, *_usd]
+Years: TypeAlias = Annotated[float, *_years]
+UsdPerMonth: TypeAlias = Annotated[float, *_usd_per_month]
 UsdPerKwh: TypeAlias = Annotated[float, *_usd_per_kwh]
+KgPerKwh: TypeAlias = Annotated[float, *_kg_per_kwh]
 Watts: TypeAlias = Annotated[float, *_watts]
 
 

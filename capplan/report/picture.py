@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from capplan.fleet.money.comparison import Comparison, cost_lines
 from capplan.report.destination import refuse_picture, write_whole
 from capplan.report.safe_text import visible
 from capplan.workload.summary import WorkloadSummary
@@ -127,3 +128,24 @@ def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]
         )
 
     drawn(path, [frontier, goodput])
+
+
+def cost_picture(path: Path, comparison: Comparison, title: str) -> None:
+    """Draw the cost of the own fleet, in steps, and that of each API over the peak rate."""
+    rates, own, lines = cost_lines(comparison)
+
+    def costs(axis: Any) -> None:
+        axis.plot(rates, own, label="own fleet", color="black", drawstyle="steps-pre")
+        for name, usd in lines.items():
+            axis.plot(rates, usd, label=visible(name))
+        axis.axvline(comparison.own.request_rate, linestyle=":", color="grey")
+        axis.set(
+            xlabel="req/s at the peak (dotted: today)",
+            ylabel="$ a month",
+            title=visible(title),
+            xlim=(0, None),
+            ylim=(0, None),
+        )
+        axis.legend(frameon=False, fontsize=7)
+
+    drawn(path, [costs])

@@ -67,6 +67,10 @@ class RequestClass:
     """How much of the prompts a prefix cache of which size finds, where a trace tells; instead of shared_prefix_tokens."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
+    tenant: str | None = None
+    """Who pays for it; None: itself."""
+    requests_per_conversation: float | None = None
+    """For the cost of conversations; None where nobody says it."""
     priority: int | None = None
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None

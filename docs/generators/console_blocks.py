@@ -8,7 +8,7 @@ A block is rerun where the line before it is `MARK`:
     ...
     ```
 
-A command line is `$ capplan ...`, at most with `2>&1` and `| head -N` or `| tail -N` behind it, as a shell would run it from the
+A command line is `$ capplan ...`, at most with `2>&1` and `| head -N` and `| tail -N` behind it, as a shell would run it from the
 root of the repository.
 """
 
@@ -20,7 +20,8 @@ from contextlib import redirect_stderr, redirect_stdout
 
 MARK = "<!-- output written by `make docs` -->"
 _BLOCK = re.compile(re.escape(MARK) + r"\n```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?(?: \| (?P<end>head|tail) -(?P<lines>\d+))?$")
+_LINE = re.compile(r"^(?P<words>.*?)(?P<errors> 2>&1)?(?P<ends>(?: \| (?:head|tail) -\d+)*)$")
+_END = re.compile(r"(head|tail) -(\d+)")
 
 
 def commands_of(page: str) -> Iterator[str]:
@@ -34,7 +35,7 @@ def printed(command: str, program: Callable[[list[str]], int]) -> str:
 
     Parameters
     ----------
-    command : as in a shell: `capplan ...`, at most with `2>&1` and `| head -N` or `| tail -N`
+    command : as in a shell: `capplan ...`, at most with `2>&1` and `| head -N` and `| tail -N`
     program : runs the words after `capplan`
 
     Returns
@@ -45,6 +46,8 @@ def printed(command: str, program: Callable[[list[str]], int]) -> str:
     --------
     >>> printed("capplan a 'b c' | head -1", lambda words: print(len(words), "words", sep=chr(10)) or 0)
     '2'
+    >>> printed("capplan a b | head -2 | tail -1", lambda words: print(*words, sep=chr(10)) or 0)
+    'b'
     """
     match = _LINE.match(command)
     assert match is not None
@@ -55,8 +58,9 @@ def printed(command: str, program: Callable[[list[str]], int]) -> str:
     with redirect_stdout(out), redirect_stderr(out if match["errors"] else io.StringIO()):
         program(words)
     lines = out.getvalue().rstrip().splitlines()
-    count = int(match["lines"] or len(lines))
-    return "\n".join(lines[-count:] if match["end"] == "tail" else lines[:count])
+    for end, count in _END.findall(match["ends"]):
+        lines = lines[-int(count) :] if end == "tail" else lines[: int(count)]
+    return "\n".join(lines)
 
 
 def with_output(page: str, program: Callable[[list[str]], int]) -> str:

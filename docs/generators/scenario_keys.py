@@ -20,6 +20,7 @@ from capplan.readers.record import Record, record_of
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
+from docs.generators import money_keys
 
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -83,6 +84,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        **money_keys.DEFAULTS,
     }
 )  # fmt: skip
 """Key that may be left out -> what holds then."""
@@ -155,6 +157,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
+        **money_keys.EXAMPLES,
     }
 )  # fmt: skip
 """Key -> as it may be written, where its unit has no example."""
@@ -263,7 +266,7 @@ def _curves() -> str:
 
 def page() -> str:
     """Return the text of docs/scenario.md."""
-    text = _PAGE
+    text = _PAGE.replace("<money>\n", money_keys.PAGE)
     for mark, start in _TABLES.items():
         text = text.replace(f"<{mark}>", _table(start))
     assert set(Promise.model_fields) == {*(f"{m}_{s}" for m in METRICS for s in STATISTICS), "confidence"}
@@ -281,6 +284,7 @@ _TABLES = {
     "offload": "kv_offload.",
     "speculation": "speculation.",
     "prices": "prices.",
+    **money_keys.TABLES,
 }
 _PAGE = """# Scenario keys
 
@@ -365,4 +369,6 @@ prefix first, which `prefix_aware` stands for.
 ## prices
 
 <prices>
+
+<money>
 """

@@ -7,7 +7,8 @@ from pathlib import Path
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.questions.workload_file import WorkloadFile
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile
-from capplan.readers.catalogue.prices import PriceFile, TokenPriceFile
+from capplan.readers.catalogue.prices import PriceFile
+from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
 
 SCHEMAS: dict[str, type[Record]] = {

@@ -28,11 +28,18 @@ SEEN = {
     ),
     "fleet.txt": ("fleet", SMALL),
     "levers.txt": ("levers", SMALL, "--lever", "weight-dtype", "--lever", "kv-dtype", "--lever", "target", "--lever", "autoscaling"),
+    "compare.txt": ("compare", SMALL, "--api", "anthropic/claude-haiku-4-5", "--api", "openai/gpt-5-mini"),
+    "fleet-with-commitments.txt": (
+        "fleet", SMALL, "--set", "traffic[0].daily_curve=office", "--set", "traffic[0].request_rate=200",
+        "--set", "commitments={reserved_1y: {discount: 30 %}, owned: {capex: 9000 $, electricity: 0.1 $/kWh}, spot: {}}",
+        "--set", "currency={name: EUR, usd: 1.16}", "--set", "budget.usd_per_month=20000",
+    ),
+    "cache.txt": ("cache", "--prefix-tokens", "4000", "--requests-per-day", "10000", "--api", "anthropic/claude-sonnet-4-5"),
     "simulate.txt": ("simulate", SMALL, "--until", "10 s", "--hardware", "l40s", "--replicas", "2"),
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
-SIMULATED = {"estimate", "fleet", "levers", "simulate", "sweep"}
+SIMULATED = {"compare", "estimate", "fleet", "levers", "simulate", "sweep"}
 """Commands whose numbers are sums of thousands of steps."""
 
 

@@ -15,7 +15,8 @@ from capplan.fleet.price import (
 )
 from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.prices import Commitment, price_records, scenario_prices, token_prices
+from capplan.readers.catalogue.prices import Commitment, price_records, scenario_prices
+from capplan.readers.catalogue.token_prices import token_prices
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = price_records()
@@ -148,8 +149,7 @@ def test_hosted_prices_name_the_open_model_that_they_serve():
     serving = {price.serves for price in token_prices()} - {None}
     assert {"meta-llama/Llama-3.1-70B-Instruct", "openai/gpt-oss-120b", "Qwen/Qwen3-32B"} <= serving
     for price in token_prices():
-        assert price.usd_per_million_output >= price.usd_per_million_input > 0
-        assert (
-            price.usd_per_million_cache_read is None
-            or price.usd_per_million_cache_read <= price.usd_per_million_input
-        )
+        for rates in (price.rates, *(tier for _, tier in price.tiers)):
+            assert rates.output >= rates.input > 0
+            assert rates.cache_read is None or rates.cache_read <= rates.input
+            assert rates.cache_write is None or rates.cache_write >= rates.input

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 from capplan.fleet.price import (
     PriceChoice,
     PriceRecord,
-    breakeven_load_ratio,
     choose_price,
     energy_usd_per_hour,
-    hosted_usd_per_hour,
     usd_per_million_tokens,
     usd_per_month,
 )
@@ -160,13 +158,6 @@ def test_arrays_and_scalars_agree():
         usd_per_million_tokens(usd, rate),
         [usd_per_million_tokens(u, r) for u, r in zip(usd, rate, strict=True)],
     )
-
-
-@given(x=st.floats(0.1, 100))
-def test_breakeven_traffic_costs_the_same_both_ways(x):
-    hosted = hosted_usd_per_hour(1000.0, 200.0, 0.5, 1.5)
-    ratio = breakeven_load_ratio(x * hosted, hosted)
-    assert hosted_usd_per_hour(1000.0 * ratio, 200.0 * ratio, 0.5, 1.5) == pytest.approx(x * hosted)
 
 
 def test_energy_of_a_kilowatt_for_an_hour_is_the_price_of_a_kilowatt_hour():

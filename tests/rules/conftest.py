@@ -50,6 +50,20 @@ RESULT = {
 }
 OFFER = {"device": "h100-sxm", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page"}  # fmt: skip
 PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
+VMS = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+gpu_8x_h100,192,2048,H100,8,,24.0,12.8,east,east-a
+"""
+TOKENS = {
+    "sources": PRICES["sources"],
+    "prices": [
+        {"provider": "openai", "model": "gpt-5-mini", "input": "1 $/Mtok", "output": "7 $/Mtok", "date": "2026-11-01", "source": "page"}
+    ],
+}  # fmt: skip
+LITELLM = {
+    "sample_spec": {"input_cost_per_token": 0.0},
+    "gpt-5-mini": {"litellm_provider": "openai", "input_cost_per_token": 3e-7, "output_cost_per_token": 2.5e-6,
+                   "cache_read_input_token_cost": 3e-8, "max_input_tokens": 272000},
+}  # fmt: skip
 
 
 class Opened(NamedTuple):
@@ -112,6 +126,9 @@ def small_files(tmp_path_factory, host_file):
     for name, scenario in SCENARIOS.items():
         (folder / f"{name}.yaml").write_text(json.dumps(scenario))
     (folder / "prices.yaml").write_text(json.dumps(PRICES))
+    (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
+    (folder / "vms.csv").write_text(VMS)
+    (folder / "litellm.json").write_text(json.dumps(LITELLM))
     (folder / "host.calibration.yaml").write_text(host_file)
     write_traces(folder)
     write_results(folder)

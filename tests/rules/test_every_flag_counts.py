@@ -66,6 +66,9 @@ SPECULATED = (
 DRAFTED = "--acceptance 0.7 --draft-step-time 1ms"
 SWEPT = "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline"
 
+CACHED = "cache --prefix-tokens 4000 --requests-per-day 1000 --input-price 3 --read-price 0.3"
+LITELLM = "cache --prefix-tokens 4000 --requests-per-day 1000 --prices litellm.json --api openai/gpt-5-mini"
+
 RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
 COMPARED = "calibrate --compare host.calibration.yaml h100-sxm"
 
@@ -78,6 +81,9 @@ LINES = {
     "fleet": "fleet small.yaml --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
+    "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
+    "bill": "bill small.yaml --offline",
+    "cache": "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini",
     "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
     "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
     "workload": "workload day.csv",
@@ -166,14 +172,49 @@ CASES = {
         "--offline": HUB._replace(line="levers hub.yaml"),
         **OUT,
     },
+    "compare": {
+        "{scenario}": Case("busy.yaml"),
+        "--api": Case("openai/gpt-5"),
+        "--plan": Case("plan.json"),
+        "--set": Case("prices.overhead=10%"),
+        "--picture": Case("drawn.svg", file="drawn.svg"),
+        "--offline": HUB._replace(line="compare hub.yaml --api openai/gpt-5-mini"),
+        **OUT,
+    },
+    "bill": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("plan.json"),
+        "--set": Case("prices.overhead=10%"),
+        "--focus": Case("focus.csv", file="focus.csv"),
+        "--month": Case(
+            "2027-02", "bill small.yaml --offline --focus focus.csv --month 2026-12", file="focus.csv"
+        ),
+        "--offline": HUB._replace(line="bill hub.yaml"),
+        **OUT,
+    },
+    "cache": {
+        "--prefix-tokens": Case("5000"),
+        "--requests-per-day": Case("99"),
+        "--suffix-tokens": Case("100"),
+        "--time-to-live": Case("1s"),
+        "--api": Case("openai/gpt-5"),
+        "--input-price": Case("4", CACHED),
+        "--write-price": Case("4", CACHED),
+        "--read-price": Case("1", CACHED),
+        "--prices": Case("tokens.yaml"),
+        "--date": Case("2026-11-02", f"{LITELLM} --date 2026-11-01", words=True),
+        **OUT,
+    },
     "report": {
         "{scenario}": Case("busy.yaml"),
+        "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json"),
         "--offline": HUB._replace(line="report hub.yaml"),
         **OUT,
     },
     "simulate": {
         "{scenario}": Case("small.yaml"),
+        "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json", line="simulate small.yaml --until 20s --offline"),
         "--trace": Case("day.csv"),
         "--until": Case("9s"),
@@ -209,6 +250,7 @@ CASES = {
     },
     "sweep": {
         "{what}": Case("qwen3-8b"),
+        "--set": Case("traffic[0].input_tokens=900", SWEPT),
         "--hardware": Case("h200-sxm"),
         "--tensor-parallel": Case("2"),
         "--plans": Case("1", "sweep two.yaml --request-rate 2 --offline"),
@@ -289,6 +331,13 @@ CASES = {
     },
 }
 UNREAD = {
+    "bill small.yaml --offline": ["--month 2026-12"],
+    "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],
+    "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini": [
+        "--input-price 1",
+        "--date 2026-11-01",
+    ],
+    CACHED: ["--prices tokens.yaml", "--date 2026-11-01"],
     "sweep small.yaml --request-rate 2 --offline": [
         "--input-tokens 300",
         "--output-tokens 90",
@@ -298,7 +347,12 @@ UNREAD = {
         "--slo ttft_p95=1s",
     ],
     "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline": ["--plans 2"],
-    "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": ["--plans 2"],
+    "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": [
+        "--plans 2",
+        "--set slo.ttft_p95=1s",
+    ],
+    "simulate --plan plan.json --until 20s --offline": ["--set slo.ttft_p95=1s"],
+    "report --plan plan.json --offline": ["--set slo.ttft_p95=1s"],
     "model": ["--weight-dtype fp8", "--revision v1"],
     "model config.json": ["--revision v1"],
     "spec --draft-step-time 1ms --target-step-time 9ms --acceptance 0.7": [

@@ -26,6 +26,8 @@ ASKS = {
     "fleet": "fleet scenario.yaml --offline --format json",
     "simulate": "simulate scenario.yaml --hardware h100-sxm --until 20s --offline --format json",
     "replay": "simulate scenario.yaml --hardware h100-sxm --offline --format json",
+    "compare": "compare scenario.yaml --api openai/gpt-5-mini --offline --format json",
+    "bill": "bill scenario.yaml --offline --format json",
     "page": "report scenario.yaml --offline --format markdown",
 }
 
@@ -54,6 +56,13 @@ CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
 TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
 SPARSE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.tensor_parallel": 2}
 OWN = {"prices.electricity": "0.1 $/kWh"}
+CURVE = {"traffic.request_rate": "200 req/s", "traffic.daily_curve": "office"}
+OWNED = {"capex": "20000 $", "electricity": "0.1 $/kWh"}
+CACHED = {
+    "traffic.input_tokens": 4000,
+    "traffic.request_rate": "0.01 req/s",
+    "traffic.shared_prefix": {"tokens": 3000, "hit_fraction": 1},
+}
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
@@ -127,6 +136,8 @@ CASES = {
     "traffic.shared_prefix.hit_fraction": Case(
         0.1, {"traffic.shared_prefix": {"tokens": 300, "hit_fraction": 0.9}}
     ),
+    "traffic.tenant": Case("sales", ask="bill", shown=True),
+    "traffic.requests_per_conversation": Case(6, ask="bill"),
     "traffic.arrival_cv": Case(5, ask="simulate"),
     "traffic.priority": Case(9, TWO, "simulate"),
     "traffic.deadline": Case("500 ms", CROWD, "simulate"),
@@ -157,6 +168,67 @@ CASES = {
     "prices.file": Case("prices.yaml"),
     "prices.electricity": Case("0.1 $/kWh"),
     "prices.facility_ratio": Case(1.5, OWN),
+    "prices.people": Case("9000 $/month", ask="compare"),
+    "prices.overhead": Case("10 %", ask="compare"),
+    "prices.date": Case("2026-11-02", {"prices.file": "vms.csv"}, shown=True),
+    "commitments.reserved_1y.price": Case(
+        "1 $/h", CURVE | {"commitments": {"reserved_1y": {"price": "0.9 $/h"}}}
+    ),
+    "commitments.reserved_1y.discount": Case(
+        "70 %", CURVE | {"commitments": {"reserved_1y": {"discount": "80 %"}}}
+    ),
+    "commitments.reserved_3y.price": Case(
+        "1 $/h", CURVE | {"commitments": {"reserved_3y": {"price": "0.9 $/h"}}}
+    ),
+    "commitments.reserved_3y.discount": Case(
+        "70 %", CURVE | {"commitments": {"reserved_3y": {"discount": "80 %"}}}
+    ),
+    "commitments.spot.headroom": Case("40 %", CURVE | {"commitments": {"spot": {"headroom": "10 %"}}}),
+    "commitments.spot.most": Case("10 %", CURVE | {"commitments": {"spot": {"most": "90 %"}}}),
+    **{
+        f"commitments.owned.{key}": Case(value, CURVE | {"commitments": {"owned": OWNED}})
+        for key, value in {
+            "capex": "22000 $",
+            "life": "6 years",
+            "interest": "3 %",
+            "upkeep": "1 %",
+            "electricity": "0.2 $/kWh",
+            "facility_ratio": 1.6,
+            "idle": "20 %",
+            "people": "9 $/month",
+        }.items()
+    },
+    "commitments.min_replicas": Case(3, CURVE | {"commitments": {"min_replicas": 1}}),
+    "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
+    "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}, shown=True),
+    "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}),
+    **{
+        f"energy.{key}": Case(value, {"energy": {"rack_limit": "20 kW", "grid": "400 g/kWh"}})
+        for key, value in {
+            "idle": "30 %",
+            "decode": "80 %",
+            "prefill": "70 %",
+            "host": "90 %",
+            "facility_ratio": 1.9,
+            "grid": "100 g/kWh",
+            "rack_limit": "90 kW",
+            "gpus_per_server": 2,
+            "measured.idle": "90 W",
+            "measured.decode": "300 W",
+            "measured.prefill": "500 W",
+        }.items()
+    },
+    "growth.per_month": Case("9 %", {"growth": {"per_month": "5 %"}}),
+    "growth.months": Case(9, {"growth": {"per_month": "5 %"}}),
+    "growth.rates": Case(
+        {"1": "2 req/s", "2": "9 req/s"}, {"growth": {"rates": {"1": "2 req/s", "2": "3 req/s"}}}
+    ),
+    "budget.usd_per_month": Case(10, {"budget": {"usd_per_month": 90000}}),
+    "hosted.time_to_live": Case("1 min", CACHED, "compare"),
+    "hosted.prefixes": Case(900, CACHED, "compare"),
+    "hosted.batch_fraction": Case("50 %", ask="compare"),
+    "hosted.file": Case("tokens.yaml", ask="compare"),
+    "hosted.date": Case("2026-11-02", {"hosted.file": "litellm.json"}, "compare", shown=True),
 }
 
 REFUSALS = {

@@ -6,14 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = ("capplan", "calibrate", "docs/generators", "benchmarks")
-LATER = "prices of hosted models, to be compared with a fleet of one's own"
 ALLOWED = {
-    "fleet/price.py: hosted_usd_per_hour": LATER,
-    "fleet/price.py: breakeven_load_ratio": LATER,
-    "fleet/price.py: TokenPrice.usd_per_million_input": LATER,
-    "fleet/price.py: TokenPrice.usd_per_million_output": LATER,
-    "fleet/price.py: TokenPrice.usd_per_million_cache_read": LATER,
-    "fleet/price.py: TokenPrice.usd_per_million_cache_write": LATER,
     "fleet/price.py: PriceRecord.sku": "of the price list: by it a person finds the offer on its page",
     "hardware/device.py: Device.memory_kind": "`capplan hardware` prints the whole record",
     "model/summary.py: Summary.attention_layers": "`capplan model` prints the whole record",

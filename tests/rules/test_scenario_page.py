@@ -18,6 +18,8 @@ NEEDED = {
     "kv_offload": "name: host, capacity: 9 GB",
     "speculation": "acceptance: 0.5, draft_tokens: 2",
     "traffic.shared_prefix": "tokens: 9, hit_fraction: 0.5",
+    "commitments.owned": "capex: 30k$, electricity: 0.1 $/kWh",
+    "currency": "name: EUR, usd: 1.1",
 }
 
 
@@ -50,6 +52,17 @@ def order(key):
         "kv_offload",
         "speculation",
         "prices",
+        "commitments",
+        "commitments.reserved_1y",
+        "commitments.reserved_3y",
+        "commitments.spot",
+        "commitments.owned",
+        "currency",
+        "budget",
+        "growth",
+        "energy",
+        "energy.measured",
+        "hosted",
     ]
     return sections.index(key.rpartition(".")[0]), list(KEYS).index(key)
 

@@ -14,6 +14,7 @@ SOURCES = sorted(
 FORMULA_ROOMS = ("operators", "phases", "serving", "memory", "model")
 FORMULA_FILES = [p for room in FORMULA_ROOMS for p in (ROOT / "capplan" / room).rglob("*.py")]
 FORMULA_FILES += [p for p in [ROOT / "capplan" / "fleet" / "price.py"] if p.exists()]
+FORMULA_FILES += sorted((ROOT / "capplan" / "fleet" / "money").rglob("*.py"))
 NUMBERS = {"Number", "Array", "float"}
 
 

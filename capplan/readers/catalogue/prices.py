@@ -1,25 +1,30 @@
 """The price lists that ship with the package, and those of users."""
 
 import os
+import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from capplan.errors import InputError
 from capplan.fleet.price import (
     ChosenPrice,
     PriceRecord,
-    TokenPrice,
     choose_price,
     missing_price_warning,
     with_electricity,
 )
 from capplan.fleet.scenario import Scenario
+from capplan.readers.catalogue.skypilot import skypilot_prices
 from capplan.readers.data_folder import data_folder
-from capplan.readers.record import Record, UsdPerHour, UsdPerMillionTokens, validated
-from capplan.readers.yaml_file import read_yaml
+from capplan.readers.record import Record, UsdPerHour, validated
+from capplan.readers.yaml_file import Document, read_yaml
 
 Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
+Term = Literal["reserved-1y", "reserved-3y"]
+"""A reservation whose term is stated, in price files of users."""
 
 
 def _year_as_text(written: object) -> object:
@@ -51,7 +56,7 @@ class Offer(Record):
     devices: Annotated[int, Field(ge=1)] = 1
     """Devices in the instance."""
     region: str | None = None
-    commitment: Commitment
+    commitment: Commitment | Term
     price: UsdPerHour
     """Of the whole instance."""
     date: Day | None
@@ -62,8 +67,20 @@ class Offer(Record):
     note: str | None = None
 
 
+class FileCurrency(Record):
+    """The currency of a price file."""
+
+    name: str
+    """As prices are written: EUR in 2.5 EUR/h."""
+    usd: Annotated[float, Field(gt=0, le=1e6)]
+    """Dollars that one unit of it costs."""
+
+
 class PriceFile(Record):
     """Prices of devices by the hour."""
+
+    currency: FileCurrency | None = None
+    """Of the prices in the file; left out: dollars."""
 
     sources: dict[str, PriceSource]
     prices: Annotated[list[Offer], Field(min_length=1)]
@@ -76,33 +93,46 @@ class PriceFile(Record):
         return self
 
 
-class TokenOffer(Record):
-    """The prices of a hosted API."""
+def _in_dollars(document: Document) -> Document:
+    """Return a price file with its prices in dollars; what is not written in its currency stays, and is refused later."""
+    value = document.value
+    stated = value.get("currency") if isinstance(value, dict) else None
+    if not isinstance(stated, dict) or not isinstance(value.get("prices"), list):
+        return document
+    name, usd = str(stated.get("name")), stated.get("usd")
+    if isinstance(usd, bool) or not isinstance(usd, (int, float)):
+        return document
 
-    provider: str
-    model: str
-    """The provider's name."""
-    serves: str | None = None
-    """Hub id of the open model behind it."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
-    context: Annotated[int, Field(ge=1)] | None = None
-    date: Day
-    source: str
+    def converted(offer: object) -> object:
+        text = offer.get("price") if isinstance(offer, dict) else None
+        match = (
+            re.fullmatch(rf"\s*([0-9.]+)\s*{re.escape(name)}(/.*)", text) if isinstance(text, str) else None
+        )
+        if not isinstance(offer, dict) or match is None:
+            return offer
+        return {**offer, "price": f"{float(match[1]) * usd!r} ${match[2]}"}
+
+    return replace(document, value={**value, "prices": [converted(offer) for offer in value["prices"]]})
 
 
-class TokenPriceFile(Record):
-    """Prices of hosted APIs by the token."""
-
-    sources: dict[str, PriceSource]
-    prices: Annotated[list[TokenOffer], Field(min_length=1)]
+def records_of(scenario: Scenario) -> tuple[tuple[PriceRecord, ...], tuple[str, ...]]:
+    """Return the offers that a scenario names, or those that ship, and remarks on those left out."""
+    path = scenario.price_file
+    if path is None:
+        return price_records(), ()
+    if not path.lower().endswith(".csv"):
+        return read_prices(path), ()
+    if scenario.price_date is None:
+        raise InputError(
+            f"{path}: states no date for its prices, and a price without a date cannot be used\n"
+            "  say which day they are of: prices: {date: 2026-11-01}, or --set prices.date=2026-11-01"
+        )
+    return skypilot_prices(path, scenario.price_date)
 
 
 def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     """Return the offers in a price YAML, per device and hour."""
-    file = validated(PriceFile, read_yaml(path, kind="a price YAML"))
+    file = validated(PriceFile, _in_dollars(read_yaml(path, kind="a price YAML")))
     return tuple(
         PriceRecord(
             **offer.model_dump(exclude={"price", "source"}),
@@ -119,28 +149,6 @@ def price_records() -> tuple[PriceRecord, ...]:
     return read_prices(data_folder("hardware_specs") / "prices.yaml")
 
 
-@lru_cache(maxsize=1)
-def token_prices() -> tuple[TokenPrice, ...]:
-    """Return the prices of hosted APIs that ship with the package."""
-    path = data_folder("hardware_specs") / "token_prices.yaml"
-    file = validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
-    return tuple(
-        TokenPrice(
-            provider=offer.provider,
-            model=offer.model,
-            serves=offer.serves,
-            usd_per_million_input=offer.input,
-            usd_per_million_output=offer.output,
-            usd_per_million_cache_read=offer.cache_read,
-            usd_per_million_cache_write=offer.cache_write,
-            context_tokens=offer.context,
-            date=offer.date,
-            source=file.sources[offer.source].url,
-        )
-        for offer in file.prices
-    )
-
-
 def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, and the warnings.
 
@@ -152,12 +160,13 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     -------
     device name -> ChosenPrice, None where no offer is known; and warnings
     """
-    records = read_prices(scenario.price_file) if scenario.price_file else price_records()
+    records, remarks = records_of(scenario)
     chosen = {
         item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
     }
     others = [name for name in scenario.prices.overrides if name not in chosen]
-    warnings = [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
+    warnings = list(remarks)
+    warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
     for name, price in chosen.items():
         if price is None:
             warnings.append(missing_price_warning(records, name, scenario.prices))

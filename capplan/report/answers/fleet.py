@@ -7,14 +7,22 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import FleetAnswer, FleetPlan, Insensible, Relaxation
+from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.outlook import Outlook
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.commitments import (
+    commitments_closing,
+    commitments_result,
+    commitments_tables,
+)
+from capplan.report.answers.energy import energy_result, energy_tables
+from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
+from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
 from capplan.report.data_text import plain
 
@@ -134,7 +142,8 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
     plan = answer.chosen
     if plan is None:
-        return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware"
+        budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
+        return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
     parts = [f"{asked.scenario.name}: {purchase_text(plan)}", *cost_texts(plan)]
     if not asked.scenario.slo.targets:
         return ", ".join([*parts, "sized for throughput alone"])
@@ -198,20 +207,6 @@ def sure(probability: float) -> str:
     return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
 
 
-def insensible_text(row: Insensible) -> str:
-    """Return why a device has no plan worth showing, and what would change that."""
-
-    def milliseconds(value_s: float) -> str:
-        return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
-
-    at = ", ".join(f"{gpus} GPUs at {milliseconds(limit)}" for limit, gpus in row.gpus_at)
-    needed = "no number of GPUs is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
-    return (
-        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica, with a limit of {milliseconds(row.limit_s)}"
-        f", so {needed}{f'; with a higher limit, about {at}' if at else ''}"
-    )
-
-
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the three choices, each with its name."""
     if answer.choices is None:
@@ -240,15 +235,6 @@ def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def relaxation_text(relaxation: Relaxation) -> str:
-    """Return the change to one target that would let a plan through."""
-    layout = relaxation.layout
-    return (
-        f"relax {relaxation.target} from {relaxation.limit_s:g} s to {relaxation.needed_s:.3g} s: "
-        f"replicas of {layout.devices} x {layout.device.name} would then do"
-    )
-
-
 def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Assumption, ...]:
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
     return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
@@ -263,13 +249,14 @@ def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
     )
 
 
-def rejected_text(answer: FleetAnswer) -> str:
-    """Return how many candidates were rejected, and what became of the others, so that the counts add up."""
-    rejected = sum(item.count for item in answer.rejected)
-    title = f"Rejected: {rejected:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
-    left = answer.evaluated - rejected
+def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what the cheapest plan costs where none is within the budget."""
+    budget, plan = asked.scenario.budget_usd_per_month, answer.over_budget
+    if budget is None or plan is None or plan.usd_per_month is None:
+        return ()
     return (
-        f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
+        f"without the budget of ${budget:,.0f} a month: {purchase_text(plan)}, ${plan.usd_per_month:,.0f} a month, "
+        f"{plan.usd_per_month / budget:.3g} times the budget",
     )
 
 
@@ -302,9 +289,10 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
 
 
 def _fleet_result(
-    asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], over_time: OverTime | None
+    asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface."""
+    over_time = outlook.over_time
     chosen = plan_row(answer.chosen) if answer.chosen else None
     return {
         "scenario": asked.scenario.name,
@@ -324,6 +312,10 @@ def _fleet_result(
             {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
             for row in answer.insensible
         ],
+        "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
+        "energy": energy_result(outlook.energy),
+        "growth": growth_result(outlook.growth),
+        "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_time": over_time_result(over_time) if over_time else None,
         "relaxations": [
             {
@@ -338,9 +330,11 @@ def _fleet_result(
 
 
 def fleet_answer(
-    asked: AskedFleet, answer: FleetAnswer, over_time: OverTime | None = None, settings: Sequence[str] = ()
+    asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
+    outlook = outlook or Outlook()
+    over_time, currency = outlook.over_time, asked.scenario.currency
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
@@ -355,12 +349,15 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += commitments_tables(outlook.mixes)
+    tables += growth_tables(outlook.growth)
+    tables += energy_tables(outlook.energy)
     tables += decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if rejected:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
-    result = _fleet_result(asked, answer, rows, over_time)
+    result = _fleet_result(asked, answer, rows, outlook)
     origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
     return Answer(
         command="fleet",
@@ -377,14 +374,18 @@ def fleet_answer(
                 else ()
             ),
             *(insensible_text(row) for row in answer.insensible),
+            *commitments_closing(outlook.mixes, currency),
+            *growth_closing(outlook.growth, asked.scenario),
             *(_reading(asked.scenario.prices) if rows else ()),
+            *budget_texts(asked, answer),
             *(relaxation_text(item) for item in answer.relaxations),
         ),
         assumptions=(
             *asked.assumptions,
             *assumed_kernels(answer.plans, asked.question),
             *(over_time_assumptions(over_time) if over_time else ()),
+            *outlook.assumptions,
         ),
-        warnings=(*asked.warnings, *thin_warnings(answer.plans)),
+        warnings=(*asked.warnings, *thin_warnings(answer.plans), *outlook.warnings),
         exit_code=0 if answer.plans else 4,
     )

@@ -6,12 +6,11 @@ from capplan.report.answer import Table
 from capplan.report.answers.fleet import (
     cost_texts,
     decision_tables,
-    insensible_text,
     purchase_text,
-    relaxation_text,
     sure,
     surer_text,
 )
+from capplan.report.answers.fleet_words import insensible_text, relaxation_text
 from capplan.report.review.findings import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 

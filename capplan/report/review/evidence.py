@@ -12,7 +12,7 @@ from capplan.fleet.review import PlanDetail, kernel_assumptions
 from capplan.hardware.device import Device
 from capplan.report.answer import Table
 from capplan.report.answers.fit import waterfall
-from capplan.report.answers.fleet import rejected_text, relaxation_text
+from capplan.report.answers.fleet_words import rejected_text, relaxation_text
 from capplan.report.review.bars import COLOURS, Bar, Bars
 from capplan.report.review.decision import shown
 from capplan.report.review.findings import Findings, Section

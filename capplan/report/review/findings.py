@@ -3,12 +3,13 @@
 Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.review import PlanDetail, Sizing, TargetMargin, plan_detail, sizing_of, target_margins
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.outlook import Outlook, outlook_of
 from capplan.report.answer import Answer, Table
 from capplan.report.review.bars import Bars
 
@@ -50,6 +51,8 @@ class Findings:
     detail: PlanDetail | None
     """Of the chosen plan; None where there is none."""
     sizing: Sizing | None
+    outlook: Outlook = field(default_factory=Outlook)
+    """Commitments, growth and energy of the plans; their replicas over time are shown by `capplan fleet`."""
 
     @property
     def chosen(self) -> FleetPlan | None:
@@ -71,4 +74,5 @@ def findings(asked: AskedFleet, answer: FleetAnswer, command: str, source: Sourc
         tuple(target_margins(plan, question) for plan in answer.plans),
         plan_detail(chosen, question) if chosen else None,
         sizing_of(chosen, asked.scenario.fleet.headroom_fraction) if chosen else None,
+        replace(outlook_of(asked, answer), over_time=None),
     )

@@ -16,6 +16,7 @@ from capplan.report.review.decision import (
     insensible_section,
 )
 from capplan.report.review.findings import Findings, Review, Section
+from capplan.report.review.outlook import outlook_section
 
 
 def review_of(given: Findings) -> Review:
@@ -29,6 +30,7 @@ def review_of(given: Findings) -> Review:
             plans.plans_section(given),
             plans.sizing_section(given),
             cost_section(given),
+            outlook_section(given),
             evidence.memory_section(given),
             evidence.latency_section(given),
         ]
@@ -55,13 +57,14 @@ def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     ]
     if given.chosen is None:
         return given.asked.assumptions
-    return (*given.asked.assumptions, *items, *assumed_kernels((given.chosen,), given.asked.question))
+    kernels = assumed_kernels((given.chosen,), given.asked.question)
+    return (*given.asked.assumptions, *items, *kernels, *given.outlook.assumptions)
 
 
 def _answer(
     given: Findings, decision: str, sections: Sequence[Section], rows: list[dict[str, Any]]
 ) -> Answer:
-    fleet = fleet_answer(given.asked, given.answer)
+    fleet = fleet_answer(given.asked, given.answer, given.outlook)
     tables = [
         table if len(section.tables) > 1 and table.title else _titled(table, section.title)
         for section in sections

@@ -1,0 +1,54 @@
+"""`capplan bill`: who pays for a fleet."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
+
+Focus = Annotated[
+    Path | None,
+    typer.Option(
+        "--focus",
+        metavar="FILE",
+        help="Also write the bill as CSV in the columns of FOCUS 1.2, for FinOps tools.",
+    ),
+]
+Month = Annotated[
+    str | None,
+    typer.Option("--month", metavar="YYYY-MM", help="Month of the FOCUS bill; default: the next one."),
+]
+
+
+@grouped
+def command(
+    context: typer.Context,
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
+    settings: o.Settings = None,
+    focus: Focus = None,
+    month: Month = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
+    from capplan.questions.bill_month import bill_month
+    from capplan.questions.fleet import fleet_for
+    from capplan.questions.plan_file import asked_of_plan
+    from capplan.questions.who_pays import asked_bill
+    from capplan.report.answers.bill import bill_answer
+    from capplan.report.focus import focus_text
+    from capplan.report.show import row_progress, send, show
+
+    if focus is None:
+        o.refuse_unread(context, ("month",), "is the month of the FOCUS bill; give --focus FILE")
+    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    period = bill_month(month, asked.scenario.classes) if focus else None
+    with row_progress("plans") as progress:
+        bill = asked_bill(asked, answer or fleet_for(asked, progress))
+    if focus and period:
+        send(focus_text(bill, asked.scenario.name, asked.scenario.model, period), focus)
+    return show(bill_answer(bill, asked.scenario.name, str(focus) if focus else None), to)

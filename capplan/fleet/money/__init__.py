@@ -1,0 +1,1 @@
+"""What choices cost in money: hosted APIs, commitments, growth, energy, and who pays."""

@@ -1,0 +1,231 @@
+"""The cheapest mix of commitments for a load curve: base load on long terms, peaks on demand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from capplan.fleet.over_time import Counts
+from capplan.numbers import Array, Number
+
+HOURS_PER_YEAR = 8760.0
+
+
+def annuity_usd_per_hour(capex_usd: Number, life_years: Number, interest_fraction: Number = 0.0) -> Number:
+    """Return the hourly cost of a purchase that is paid off in equal parts over its life.
+
+        a = C i / (1 - (1 + i)^-n) / 8760;   without interest C / n / 8760
+
+    Parameters
+    ----------
+    capex_usd : [$]
+        C, of the device with its share of server, network and installation.
+    life_years : [a]
+        n, above zero; nothing is left of its value then.
+    interest_fraction : [-]
+        i, of a year.
+
+    Returns
+    -------
+    [$/h]
+        a, at all hours of the year.
+
+    Examples
+    --------
+    $35,040 over four years without interest:
+
+    >>> float(annuity_usd_per_hour(35_040.0, 4.0))
+    1.0
+
+    References
+    ----------
+    Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2, equivalent annual cost.
+    """
+    interest = np.maximum(interest_fraction, 1e-12)
+    factor = np.where(
+        np.asarray(interest_fraction) > 0.0,
+        interest / -np.expm1(-life_years * np.log1p(interest)),
+        1.0 / life_years,
+    )
+    return capex_usd * factor / HOURS_PER_YEAR
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to pay for a device."""
+
+    name: str
+    """on-demand, reserved-1y, reserved-3y, spot or owned."""
+    fixed_usd_per_hour: float
+    """At all hours, used or not."""
+    used_usd_per_hour: float
+    """While it runs."""
+    low_ratio: float = 1.0
+    """Lowest offer over the likely price ..."""
+    high_ratio: float = 1.0
+    """... and highest."""
+    most_fraction: float = 1.0
+    """Share of the replicas of the peak that may be paid for in this way."""
+    origin: str = ""
+    """What the price rests on, for people."""
+
+    def ratio_at(self, side: Literal["low", "high"]) -> float:
+        """Return the lowest or the highest offer over the likely price."""
+        return self.low_ratio if side == "low" else self.high_ratio
+
+    def usd_per_hour(self, used_fraction: Number) -> Number:
+        """Return the mean cost of a device that is needed for this share of the time."""
+        return self.fixed_usd_per_hour + self.used_usd_per_hour * used_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPart:
+    """The replicas of a mix that are paid for in one way."""
+
+    offer: Offer
+    replicas: int
+    used_fraction: float
+    """Mean share of the time in which they run."""
+    usd_per_hour: float
+    """Of all their devices, mean over the time."""
+
+
+def use_fractions(paid: Counts) -> Array:
+    """Return the load duration curve by replica: the share of the time in which at least j replicas run.
+
+        u_j = mean(n_i >= j),   j = 1 ... max(n)
+
+    Parameters
+    ----------
+    paid : [-]
+        n, replicas in windows of equal length
+
+    Returns
+    -------
+    [-]
+        u, never rising
+
+    Examples
+    --------
+    >>> use_fractions(np.array([1, 2, 4, 1]))
+    array([1.  , 0.5 , 0.25, 0.25])
+
+    References
+    ----------
+    Stoft 2002, "Power System Economics", chapter 1-5, load-duration curves and screening curves.
+    """
+    return np.array([float(np.mean(paid >= j)) for j in range(1, int(paid.max()) + 1)])
+
+
+def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[MixedPart, ...]:
+    """Return the cheapest way to pay for every replica, at the likely prices.
+
+    The j-th replica runs for the share u_j of the time, whatever the others are paid by, so each takes the offer of least
+    f + v u_j: the screening curves of power plants. Where an offer may carry a part of the replicas alone, those that save
+    most on it take it, which is the best choice because savings do not depend on each other.
+
+    Parameters
+    ----------
+    used : [-]
+        u, share of the time in which each replica runs
+    offers : at least one that may carry every replica; at most one may not
+    devices : [-]
+        of one replica
+
+    Returns
+    -------
+    parts, in the order of the offers, those without replicas left out
+    """
+    free = [offer for offer in offers if offer.most_fraction >= 1.0]
+    limited = [offer for offer in offers if offer.most_fraction < 1.0]
+    assert free
+    assert len(limited) <= 1
+    costs = np.array([offer.usd_per_hour(used) for offer in free])
+    taken = costs.argmin(axis=0)
+    best = costs.min(axis=0)
+    chosen: list[Offer] = [free[index] for index in taken]
+    for offer in limited:
+        saved = best - np.asarray(offer.usd_per_hour(used))
+        most = int(offer.most_fraction * used.size + 1e-9)
+        for place in np.argsort(-saved, kind="stable")[:most]:
+            if saved[place] > 0.0:
+                chosen[place] = offer
+    return tuple(part for offer in offers if (part := _part(offer, chosen, used, devices)) is not None)
+
+
+def _part(offer: Offer, chosen: Sequence[Offer], used: Array, devices: int) -> MixedPart | None:
+    mine = np.array([other is offer for other in chosen])
+    if not mine.any():
+        return None
+    return MixedPart(
+        offer,
+        int(mine.sum()),
+        float(used[mine].mean()),
+        float(np.sum(offer.usd_per_hour(used[mine]))) * devices,
+    )
+
+
+def pure_usd_per_hour(used: Array, offer: Offer, devices: int) -> float:
+    """Return the cost of paying for all replicas in one way."""
+    return float(np.sum(offer.usd_per_hour(used))) * devices
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The cheapest mix for one plan, and what each commitment alone would cost."""
+
+    parts: tuple[MixedPart, ...]
+    pure: tuple[tuple[Offer, float], ...]
+    """Every offer with its cost per hour if it alone paid for all replicas; those that may not are left out."""
+    devices: int
+    """Of one replica."""
+    people_usd_per_hour: float = 0.0
+    """Of running owned devices."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Mean cost at the likely prices."""
+        return sum(part.usd_per_hour for part in self.parts) + self.people_usd_per_hour
+
+    def usd_per_hour_at(self, side: Literal["low", "high"]) -> float:
+        """Return the mean cost of the same mix at the `low` or `high` prices of its offers."""
+        return (
+            sum(part.usd_per_hour * part.offer.ratio_at(side) for part in self.parts)
+            + self.people_usd_per_hour
+        )
+
+
+def mix_of(used: Array, offers: Sequence[Offer], devices: int, owned_people_usd_per_hour: float = 0.0) -> Mix:
+    """Return the cheapest mix; people who run owned devices are paid as soon as there is one.
+
+    Parameters
+    ----------
+    used : [-]
+        share of the time in which each replica runs
+    offers : as for `cheapest_mix`
+    devices : [-]
+        of one replica
+    owned_people_usd_per_hour : [$/h]
+        in all, whatever the number of owned devices
+
+    Returns
+    -------
+    Mix
+    """
+    pure = tuple(
+        (
+            offer,
+            pure_usd_per_hour(used, offer, devices)
+            + (owned_people_usd_per_hour if offer.name == "owned" else 0.0),
+        )
+        for offer in offers
+        if offer.most_fraction >= 1.0
+    )
+    every = Mix(cheapest_mix(used, offers, devices), pure, devices)
+    if not any(part.offer.name == "owned" for part in every.parts) or not owned_people_usd_per_hour:
+        return every
+    manned = Mix(every.parts, pure, devices, owned_people_usd_per_hour)
+    rented = [offer for offer in offers if offer.name != "owned"]
+    without = Mix(cheapest_mix(used, rented, devices), pure, devices)
+    return min(manned, without, key=lambda mix: mix.usd_per_hour)

@@ -1,0 +1,221 @@
+"""A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan.fleet.demand import Demand
+from capplan.fleet.money.hosted import (
+    HostedBill,
+    HostedTraffic,
+    TokenPrice,
+    hosted_bill,
+    hosted_traffic,
+)
+from capplan.fleet.money.terms import HostedTerms, OwnTerms
+from capplan.fleet.over_time import replicas_over_time
+from capplan.fleet.plan import FleetPlan
+from capplan.numbers import Array
+from capplan.workload.reuse_by_age import ReuseByAge
+
+MOST_REPLICAS = 20_000
+"""A fleet that is dearer than an API up to this size is not followed further."""
+POINTS = 400
+"""Of the picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFleet:
+    """The plan as it is paid for at any traffic: whole replicas at all hours, as many as the peak needs, and spares."""
+
+    request_rate: float
+    """At the peak today [req/s]."""
+    request_rate_per_replica: float
+    """Largest that one replica is planned for [req/s]."""
+    spare_replicas: int
+    usd_per_replica: float
+    """Of a month, or of one job."""
+    terms: OwnTerms
+    machines_usd: float
+    """Of today's plan: of a month, or of one job."""
+
+    def usd(self, request_rate: float) -> float:
+        """Return the cost at another peak rate."""
+        (busy,) = replicas_over_time(
+            np.array([request_rate]), self.request_rate_per_replica, 0.0, self.request_rate_per_replica
+        ).tolist()
+        return self.terms.usd((busy + self.spare_replicas) * self.usd_per_replica)
+
+    @property
+    def usd_today(self) -> float:
+        """Return the cost of the plan."""
+        return self.terms.usd(self.machines_usd)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedApi:
+    """One hosted API for the same traffic."""
+
+    price: TokenPrice
+    bill: HostedBill
+    breakeven_request_rate: float | None
+    """Peak rate from which on the own fleet never costs more; None where the API stays cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The own fleet and the APIs, cheapest first."""
+
+    plan: FleetPlan
+    own: OwnFleet
+    apis: tuple[ComparedApi, ...]
+    traffic: tuple[HostedTraffic, ...]
+    terms: HostedTerms
+
+    @property
+    def cheaper(self) -> str:
+        """`own`, or PROVIDER/MODEL."""
+        best = self.apis[0]
+        return "own" if self.own.usd_today <= best.bill.usd else best.price.name
+
+
+def own_fleet(
+    plan: FleetPlan, headroom_fraction: float, terms: OwnTerms, mix_usd_per_month: float | None = None
+) -> OwnFleet:
+    """Return what a plan costs at any traffic, by the rule that sized it.
+
+    Parameters
+    ----------
+    plan : its price has to be known
+    headroom_fraction : [-]
+    terms : people and overhead
+    mix_usd_per_month : [$]
+        of the cheapest mix of commitments; None: all replicas are rented at all hours
+
+    Returns
+    -------
+    OwnFleet; at another traffic every replica costs what it costs on average today
+    """
+    assert plan.usd_per_month is not None
+    job = plan.money.usd_per_job if plan.money else None
+    rented = plan.usd_per_month if mix_usd_per_month is None else mix_usd_per_month
+    machines = rented if job is None else job
+    peak = plan.request_rate_per_replica * plan.busy_replicas
+    carried = plan.planned_rate_per_replica(headroom_fraction)
+    return OwnFleet(peak, carried, plan.spare_replicas, machines / plan.replicas, terms, machines)
+
+
+def breakeven_rate(
+    own_usd: Callable[[int], float],
+    rate_per_replica: float,
+    hosted_usd: Callable[[float], float],
+    most_replicas: int = MOST_REPLICAS,
+) -> float | None:
+    """Return the peak rate from which on the own fleet never costs more than the API.
+
+    A fleet of n replicas costs the same at all rates from c (n - 1) to c n, an API more with every request. The fleet is
+    dearer somewhere on the step n exactly where it is dearer just above c (n - 1), so the last such step has the answer.
+
+    Parameters
+    ----------
+    own_usd : cost of a month with n busy replicas [$]
+    rate_per_replica : [1/s]
+        c
+    hosted_usd : cost of a month at a peak rate [$], not falling
+    most_replicas : [-]
+        steps that are looked at
+
+    Returns
+    -------
+    [1/s], or None where the fleet is dearer on the last step too
+
+    Examples
+    --------
+    Replicas of $30 that carry 10 requests a second, beside people of $20, and an API at $5 for each request a second:
+
+    >>> breakeven_rate(lambda n: 20.0 + 30.0 * n, 10.0, lambda rate: 5.0 * rate)
+    22.0
+    """
+    low, high = 0, most_replicas
+
+    def dearer(step: int) -> bool:
+        return own_usd(step) > hosted_usd(rate_per_replica * (step - 1))
+
+    if dearer(most_replicas):
+        return None
+    # beyond the last dearer step none is dearer: the API grows by a fixed amount a step, the fleet by no more
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if dearer(middle) else (low, middle)
+    if low == 0:
+        return 0.0
+    start, end = rate_per_replica * (low - 1), rate_per_replica * low
+    goal = own_usd(low)
+    for _ in range(100):
+        middle_rate = (start + end) / 2.0
+        start, end = (start, middle_rate) if hosted_usd(middle_rate) >= goal else (middle_rate, end)
+    return float(f"{end:.12g}")
+
+
+def compare(
+    plan: FleetPlan,
+    demand: Demand,
+    own: OwnFleet,
+    prices: tuple[TokenPrice, ...],
+    terms: HostedTerms,
+    reuse: Mapping[str, ReuseByAge],
+) -> Comparison:
+    """Return a month of the plan and of every API for the same traffic, the APIs cheapest first.
+
+    Parameters
+    ----------
+    plan : of the fleet search; its response time decides how often users ask
+    demand : the traffic
+    own : the plan at any traffic
+    prices : of the APIs
+    terms : how the APIs are used
+    reuse : by class, what its prompts repeat, where a trace names their blocks
+
+    Returns
+    -------
+    Comparison
+    """
+    traffic = tuple(hosted_traffic(item, plan.e2e_s.mean, reuse.get(item.name)) for item in demand.classes)
+
+    def usd_of(busy: int) -> float:
+        return own.terms.usd((busy + own.spare_replicas) * own.usd_per_replica)
+
+    compared = []
+    for price in prices:
+
+        def usd_at(rate: float, price: TokenPrice = price) -> float:
+            return hosted_bill(traffic, price, terms, rate / own.request_rate).usd if rate > 0.0 else 0.0
+
+        even = breakeven_rate(usd_of, own.request_rate_per_replica, usd_at)
+        compared.append(ComparedApi(price, hosted_bill(traffic, price, terms), even))
+    compared.sort(key=lambda api: (api.bill.usd, api.price.name))
+    return Comparison(plan, own, tuple(compared), traffic, terms)
+
+
+def cost_lines(comparison: Comparison) -> tuple[Array, Array, dict[str, Array]]:
+    """Return peak rates, the cost of the own fleet at them, and that of each API [$], for a picture.
+
+    The rates reach to twice today's peak, or beyond the furthest break-even within ten times of it.
+    """
+    own = comparison.own
+    even = [api.breakeven_request_rate for api in comparison.apis]
+    far = max([1.3 * rate for rate in even if rate and rate < 10.0 * own.request_rate], default=0.0)
+    rates = np.linspace(0.0, max(2.0 * own.request_rate, far), POINTS)[1:]
+    lines = {
+        api.price.name: np.array(
+            [
+                hosted_bill(
+                    comparison.traffic, api.price, comparison.terms, float(rate) / own.request_rate
+                ).usd
+                for rate in rates
+            ]
+        )
+        for api in comparison.apis
+    }
+    return rates, np.array([own.usd(float(rate)) for rate in rates]), lines

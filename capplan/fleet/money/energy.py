@@ -1,0 +1,262 @@
+"""Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.numbers import Array, Number
+
+IDLE_FRACTION = 0.12
+"""Power of a device that waits over its thermal design power (an assumption)."""
+DECODE_FRACTION = 0.6
+"""The same in decode, which waits for memory (an assumption)."""
+PREFILL_FRACTION = 0.95
+"""The same in prefill, which computes (an assumption)."""
+HOST_FRACTION = 0.35
+"""Power of processors, memory, fans and network of the servers over the thermal design power of their devices (an assumption)."""
+J_PER_KWH = 3.6e6
+
+
+def occupied_fraction(concurrency: Number) -> Number:
+    """Return the share of the time in which a replica has at least one request.
+
+        b = 1 - e^-N
+
+    Parameters
+    ----------
+    concurrency : [requests]
+        N, mean in the replica.
+
+    Returns
+    -------
+    [-]
+        b, if requests come by themselves and none waits for another.
+
+    Examples
+    --------
+    >>> round(float(occupied_fraction(1.0)), 4)
+    0.6321
+
+    References
+    ----------
+    Kleinrock 1975, "Queueing Systems", volume 1, section 3.4: M/G/infinity holds a Poisson number of requests.
+    """
+    return np.asarray(-np.expm1(-np.asarray(concurrency)))
+
+
+def phase_watts(
+    prefill_share: Number,
+    decode_share: Number,
+    idle_watts: Number,
+    decode_watts: Number,
+    prefill_watts: Number,
+) -> Number:
+    """Return the mean power of a device that prefills, decodes and waits for parts of the time.
+
+        w = p w_p + d w_d + (1 - p - d) w_i
+
+    Parameters
+    ----------
+    prefill_share : [-]
+        p, of the time.
+    decode_share : [-]
+        d, of the time.
+    idle_watts : [W]
+        w_i.
+    decode_watts : [W]
+        w_d.
+    prefill_watts : [W]
+        w_p.
+
+    Returns
+    -------
+    [W]
+        w.
+
+    Examples
+    --------
+    >>> phase_watts(0.25, 0.5, 100.0, 400.0, 600.0)
+    375.0
+
+    References
+    ----------
+    Patel et al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud", doi:10.1145/3620666.3651329:
+    prompts draw up to the design power, tokens less, whatever the load.
+    """
+    return (
+        prefill_share * prefill_watts
+        + decode_share * decode_watts
+        + (1.0 - prefill_share - decode_share) * idle_watts
+    )
+
+
+def kwh_per_million_tokens(watts: Number, tokens_per_s: Number) -> Number:
+    """Return the energy of a million tokens.
+
+        e = 10^6 w / (r 3.6 10^6)
+
+    Parameters
+    ----------
+    watts : [W]
+        w, of the whole fleet.
+    tokens_per_s : [token/s]
+        r, above zero.
+
+    Returns
+    -------
+    [kWh/10^6 token]
+        e.
+
+    Examples
+    --------
+    3.6 kW at a thousand tokens a second:
+
+    >>> kwh_per_million_tokens(3600.0, 1000.0)
+    1.0
+
+    References
+    ----------
+    A unit conversion; the kilowatt-hour is 3.6 MJ, SI Brochure, 9th edition, table 8, doi:10.59161/AUEZ1291.
+    """
+    return 1e6 * watts / (tokens_per_s * J_PER_KWH)
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyTerms:
+    """Power of a device by phase, and what is around it."""
+
+    idle_watts: float
+    decode_watts: float
+    prefill_watts: float
+    host_watts: float
+    """Of the server, for each device, at all times."""
+    facility_ratio: float = 1.0
+    kg_co2_per_kwh: float | None = None
+    usd_per_kwh: float | None = None
+    """None: electricity is part of the price."""
+    rack_limit_watts: float | None = None
+    server_devices: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the devices do, and for how much of the time."""
+
+    phase: str
+    time_fraction: float
+    watts_per_gpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """The energy of a fleet over a month."""
+
+    phases: tuple[Phase, ...]
+    gpu_watts: float
+    """Mean of all devices."""
+    server_watts: float
+    """The same with their servers."""
+    facility_watts: float
+    """The same with cooling and losses."""
+    design_watts: float
+    """Of all servers at the thermal design power of their devices."""
+    output_tokens_per_s: float
+    input_tokens_per_s: float
+    terms: EnergyTerms
+    racks: int | None = None
+    rack_watts: float | None = None
+    """Of a full rack, at design power."""
+    gpus_per_rack: int | None = None
+
+    @property
+    def kwh_per_month(self) -> float:
+        """Return the energy of a month, with cooling and losses."""
+        return self.facility_watts * HOURS_PER_MONTH / 1000.0
+
+    @property
+    def joules_per_output_token(self) -> float:
+        """Return the energy of an output token, that of the prompts included."""
+        return self.facility_watts / self.output_tokens_per_s
+
+    @property
+    def kwh_per_million_output_tokens(self) -> float:
+        """Return the energy of a million output tokens, that of the prompts included."""
+        return float(kwh_per_million_tokens(self.facility_watts, self.output_tokens_per_s))
+
+    @property
+    def kwh_per_million_tokens(self) -> float:
+        """Return the energy of a million tokens, input and output together."""
+        return float(
+            kwh_per_million_tokens(self.facility_watts, self.output_tokens_per_s + self.input_tokens_per_s)
+        )
+
+    @property
+    def usd_per_month(self) -> float | None:
+        """Return what electricity costs, where it is paid apart."""
+        price = self.terms.usd_per_kwh
+        return None if price is None else self.kwh_per_month * price
+
+    @property
+    def kg_co2_per_month(self) -> float | None:
+        """Return the carbon dioxide of the electricity, at the stated grid."""
+        grid = self.terms.kg_co2_per_kwh
+        return None if grid is None else self.kwh_per_month * grid
+
+
+def energy_of(
+    prefill_share: Array, occupied: Array, busy_gpus: int, spare_gpus: int, tdp_watts: float, terms: EnergyTerms,
+    tokens_per_s: tuple[float, float],
+) -> Energy:  # fmt: skip
+    """Return the energy of a fleet whose replicas are occupied for parts of every hour.
+
+    Parameters
+    ----------
+    prefill_share : [-]
+        of the time, by hour of the day
+    occupied : [-]
+        share of the time in which a replica has a request, by hour; what of it is not prefill is decode
+    busy_gpus, spare_gpus : [-]
+        devices that serve, and those that wait for a failure
+    tdp_watts : [W]
+        of one device
+    terms : power by phase, server, building, rack
+    tokens_per_s : [token/s]
+        input and output, mean over the month
+
+    Returns
+    -------
+    Energy
+    """
+    prefill = np.minimum(prefill_share, occupied)
+    share = float(np.mean(prefill)), float(np.mean(occupied - prefill))
+    watts = float(phase_watts(*share, terms.idle_watts, terms.decode_watts, terms.prefill_watts))
+    gpus = busy_gpus + spare_gpus
+    gpu_watts = watts * busy_gpus + terms.idle_watts * spare_gpus
+    server_watts = gpu_watts + terms.host_watts * gpus
+    each = tdp_watts + terms.host_watts
+    fraction = busy_gpus / gpus
+    phases = (
+        Phase("prefill", share[0] * fraction, terms.prefill_watts),
+        Phase("decode", share[1] * fraction, terms.decode_watts),
+        Phase("idle", 1.0 - sum(share) * fraction, terms.idle_watts),
+    )
+    racks, rack_watts, per_rack = _racks(gpus, each, terms)
+    return Energy(
+        phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, each * gpus, tokens_per_s[1], tokens_per_s[0],
+        terms, racks, rack_watts, per_rack,
+    )  # fmt: skip
+
+
+def _racks(
+    gpus: int, watts_per_gpu: float, terms: EnergyTerms
+) -> tuple[int | None, float | None, int | None]:
+    """Return how many racks whole servers fill within the limit, the power of a full one, and its devices."""
+    if terms.rack_limit_watts is None:
+        return None, None, None
+    server = watts_per_gpu * terms.server_devices
+    servers = floor(terms.rack_limit_watts / server + 1e-9)
+    if servers < 1:
+        return None, server, 0
+    return ceil(gpus / (servers * terms.server_devices)), servers * server, servers * terms.server_devices

@@ -1,0 +1,94 @@
+"""What a scenario says about money beside the price of machines: people, overhead, how hosted APIs are used."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTerms:
+    """What a fleet costs beside its machines."""
+
+    people_usd_per_month: float = 0.0
+    overhead_fraction: float = 0.0
+    """On the price of the machines: storage, network, support."""
+
+    def usd(self, machines_usd: float) -> float:
+        """Return the cost of a month with people and overhead."""
+        return machines_usd * (1.0 + self.overhead_fraction) + self.people_usd_per_month
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTerms:
+    """What a scenario says of its use of hosted APIs."""
+
+    time_to_live_s: float | None = None
+    """Instead of the provider's."""
+    prefixes: float = 1.0
+    """Different shared prefixes, each with an equal part of the requests."""
+    batch_fraction: float | None = None
+    """Share of the requests that can wait a day; None: those of batch jobs that have a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedTerms:
+    """A device rented for a fixed term."""
+
+    discount_fraction: float | None = None
+    """Off the price on demand; None: listed offers, else the assumed discount."""
+    usd_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpotTerms:
+    """Devices that may be taken away."""
+
+    headroom_fraction: float = 0.2
+    """More of them than needed, for those that are interrupted."""
+    most_fraction: float = 0.5
+    """Of the replicas at the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTerms:
+    """Devices that are bought."""
+
+    capex_usd: float
+    """Of one device, with its share of server, network and installation."""
+    life_years: float = 4.0
+    interest_fraction: float = 0.08
+    upkeep_fraction: float = 0.05
+    """Of the purchase, every year: maintenance, space, insurance."""
+    usd_per_kwh: float = 0.0
+    facility_ratio: float = 1.0
+    idle_fraction: float = 1.0
+    """Power of a device that waits, over its thermal design power."""
+    people_usd_per_month: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitmentTerms:
+    """Which commitments a scenario allows beside on demand, and within which limits its fleet is scaled."""
+
+    reserved_1y: ReservedTerms | None = None
+    reserved_3y: ReservedTerms | None = None
+    spot: SpotTerms | None = None
+    owned: OwnedTerms | None = None
+    min_replicas: int = 1
+    max_replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerTerms:
+    """What a scenario says of power; None: the assumed fraction of the thermal design power."""
+
+    idle_fraction: float | None = None
+    decode_fraction: float | None = None
+    prefill_fraction: float | None = None
+    idle_watts: float | None = None
+    """Measured, before the fraction; here and in the next two."""
+    decode_watts: float | None = None
+    prefill_watts: float | None = None
+    host_fraction: float | None = None
+    facility_ratio: float = 1.0
+    kg_co2_per_kwh: float | None = None
+    rack_limit_watts: float | None = None
+    gpus_per_server: int = 8

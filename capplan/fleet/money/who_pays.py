@@ -1,0 +1,143 @@
+"""The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from capplan.numbers import Number
+
+
+def decode_s_per_request(output_tokens: Number, step_s: Number, sequences: Number) -> Number:
+    """Return the time of a replica that the decode of one request takes: its part of every step that it is in.
+
+        d = (o - 1) t / n
+
+    Parameters
+    ----------
+    output_tokens : [tokens]
+        o; the first of them comes with the prefill.
+    step_s : [s]
+        t, of one decode step.
+    sequences : [-]
+        n, that share a step, at least 1.
+
+    Returns
+    -------
+    [s]
+        d.
+
+    Examples
+    --------
+    101 tokens in steps of 20 ms, shared by 10 sequences:
+
+    >>> decode_s_per_request(101.0, 0.02, 10.0)
+    0.2
+
+    References
+    ----------
+    Cost allocation by resource time, FinOps Framework, https://www.finops.org/framework/capabilities/allocation/.
+    """
+    return (output_tokens - 1.0) * step_s / sequences
+
+
+@dataclass(frozen=True, slots=True)
+class ClassUse:
+    """What one class of requests asks of a fleet, mean over the time that is paid for."""
+
+    name: str
+    tenant: str
+    requests: float
+    """In a month, or in one job."""
+    input_tokens: float
+    """Of all of them."""
+    output_tokens: float
+    prefill_s: float
+    """Time of a replica that the prefill of one request takes."""
+    decode_s: float
+    users: float | None = None
+    requests_per_conversation: float | None = None
+
+    @property
+    def replica_s(self) -> float:
+        """Time of a replica that all requests take."""
+        return self.requests * (self.prefill_s + self.decode_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one class, or one tenant, pays."""
+
+    use: ClassUse
+    fraction: float
+    """Of the time of the GPUs, and so of the cost."""
+    prefill_usd: float
+    decode_usd: float
+
+    @property
+    def usd(self) -> float:
+        """Return what the class pays."""
+        return self.prefill_usd + self.decode_usd
+
+    @property
+    def usd_per_request(self) -> float:
+        """Return the cost of one request."""
+        return self.usd / self.use.requests
+
+    @property
+    def usd_per_user(self) -> float | None:
+        """Return the cost of one user; None for classes without users."""
+        return None if self.use.users is None else self.usd / self.use.users
+
+    @property
+    def usd_per_thousand_conversations(self) -> float | None:
+        """Return the cost of a thousand conversations; None where nobody says how many requests one has."""
+        each = self.use.requests_per_conversation
+        return None if each is None else 1000.0 * each * self.usd_per_request
+
+
+@dataclass(frozen=True, slots=True)
+class WhoPays:
+    """The cost of a fleet, shared by the time of its GPUs; idle time and spares are shared in the same proportion."""
+
+    shares: tuple[Share, ...]
+    usd: float
+    """Of a month, or of one job."""
+    busy_fraction: float
+    """Of the time of the replicas that is paid for, spares included, in which they work on requests."""
+
+
+def who_pays(uses: Sequence[ClassUse], usd: float, paid_replica_s: float) -> WhoPays:
+    """Return the cost of a fleet by class.
+
+        c_k = C n_k (p_k + d_k) / sum_j n_j (p_j + d_j)
+
+    Parameters
+    ----------
+    uses : classes k with their requests n, prefill p and decode d
+    usd : [$]
+        C
+    paid_replica_s : [s]
+        time of all replicas that is paid for
+
+    Returns
+    -------
+    the shares, in the order of the classes; they add up to C
+    """
+    total = sum(use.replica_s for use in uses)
+    shares = tuple(
+        Share(
+            use,
+            use.replica_s / total,
+            usd * use.requests * use.prefill_s / total,
+            usd * use.requests * use.decode_s / total,
+        )
+        for use in uses
+    )
+    return WhoPays(shares, usd, min(1.0, total / paid_replica_s))
+
+
+def by_tenant(shares: Sequence[Share]) -> dict[str, tuple[Share, ...]]:
+    """Return the shares of each tenant, in the order of their first class."""
+    tenants: dict[str, list[Share]] = {}
+    for share in shares:
+        tenants.setdefault(share.use.tenant, []).append(share)
+    return {name: tuple(items) for name, items in tenants.items()}

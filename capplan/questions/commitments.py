@@ -1,0 +1,147 @@
+"""A scenario's commitments and the listed offers -> the cheapest mix for a plan under the load curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.money.commitments import Mix, Offer, annuity_usd_per_hour, mix_of, use_fractions
+from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, ReservedTerms
+from capplan.fleet.over_time import Counts, OverTime
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import ChosenPrice, PriceRecord, choose_price, energy_usd_per_hour, usd_per_month
+from capplan.fleet.scenario import Scenario
+from capplan.readers.catalogue.prices import records_of
+
+RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
+"""Off the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
+HOURS_PER_YEAR_OF_UPKEEP = 8760.0
+FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMix:
+    """The mix of one plan, and what it rests on."""
+
+    plan: FleetPlan
+    mix: Mix
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0) -> Offer:
+    """Return the offer of a listed price, times a ratio, with the range of its other offers."""
+    usd = price.total_usd_per_hour * ratio
+    spread = {
+        "low_ratio": price.low_usd_per_hour / price.usd_per_hour,
+        "high_ratio": price.high_usd_per_hour / price.usd_per_hour,
+    }
+    return Offer(name, usd if fixed else 0.0, 0.0 if fixed else usd, origin=price.basis, **spread)
+
+
+def _reserved_offer(
+    name: str, terms: ReservedTerms, listed: ChosenPrice | None, on_demand: ChosenPrice
+) -> Offer:
+    if terms.usd_per_gpu_hour is not None:
+        return Offer(name, terms.usd_per_gpu_hour, 0.0, origin="the scenario")
+    if terms.discount_fraction is not None:
+        offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount_fraction)
+        return replace(offer, origin=f"{terms.discount_fraction:.0%} off on demand, the scenario")
+    if listed is not None:
+        return _of_listed(name, listed, fixed=True)
+    offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - RESERVED_DISCOUNTS[name])
+    return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
+
+
+def owned_offer(terms: OwnedTerms, tdp_w: float) -> Offer:
+    """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use."""
+    fixed = float(annuity_usd_per_hour(terms.capex_usd, terms.life_years, terms.interest_fraction))
+    upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
+    power = float(energy_usd_per_hour(tdp_w, terms.usd_per_kwh, terms.facility_ratio))
+    idle = power * terms.idle_fraction
+    return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
+
+
+def offers_for(
+    scenario: Scenario, plan: FleetPlan, records: Sequence[PriceRecord]
+) -> tuple[list[Offer], list[Assumption], list[str]]:
+    """Return the ways to pay for the device of a plan, what is assumed for them, and warnings for those without a price."""
+    terms, device = scenario.commitments, plan.layout.device
+    assert terms is not None
+    choice = replace(scenario.prices, commitment="on-demand")
+    on_demand = choose_price(records, device.name, choice)
+    if on_demand is None:
+        raise InputError(
+            f"{scenario.path}: commitments: {device.name} has no price on demand; give prices.per_gpu_hour.{device.name}"
+        )
+    offers = [_of_listed("on-demand", on_demand, fixed=False)]
+    assumed: list[Assumption] = []
+    warnings: list[str] = []
+    without = replace(choice, overrides={})
+    for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
+        if key is not None:
+            listed = choose_price(records, device.name, replace(without, commitment=name))
+            offer = _reserved_offer(name, key, listed, on_demand)
+            offers.append(offer)
+            if "assumed" in offer.origin:
+                assumed.append(
+                    Assumption(
+                        f"{name} of {device.name}: {offer.origin}",
+                        f"commitments.{name.replace('-', '_')}.discount",
+                    )
+                )
+    if terms.owned is not None and device.tdp_w is None:
+        warnings.append(f"the power of {device.name} is not known, so owning it is left out")
+    elif terms.owned is not None and device.tdp_w is not None:
+        offers.append(owned_offer(terms.owned, device.tdp_w))
+    if terms.spot is not None:
+        spot = choose_price(records, device.name, replace(without, commitment="spot"))
+        if spot is None:
+            warnings.append(f"no spot price of {device.name} is known, so spot is left out")
+        else:
+            extra = _of_listed("spot", spot, fixed=False, ratio=1.0 + terms.spot.headroom_fraction)
+            offers.append(replace(extra, most_fraction=min(terms.spot.most_fraction, 1.0 - 1e-9)))
+            what = (
+                f"spot replicas are rented {terms.spot.headroom_fraction:.0%} over need for interruptions, and are at most "
+                f"{terms.spot.most_fraction:.0%} of the peak"
+            )
+            assumed.append(Assumption(what, "commitments.spot"))
+    return offers, assumed, warnings
+
+
+def paid_counts(plan: FleetPlan, over_time: OverTime | None, terms: CommitmentTerms) -> Counts:
+    """Return the replicas that are paid for in each window, spares included, within the limits of the autoscaler."""
+    if over_time is None:
+        return np.array([plan.replicas])
+    most = terms.max_replicas or plan.busy_replicas
+    running = np.clip(over_time.paid, terms.min_replicas, max(most, terms.min_replicas))
+    return np.asarray(running + plan.spare_replicas, dtype=np.int64)
+
+
+def asked_mix(scenario: Scenario, plan: FleetPlan, over_time: OverTime | None) -> AskedMix | None:
+    """Return the cheapest mix for a plan; None where the scenario names no commitments."""
+    terms = scenario.commitments
+    if terms is None:
+        return None
+    records, remarks = records_of(scenario)
+    offers, assumed, warnings = offers_for(scenario, plan, records)
+    used = use_fractions(paid_counts(plan, over_time, terms))
+    people = terms.owned.people_usd_per_month / float(usd_per_month(1.0)) if terms.owned else 0.0
+    if over_time is None:
+        assumed.append(Assumption(FLAT, "traffic[0].daily_curve"))
+    else:
+        assumed.append(
+            Assumption(
+                f"an autoscaler follows the load: a replica starts in {over_time.start_up_s:g} s and is kept for a while after "
+                "it was needed; what is reserved or owned runs at all hours",
+                "fleet.start_up",
+            )
+        )
+        if over_time.needed.max() > (terms.max_replicas or over_time.needed.max()):
+            warnings.append(
+                f"commitments.max_replicas of {terms.max_replicas} is below the {over_time.needed.max()} replicas that the peak needs"
+            )
+    mix = mix_of(used, offers, plan.layout.devices, people)
+    return AskedMix(plan, mix, tuple(assumed), (*remarks, *warnings))

@@ -1,0 +1,109 @@
+"""The growth that a scenario states -> ratios by month, and the fleets of those months."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from capplan.assumption import Assumption
+from capplan.fleet.money.growth import Growth, grown_ratios, growth_of
+from capplan.fleet.over_time import RateLine
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.scenario import Scenario
+from capplan.questions.commitments import asked_mix
+from capplan.questions.money_records import Growth as GrowthRecord
+from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.reading import Reading
+from capplan.questions.sense import MOST_RATE_PER_S
+from capplan.readers.yaml_file import KeyPath
+from capplan.workload.request_class import RequestClass
+
+MONTHS = 12
+"""To look ahead where a scenario states a growth and no number of months."""
+
+
+def growth_ratios(
+    reading: Reading, record: GrowthRecord | None, classes: tuple[RequestClass, ...]
+) -> tuple[float, ...]:
+    """Return the traffic of successive months over today's; empty where no growth is stated."""
+    if record is None:
+        return ()
+    at: KeyPath = ("growth",)
+    if (record.per_month is None) == (record.rates is None):
+        both = (
+            "per_month and rates are both given" if record.rates else "neither per_month nor rates is given"
+        )
+        raise reading.refuse(at, f"{both}; give one of them, e.g. {{per_month: 6 %, months: 18}}")
+    if any(item.job_requests is not None for item in classes):
+        raise reading.refuse(
+            at, "is for continuous traffic; a batch job is planned as it stands, so leave it out"
+        )
+    if record.rates is None:
+        if record.months is None:
+            reading.assume(f"growth is followed for {MONTHS} months", "growth.months")
+        ratios = grown_ratios(record.per_month or 0.0, record.months or MONTHS)
+        last = sum(item.request_rate_at() for item in classes) * float(ratios[-1])
+        if last > MOST_RATE_PER_S:
+            raise reading.refuse(
+                (*at, "per_month"),
+                f"leads to {last:.3g} req/s in month {ratios.size}, which no service has; give fewer months",
+            )
+        return tuple(ratios.tolist())
+    if record.months is not None:
+        raise reading.refuse((*at, "months"), "belongs to per_month; rates state their months themselves")
+    return _of_rates(reading, record.rates)
+
+
+def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
+    """Return the stated rates over the first; refused where a month is missing."""
+    at: KeyPath = ("growth", "rates")
+    wrong = next((month for month in rates if not month.isdecimal() or not 1 <= int(month) <= 120), None)
+    if wrong is not None:
+        raise reading.refuse(
+            (*at, wrong), f"{wrong!r} is not a month; months are counted from 1, today's, to 120"
+        )
+    by_month = {int(month): rate for month, rate in rates.items()}
+    last = max(by_month, default=0)
+    gap = next((month for month in range(1, last + 1) if month not in by_month), None)
+    if gap is not None or last < 2:
+        missing = f"month {gap or 2} is missing"
+        raise reading.refuse(at, f"has a gap: {missing}; give every month from 1 on, at least two")
+    return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
+
+
+def asked_growth(scenario: Scenario, plan: FleetPlan, line: RateLine | None) -> Growth | None:
+    """Return the fleets of the months to come; None where the scenario states no growth."""
+    if not scenario.growth:
+        return None
+    mix = partial(_mix_usd_per_month, scenario, plan, line)
+    return growth_of(plan, np.array(scenario.growth), scenario.fleet.headroom_fraction, mix)
+
+
+def _mix_usd_per_month(
+    scenario: Scenario, plan: FleetPlan, line: RateLine | None, ratio: float, replicas: int
+) -> float | None:
+    """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
+    if scenario.commitments is None:
+        return None
+    grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
+    at_ratio = replace(plan, replicas=replicas)
+    asked = asked_mix(scenario, at_ratio, plan_over_time(scenario, at_ratio, grown))
+    return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
+
+
+def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:
+    """Return what the months to come rest on."""
+    falls = any(later.replicas < before.replicas for before, later in pairwise(growth.months))
+    kept = "; where it falls, replicas are given back whatever their term" if falls else ""
+    stated = [
+        Assumption(
+            f"all traffic grows alike, prices stay, and the layout stays that of today's plan{kept}",
+            "growth.rates",
+        )
+    ]
+    if scenario.commitments is not None:
+        what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
+        stated.append(Assumption(what, "commitments"))
+    return tuple(stated)

@@ -1,0 +1,155 @@
+"""The keys of a scenario about money: hosted APIs, commitments, currency, budget."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from capplan.readers.catalogue.prices import Day
+from capplan.readers.record import (
+    Fraction,
+    KgPerKwh,
+    Number,
+    Record,
+    RequestsPerS,
+    Seconds,
+    Usd,
+    UsdOfBudget,
+    UsdPerHour,
+    UsdPerKwh,
+    UsdPerMonth,
+    Watts,
+    Whole,
+    Years,
+)
+
+
+class Hosted(Record):
+    """How hosted APIs are used, for `capplan compare`."""
+
+    time_to_live: Seconds | None = None
+    """Of a cached prefix, since its last use."""
+    prefixes: Number | None = None
+    """Different shared prefixes, each with an equal part of the requests."""
+    batch_fraction: Fraction | None = None
+    """Share of the requests whose answer may take a day."""
+    file: str | None = None
+    """Your own token-price YAML, or LiteLLM's price file with its date, relative to this file."""
+    date: Day | None = None
+    """Of the prices in LiteLLM's file, or of the package genai-prices: neither states it."""
+
+
+class Reserved(Record):
+    """A device rented for a fixed term: its price, its discount, or listed offers."""
+
+    price: UsdPerHour | None = None
+    """Of one device."""
+    discount: Fraction | None = None
+    """Off the price on demand."""
+
+
+class Spot(Record):
+    """Devices that may be taken away."""
+
+    headroom: Fraction | None = None
+    """More of them than needed, for those that are interrupted."""
+    most: Fraction | None = None
+    """Share of the replicas at the peak that may be spot."""
+
+
+class Owned(Record):
+    """Devices that are bought."""
+
+    capex: Usd
+    """Of one device, with its share of server, network and installation."""
+    life: Years | None = None
+    """After which nothing is left of its value."""
+    interest: Fraction | None = None
+    """Of a year."""
+    upkeep: Fraction | None = None
+    """Of the purchase, every year: maintenance, space, insurance."""
+    electricity: UsdPerKwh
+    """For the thermal design power of the device while it runs."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power of the building over that of the devices."""
+    idle: Fraction | None = None
+    """Power of a device that waits, over its thermal design power."""
+    people: UsdPerMonth | None = None
+    """Who runs them, in all."""
+
+
+class Commitments(Record):
+    """Which commitments are allowed beside on demand, and the limits of the autoscaler."""
+
+    reserved_1y: Reserved | None = None
+    """For one year; {} takes listed offers, else the assumed discount."""
+    reserved_3y: Reserved | None = None
+    """For three years."""
+    spot: Spot | None = None
+    """At listed spot prices; {} takes the defaults."""
+    owned: Owned | None = None
+    """Bought."""
+    min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """That the autoscaler keeps."""
+    max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """That it starts at most."""
+
+
+class Currency(Record):
+    """A currency beside dollars."""
+
+    name: Annotated[str, Field(min_length=1, max_length=12)]
+    """As shown."""
+    usd: Annotated[float, Field(gt=0, le=1e6)]
+    """Dollars that one unit of it costs."""
+
+
+class Growth(Record):
+    """How the traffic grows by the month: by the same part each month, or to stated rates."""
+
+    per_month: Fraction | None = None
+    """From one month to the next."""
+    months: Annotated[Whole, Field(ge=2, le=120)] | None = None
+    """To look ahead, today's month included."""
+    rates: dict[str, RequestsPerS] | None = None
+    """Instead: month, 1 being today's, and peak rate of all traffic together."""
+
+
+class MeasuredPower(Record):
+    """Power of one device as measured, instead of parts of its thermal design power."""
+
+    idle: Watts | None = None
+    """While it waits."""
+    decode: Watts | None = None
+    """In decode."""
+    prefill: Watts | None = None
+    """In prefill."""
+
+
+class Power(Record):
+    """Power by phase, and what is around the devices; `capplan fleet` then shows energy, carbon dioxide and racks."""
+
+    idle: Fraction | None = None
+    """Of a device that waits, over its thermal design power."""
+    decode: Fraction | None = None
+    """The same in decode."""
+    prefill: Fraction | None = None
+    """The same in prefill."""
+    measured: MeasuredPower | None = None
+    """Instead, in watts."""
+    host: Fraction | None = None
+    """Of the servers around the devices, over the thermal design power of the devices; at all times."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power of the building over that of the servers."""
+    grid: KgPerKwh | None = None
+    """Carbon dioxide of the electricity."""
+    rack_limit: Watts | None = None
+    """Power of one rack."""
+    gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    """That a rack takes or does not take as a whole."""
+
+
+class Budget(Record):
+    """What the fleet may cost, a target like those of latency."""
+
+    usd_per_month: UsdOfBudget
+    """All devices, spares included, at the price of prices.commitment."""

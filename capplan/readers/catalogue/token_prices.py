@@ -1,0 +1,326 @@
+"""Prices of hosted APIs: the table that ships, the optional package genai-prices, and LiteLLM's price file."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
+from importlib import import_module
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from capplan.errors import InputError, unknown
+from capplan.fleet.money.hosted import TokenPrice, TokenRates
+from capplan.readers.catalogue.prices import Day, PriceSource
+from capplan.readers.data_folder import data_folder
+from capplan.readers.json_file import read_json
+from capplan.readers.record import (
+    Fraction,
+    Record,
+    Seconds,
+    Tokens,
+    UsdPerMillionTokens,
+    UsdPerMillionTokensHour,
+    validated,
+)
+from capplan.readers.yaml_file import read_yaml
+
+OLD_DAYS = 90
+"""A price of an API that is older is flagged."""
+HINT = "more: capplan[prices] installs genai-prices; hosted.file reads LiteLLM's price file or a YAML of your own"
+GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
+_GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+_LITELLM_BYTES = 64_000_000
+
+
+class TokenTier(Record):
+    """Prices of requests with long prompts, for all of their tokens."""
+
+    above: Tokens
+    """Tokens of the prompt."""
+    input: UsdPerMillionTokens
+    output: UsdPerMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    cache_write: UsdPerMillionTokens | None = None
+
+
+class CacheTerms(Record):
+    """How a provider keeps prompts, and what it takes off for batches."""
+
+    time_to_live: Seconds | None = None
+    """Of a cached prefix, since its last use."""
+    minimum_prefix: Tokens | None = None
+    """Shorter prefixes are not cached."""
+    batch_discount: Fraction | None = None
+    """Taken off all prices where the answer may take a day."""
+    source: str
+    """Key in `sources`."""
+
+
+class TokenOffer(Record):
+    """The prices of a hosted API."""
+
+    provider: str
+    model: str
+    """The provider's name."""
+    serves: str | None = None
+    """Hub id of the open model behind it."""
+    input: UsdPerMillionTokens
+    output: UsdPerMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    cache_write: UsdPerMillionTokens | None = None
+    cache_storage: UsdPerMillionTokensHour | None = None
+    tiers: list[TokenTier] = Field(default_factory=list)
+    context: Annotated[int, Field(ge=1)] | None = None
+    minimum_prefix: Tokens | None = None
+    """Instead of the provider's."""
+    batch_discount: Fraction | None = None
+    """Instead of the provider's."""
+    date: Day
+    source: str
+
+
+class TokenPriceFile(Record):
+    """Prices of hosted APIs by the token."""
+
+    sources: dict[str, PriceSource]
+    providers: dict[str, CacheTerms] = Field(default_factory=dict)
+    """Terms that all models of a provider share."""
+    prices: Annotated[list[TokenOffer], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _every_source_exists(self) -> "TokenPriceFile":
+        used = {item.source for item in self.prices} | {item.source for item in self.providers.values()}
+        if missing := sorted(used - self.sources.keys()):
+            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        return self
+
+
+def _rates(offer: TokenOffer | TokenTier) -> TokenRates:
+    return TokenRates(offer.input, offer.output, offer.cache_read, offer.cache_write)
+
+
+def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
+    terms = file.providers.get(offer.provider)
+    discount = offer.batch_discount if offer.batch_discount is not None else (terms and terms.batch_discount)
+    shortest = offer.minimum_prefix if offer.minimum_prefix is not None else (terms and terms.minimum_prefix)
+    return TokenPrice(
+        provider=offer.provider,
+        model=offer.model,
+        serves=offer.serves,
+        rates=_rates(offer),
+        tiers=tuple((tier.above, _rates(tier)) for tier in sorted(offer.tiers, key=lambda tier: tier.above)),
+        context_tokens=offer.context,
+        storage_usd_per_million_tokens_hour=offer.cache_storage or 0.0,
+        minimum_prefix_tokens=shortest or 0.0,
+        time_to_live_s=terms.time_to_live if terms else None,
+        batch_discount_fraction=discount or 0.0,
+        date=offer.date,
+        source=file.sources[offer.source].url,
+    )
+
+
+def read_token_prices(path: str | os.PathLike[str]) -> tuple[TokenPrice, ...]:
+    """Return the prices in a token-price YAML, in the schema of the table that ships."""
+    file = validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
+    return tuple(_price(offer, file) for offer in file.prices)
+
+
+@lru_cache(maxsize=1)
+def token_prices() -> tuple[TokenPrice, ...]:
+    """Return the prices of hosted APIs that ship with the package."""
+    return read_token_prices(data_folder("hardware_specs") / "token_prices.yaml")
+
+
+def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, ...]:
+    """Return the text models in LiteLLM's `model_prices_and_context_window.json`.
+
+    Parameters
+    ----------
+    path : path
+    day : date of the file, which it does not state itself
+
+    Returns
+    -------
+    prices; entries without a price per token (images, audio, by the second) are left out
+    """
+    name = os.fspath(path)
+    found = []
+    for key, entry in read_json(path, kind="LiteLLM's price file", max_bytes=_LITELLM_BYTES).items():
+        if isinstance(entry, Mapping) and key != "sample_spec":
+            price = _of_litellm(name, key, entry, day)
+            found += [price] if price else []
+    if not found:
+        raise InputError(
+            f"{name}: has no model with input_cost_per_token and output_cost_per_token; LiteLLM's "
+            "model_prices_and_context_window.json is expected, or a token-price YAML"
+        )
+    return tuple(found)
+
+
+def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> TokenPrice | None:
+    def usd(field: str) -> float | None:
+        value = entry.get(field)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+            raise InputError(
+                f"{name}: {key}.{field}: {str(value)[:40]!r} is not a price in dollars per token"
+            )
+        return float(f"{value * 1e6:.12g}")
+
+    inputs, outputs = usd("input_cost_per_token"), usd("output_cost_per_token")
+    if inputs is None or outputs is None:
+        return None
+    provider = str(entry.get("litellm_provider") or key.partition("/")[0])
+    rates = TokenRates(
+        inputs, outputs, usd("cache_read_input_token_cost"), usd("cache_creation_input_token_cost")
+    )
+    tiers = []
+    for above in (128_000, 200_000, 272_000):
+        mark = f"_above_{above // 1000}k_tokens"
+        if (long_input := usd(f"input_cost_per_token{mark}")) is not None:
+            long_output = usd(f"output_cost_per_token{mark}")
+            read, write = (
+                usd(f"cache_read_input_token_cost{mark}"),
+                usd(f"cache_creation_input_token_cost{mark}"),
+            )
+            tier = TokenRates(long_input, outputs if long_output is None else long_output, read, write)
+            tiers.append((float(above), tier))
+    batch = usd("input_cost_per_token_batches")
+    context = entry.get("max_input_tokens")
+    return TokenPrice(
+        provider=provider,
+        model=key.removeprefix(f"{provider}/"),
+        rates=rates,
+        tiers=tuple(tiers),
+        context_tokens=context if isinstance(context, int) and context > 0 else None,
+        batch_discount_fraction=1.0 - batch / inputs if batch is not None and inputs else 0.0,
+        date=day,
+        source=name,
+    )
+
+
+def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
+    """Return a price of the optional package genai-prices on a day; None without the package or without such a model.
+
+    Parameters
+    ----------
+    provider, model : as a user names them
+    day : the day of the prices, which the package does not state
+    """
+    try:
+        snapshot = import_module("genai_prices.data_snapshot").get_snapshot()
+    except ImportError:
+        return None
+    try:
+        _, found = snapshot.find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    noon = datetime.combine(first_day(day), time(12), tzinfo=UTC)
+    usual = _genai_rates(found.get_prices(noon), None)
+    if usual is None:
+        return None
+    listed = found.get_prices(noon)
+    above = sorted({tier.start for kind in _GENAI for tier in getattr(getattr(listed, kind), "tiers", ())})
+    batch = _genai_rates(found.get_prices(noon, {"processing": "batch"}), None) or usual
+    return TokenPrice(
+        provider=provider,
+        model=found.id,
+        rates=usual,
+        tiers=tuple((float(start), _genai_rates(listed, start) or usual) for start in above),
+        context_tokens=found.context_window,
+        batch_discount_fraction=1.0 - batch.input / usual.input if usual.input else 0.0,
+        date=day,
+        source=GENAI_SOURCE,
+    )
+
+
+def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
+    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price."""
+
+    def usd(kind: str) -> float | None:
+        price = getattr(listed, kind)
+        if price is None:
+            return None
+        base = getattr(price, "base", price)
+        reached = [t.price for t in getattr(price, "tiers", ()) if above is not None and t.start <= above]
+        return float(reached[-1] if reached else base)
+
+    inputs, outputs, read, write = map(usd, _GENAI)
+    return None if inputs is None or outputs is None else TokenRates(inputs, outputs, read, write)
+
+
+def first_day(written: str, place: str = "") -> date:
+    """Return the first day of a date that may be a year or a month.
+
+    Examples
+    --------
+    >>> str(first_day("2026")), str(first_day("2026-03"))
+    ('2026-01-01', '2026-03-01')
+    """
+    try:
+        parts = [int(part) for part in written.split("-")]
+        return date(*(*parts, 1, 1)[:3])
+    except (TypeError, ValueError):
+        where = f"{place}: " if place else ""
+        raise InputError(f"{where}{written[:40]!r} is not a date; write it as 2026-11-01") from None
+
+
+def age_days(price: TokenPrice, today: date) -> int:
+    """Return the age of a price; a date without a day means its first day."""
+    return (today - first_day(price.date)).days
+
+
+def refuse_unused_day(day: str | None, prices: Iterable[TokenPrice], place: str) -> None:
+    """Raise the error for a date that no price took over, because each states its own."""
+    kept = [price for price in prices if price.date != day]
+    if day is not None and kept:
+        raise InputError(f"{place}: {kept[0].name} states its own date, {kept[0].date}; leave the date out")
+
+
+def find_price(name: str, known: Sequence[TokenPrice], day: str | None) -> TokenPrice:
+    """Return the price of PROVIDER/MODEL, from a list, else from the package genai-prices.
+
+    Parameters
+    ----------
+    name : PROVIDER/MODEL; case does not matter
+    known : prices to look through
+    day : the day of prices of genai-prices; None: not given
+
+    Raises
+    ------
+    InputError
+        unknown provider or model, with the nearest names
+    """
+    provider, slash, model = name.partition("/")
+    if not slash or not provider or not model:
+        near = [price.name for price in known if price.model.lower() == name.lower()][:3]
+        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise InputError(f"--api: {name!r} is not PROVIDER/MODEL{meant}\n  e.g. --api openai/gpt-5")
+    by_name = {price.name.lower(): price for price in known}
+    if (listed := by_name.get(name.lower())) is not None:
+        return listed
+    if day is not None:
+        found = genai_price(provider, model, day)
+        if found is not None:
+            return found
+    elif _knows_genai(provider, model):
+        raise InputError(
+            f"--api: {name} is known to genai-prices alone, which does not date its prices\n"
+            "  say which day they are of: --set hosted.date=2026-11-01, or hosted: {date: 2026-11-01} in the scenario"
+        )
+    models = [price.model for price in known if price.provider.lower() == provider.lower()]
+    if models:
+        raise unknown(f"model of {provider}", model, models, place="--api", hint=HINT)
+    providers = {price.provider for price in known}
+    raise unknown("provider", provider, providers, place="--api", hint=HINT)
+
+
+def _knows_genai(provider: str, model: str) -> bool:
+    return genai_price(provider, model, "2026-01-01") is not None
+
+
+def prices_of_model(hub_id: str, known: Iterable[TokenPrice]) -> list[TokenPrice]:
+    """Return the listed APIs that serve an open model, whatever the case of its name."""
+    return [price for price in known if price.serves and price.serves.lower() == hub_id.lower()]

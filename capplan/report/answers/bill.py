@@ -1,0 +1,99 @@
+"""What `capplan bill` shows: who pays for a fleet."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from capplan.fleet.money.who_pays import Share, by_tenant
+from capplan.questions.who_pays import AskedBill
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.fleet import purchase_text
+
+_TITLES = {
+    "name": "class",
+    "tenant": "",
+    "gpu_time_fraction": "of the GPU time",
+    "usd_per_month": "",
+    "usd_per_job": "",
+    "prefill_usd": "prefill",
+    "decode_usd": "decode",
+    "usd_per_thousand_requests": "",
+    "usd_per_user": "per user",
+    "usd_per_thousand_conversations": "per 1,000 conversations",
+}
+
+
+def bill_answer(asked: AskedBill, name: str, written: str | None) -> Answer:
+    """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
+    cost = "usd_per_job" if asked.of_job else "usd_per_month"
+    rows = [_class_row(share) for share in asked.bill.shares]
+    tenants = by_tenant(asked.bill.shares)
+    grouped = [_tenant_row(tenant, shares) for tenant, shares in tenants.items()]
+    shown = ("name", "tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", cost, "usd_per_thousand_requests",
+             "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
+    kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
+    span = "the job" if asked.of_job else "a month"
+    tables = [
+        Table(
+            [{**row, cost: row["usd"]} for row in rows],
+            title="By class of requests",
+            shown=kept,
+            titles=_TITLES,
+        )
+    ]
+    if len(tenants) < len(rows):
+        by = ("tenant", "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", cost)
+        tables.append(
+            Table([{**row, cost: row["usd"]} for row in grouped], title="By tenant", shown=by, titles=_TITLES)
+        )
+    written_text = (f"the bill is in {written}, in the columns of FOCUS 1.2",) if written else ()
+    return Answer(
+        command="bill",
+        result={
+            "scenario": name,
+            cost: asked.bill.usd,
+            "gpus": asked.plan.gpus,
+            "busy_fraction": asked.bill.busy_fraction,
+            "classes": rows,
+            "tenants": grouped,
+        },
+        tables=tuple(tables),
+        headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
+        closing=(
+            "prefill + decode = cost; cost / requests x 1,000 = cost of a thousand requests",
+            f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
+            *written_text,
+        ),
+        assumptions=asked.assumptions,
+        warnings=asked.warnings,
+        csv_rows=rows,
+    )
+
+
+def _class_row(share: Share) -> dict[str, Any]:
+    use = share.use
+    return {
+        "name": use.name,
+        "tenant": use.tenant,
+        "requests": use.requests,
+        "input_tokens": use.input_tokens,
+        "output_tokens": use.output_tokens,
+        "gpu_time_fraction": share.fraction,
+        "prefill_usd": share.prefill_usd,
+        "decode_usd": share.decode_usd,
+        "usd": share.usd,
+        "usd_per_request": share.usd_per_request,
+        "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
+        "usd_per_user": share.usd_per_user,
+        "usd_per_thousand_conversations": share.usd_per_thousand_conversations,
+    }
+
+
+def _tenant_row(tenant: str, shares: Sequence[Share]) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "requests": sum(share.use.requests for share in shares),
+        "gpu_time_fraction": sum(share.fraction for share in shares),
+        "prefill_usd": sum(share.prefill_usd for share in shares),
+        "decode_usd": sum(share.decode_usd for share in shares),
+        "usd": sum(share.usd for share in shares),
+    }

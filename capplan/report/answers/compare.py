@@ -1,0 +1,126 @@
+"""What `capplan compare` shows: a month of the own fleet and of hosted APIs, and where they cost the same."""
+
+from dataclasses import asdict
+from typing import Any
+
+from capplan.fleet.money.comparison import ComparedApi, Comparison, OwnFleet
+from capplan.questions.comparison import AskedComparison
+from capplan.report.answer import Answer, Table
+from capplan.report.answers.fleet import purchase_text
+
+_PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd")
+_TITLES = {
+    "api": "",
+    "usd_per_month": "",
+    "usd_per_job": "",
+    "input_usd": "input",
+    "output_usd": "output",
+    "cache_write_usd": "cache writes",
+    "cache_read_usd": "cache reads",
+    "storage_usd": "cache storage",
+    "breakeven_request_rate": "own is cheaper from",
+    "date": "price of",
+    "what": "",
+}
+
+
+def compare_answer(asked: AskedComparison, name: str) -> Answer:
+    """Return a month of both, the break-even traffic, and which is cheaper."""
+    comparison = asked.comparison
+    rows = [_api_row(api) for api in comparison.apis]
+    of_job = comparison.plan.money is not None and comparison.plan.money.usd_per_job is not None
+    cost = "usd_per_job" if of_job else "usd_per_month"
+    shown = [
+        {"api": api.price.name, **row, cost: row["usd_per_month"]}
+        for api, row in zip(comparison.apis, rows, strict=True)
+    ]
+    parts = tuple(part for part in _PARTS if any(row[part] for row in rows))
+    best = comparison.apis[0]
+    own = comparison.own
+    result = {
+        "scenario": name,
+        "own": {
+            "usd_per_month": own.usd_today,
+            "gpus": comparison.plan.gpus,
+            "hardware": comparison.plan.layout.device.name,
+            "machines_usd_per_month": own.machines_usd,
+            "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
+            "people_usd_per_month": own.terms.people_usd_per_month,
+            "request_rate": own.request_rate,
+        },
+        "apis": rows,
+        "breakeven_request_rate": best.breakeven_request_rate,
+        "cheaper": comparison.cheaper,
+    }
+    return Answer(
+        command="compare",
+        result=result,
+        tables=(
+            Table(
+                shown,
+                title="Hosted APIs, cheapest first",
+                shown=("api", "date", *parts, cost, "breakeven_request_rate"),
+                titles=_TITLES,
+            ),
+            Table(_own_rows(own, cost), title="The own fleet", titles=_TITLES),
+        ),
+        headline=_headline(comparison, name, of_job=of_job),
+        closing=(*_closing(comparison),),
+        assumptions=asked.assumptions,
+        warnings=asked.warnings,
+        csv_rows=rows,
+    )
+
+
+def _api_row(api: ComparedApi) -> dict[str, Any]:
+    return {
+        "provider": api.price.provider,
+        "model": api.price.model,
+        "date": api.price.date,
+        "usd_per_month": api.bill.usd,
+        **asdict(api.bill),
+        "breakeven_request_rate": api.breakeven_request_rate,
+        "source": api.price.source,
+    }
+
+
+def _own_rows(own: OwnFleet, cost: str) -> list[dict[str, Any]]:
+    rows = [
+        {"what": "machines, as rented", cost: own.machines_usd},
+        {
+            "what": f"overhead, {own.terms.overhead_fraction:.0%}",
+            cost: own.machines_usd * own.terms.overhead_fraction,
+        },
+        {"what": "people", cost: own.terms.people_usd_per_month},
+    ]
+    kept = [row for row in rows if row[cost]]
+    return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
+
+
+def _headline(comparison: Comparison, name: str, *, of_job: bool) -> str:
+    best, own = comparison.apis[0], comparison.own
+    span = "the job" if of_job else "a month"
+    dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
+    ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
+    own_text = f"{purchase_text(comparison.plan)} ${own.usd_today:,.0f} {span}"
+    api_text = f"{best.price.name} ${best.bill.usd:,.0f}"
+    if comparison.cheaper == "own":
+        return f"{name}: the own fleet is cheaper: {own_text}; {api_text}, {ratio}"
+    return f"{name}: {best.price.name} is cheaper: ${best.bill.usd:,.0f} {span}; {own_text}, {ratio}"
+
+
+def _closing(comparison: Comparison) -> list[str]:
+    lines = []
+    for api in comparison.apis:
+        rate = api.breakeven_request_rate
+        if rate is None:
+            lines.append(f"{api.price.name} stays cheaper at any rate")
+        else:
+            times = rate / comparison.own.request_rate
+            lines.append(
+                f"from a peak of {rate:.3g} req/s on, {times:.3g} times today's, the own fleet never costs more than {api.price.name}"
+            )
+    lines.append(
+        "input + cache writes + cache reads + storage + output = cost; the plan is that of capplan fleet"
+    )
+    return lines

@@ -1,0 +1,36 @@
+"""Sentences about devices and layouts that were rejected, and what would let them through."""
+
+from capplan.fleet.plan import FleetAnswer, Insensible, Relaxation
+
+
+def insensible_text(row: Insensible) -> str:
+    """Return why a device has no plan worth showing, and what would change that."""
+
+    def milliseconds(value_s: float) -> str:
+        return f"{1e3 * value_s:.3g} ms" if value_s < 1.0 else f"{value_s:.3g} s"
+
+    at = ", ".join(f"{gpus} GPUs at {milliseconds(limit)}" for limit, gpus in row.gpus_at)
+    needed = "no number of GPUs is enough" if row.gpus is None else f"it would take {row.gpus} GPUs"
+    return (
+        f"{row.hardware}: {row.target} is {milliseconds(row.value_s)} on an idle replica, with a limit of {milliseconds(row.limit_s)}"
+        f", so {needed}{f'; with a higher limit, about {at}' if at else ''}"
+    )
+
+
+def relaxation_text(relaxation: Relaxation) -> str:
+    """Return the change to one target that would let a plan through."""
+    layout = relaxation.layout
+    return (
+        f"relax {relaxation.target} from {relaxation.limit_s:g} s to {relaxation.needed_s:.3g} s: "
+        f"replicas of {layout.devices} x {layout.device.name} would then do"
+    )
+
+
+def rejected_text(answer: FleetAnswer) -> str:
+    """Return how many candidates were rejected, and what became of the others, so that the counts add up."""
+    rejected = sum(item.count for item in answer.rejected)
+    title = f"Rejected: {rejected:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
+    left = answer.evaluated - rejected
+    return (
+        f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
+    )

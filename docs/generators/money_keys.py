@@ -1,0 +1,161 @@
+"""What docs/scenario.md says of the keys about money."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from capplan.fleet.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
+from capplan.fleet.money.terms import OwnedTerms, SpotTerms
+from capplan.questions.commitments import RESERVED_DISCOUNTS
+from capplan.questions.growth import MONTHS
+
+_OWNED = OwnedTerms(1.0)
+DEFAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "traffic.tenant": "the class itself",
+        "traffic.requests_per_conversation": "-",
+        "prices.people": "nobody",
+        "prices.overhead": "none",
+        "prices.date": "-",
+        "commitments": "on demand alone",
+        "commitments.reserved_1y": "not allowed",
+        "commitments.reserved_3y": "not allowed",
+        "commitments.spot": "not allowed",
+        "commitments.owned": "not allowed",
+        **{f"commitments.{term}.price": "a listed offer, else the discount" for term in ("reserved_1y", "reserved_3y")},
+        **{f"commitments.{name.replace('-', '_')}.discount": f"a listed offer, else {off:.0%}" for name, off in RESERVED_DISCOUNTS.items()},
+        "commitments.spot.headroom": f"{SpotTerms().headroom_fraction:.0%}",
+        "commitments.spot.most": f"{SpotTerms().most_fraction:.0%}",
+        "commitments.owned.life": f"{_OWNED.life_years:g} years",
+        "commitments.owned.interest": f"{_OWNED.interest_fraction:.0%}",
+        "commitments.owned.upkeep": f"{_OWNED.upkeep_fraction:.0%}",
+        "commitments.owned.facility_ratio": f"{_OWNED.facility_ratio:g}",
+        "commitments.owned.idle": f"{_OWNED.idle_fraction:.0%}",
+        "commitments.owned.people": "nobody",
+        "commitments.min_replicas": "1",
+        "commitments.max_replicas": "as many as the peak needs",
+        "currency": "dollars alone",
+        "budget": "any cost",
+        "energy": "not shown",
+        "energy.idle": f"{IDLE_FRACTION:.0%}",
+        "energy.decode": f"{DECODE_FRACTION:.0%}",
+        "energy.prefill": f"{PREFILL_FRACTION:.0%}",
+        "energy.host": f"{HOST_FRACTION:.0%}",
+        "energy.measured": "the fractions above",
+        **{f"energy.measured.{phase}": "the fraction above" for phase in ("idle", "decode", "prefill")},
+        "energy.facility_ratio": "prices.facility_ratio, else 1",
+        "energy.grid": "not shown",
+        "energy.rack_limit": "not shown",
+        "energy.gpus_per_server": "8",
+        "growth": "none",
+        "growth.per_month": "-",
+        "growth.months": f"{MONTHS}",
+        "growth.rates": "-",
+        "hosted": "as below",
+        "hosted.time_to_live": "the provider's, else 5 min",
+        "hosted.prefixes": "1",
+        "hosted.batch_fraction": "jobs that have a day",
+        "hosted.file": "the shipped list",
+        "hosted.date": "-",
+    }
+)  # fmt: skip
+"""Key that may be left out -> what holds then."""
+
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "traffic.tenant": "support",
+        "traffic.requests_per_conversation": "4",
+        "prices.date": "2026-11-01",
+        "commitments": "{reserved_1y: {discount: 30 %}, spot: {}}",
+        **{f"commitments.{term}": "{discount: 30 %}" for term in ("reserved_1y", "reserved_3y")},
+        "commitments.spot": "{headroom: 25 %, most: 30 %}",
+        "commitments.owned": "{capex: 38000 $, electricity: 0.11 $/kWh}",
+        "commitments.owned.facility_ratio": "1.3",
+        "commitments.min_replicas": "2",
+        "commitments.max_replicas": "40",
+        "currency": "{name: EUR, usd: 1.16}",
+        "currency.name": "EUR",
+        "currency.usd": "1.16",
+        "energy": "{grid: 380 g/kWh, rack_limit: 40 kW}",
+        "energy.measured": "{idle: 75 W, decode: 420 W, prefill: 640 W}",
+        "energy.facility_ratio": "1.25",
+        "energy.gpus_per_server": "8",
+        "growth": "{per_month: 6 %, months: 18}",
+        "growth.per_month": "6 %",
+        "growth.months": "18",
+        "growth.rates": "{1: 20 req/s, 2: 24 req/s, 3: 40 req/s}",
+        "budget": "{usd_per_month: 50000}",
+        "hosted": "{time_to_live: 1 h, prefixes: 40}",
+        "hosted.prefixes": "40",
+        "hosted.file": "model_prices_and_context_window.json",
+        "hosted.date": "2026-11-01",
+    }
+)  # fmt: skip
+"""Key -> as it may be written, where its unit has no example."""
+
+TABLES = {
+    "commitments": "commitments.",
+    "reserved_1y": "commitments.reserved_1y.",
+    "reserved_3y": "commitments.reserved_3y.",
+    "spot": "commitments.spot.",
+    "owned": "commitments.owned.",
+    "currency": "currency.",
+    "budget": "budget.",
+    "growth": "growth.",
+    "energy": "energy.",
+    "measured": "energy.measured.",
+    "hosted": "hosted.",
+}
+"""Mark of the page -> the start of its keys."""
+
+PAGE = """## commitments
+
+On demand is always allowed. The cheapest mix is that of the [load duration curve](money.md): what runs most hours is reserved or owned, peaks are rented by the hour.
+
+<commitments>
+
+### reserved_1y
+
+<reserved_1y>
+
+### reserved_3y
+
+<reserved_3y>
+
+### spot
+
+<spot>
+
+### owned
+
+<owned>
+
+## currency
+
+<currency>
+
+## budget
+
+<budget>
+
+## growth
+
+By the same part each month, or to stated rates; the first month is today's.
+
+<growth>
+
+## energy
+
+With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [energy](money.md) of its plan.
+
+<energy>
+
+### measured
+
+<measured>
+
+## hosted
+
+How hosted APIs are used, for [`capplan compare`](money.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
+
+<hosted>
+"""

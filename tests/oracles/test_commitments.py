@@ -1,0 +1,133 @@
+"""Commitments against every assignment there is, the annuity tables of finance, and a day worked out by hand."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.money.commitments import (
+    Offer,
+    annuity_usd_per_hour,
+    cheapest_mix,
+    mix_of,
+    pure_usd_per_hour,
+    use_fractions,
+)
+
+USD = st.floats(0.0, 10.0)
+OFFERS = st.lists(st.tuples(USD, USD), min_size=1, max_size=3).map(
+    lambda pairs: [Offer(f"way {i}", fixed, used) for i, (fixed, used) in enumerate(pairs)]
+)
+COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=8).filter(any).map(np.array)
+SPOT = st.none() | st.builds(Offer, st.just("spot"), st.just(0.0), USD, most_fraction=st.floats(0.0, 0.99))
+
+
+def brute_force(counts, offers, devices):
+    """Return the least cost of all assignments of replicas to offers, each hour of each replica summed one by one."""
+    replicas = int(counts.max())
+    best = np.inf
+    for ways in product(range(len(offers)), repeat=replicas):
+        allowed = all(
+            ways.count(i) <= offer.most_fraction * replicas + 1e-9 for i, offer in enumerate(offers)
+        )
+        hours = [
+            offers[way].fixed_usd_per_hour + (offers[way].used_usd_per_hour if running > place else 0.0)
+            for running in counts
+            for place, way in enumerate(ways)
+        ]
+        best = min(best, sum(hours) / len(counts) * devices if allowed else np.inf)
+    return best
+
+
+@given(COUNTS, OFFERS, SPOT, st.integers(1, 8))
+def test_the_mix_is_the_best_of_all_assignments(counts, offers, spot, devices):
+    every = [*offers, *([spot] if spot else [])]
+    parts = cheapest_mix(use_fractions(counts), every, devices)
+    assert sum(part.replicas for part in parts) == counts.max()
+    assert sum(part.usd_per_hour for part in parts) == pytest.approx(brute_force(counts, every, devices))
+
+
+@given(COUNTS, OFFERS, SPOT, st.integers(1, 8), st.floats(0.0, 50.0))
+def test_a_mix_is_never_dearer_than_its_best_pure_commitment(counts, offers, spot, devices, people):
+    owned = Offer("owned", 0.7, 0.1)
+    every = [*offers, owned, *([spot] if spot else [])]
+    used = use_fractions(counts)
+    mix = mix_of(used, every, devices, people)
+    assert mix.usd_per_hour <= min(usd for _, usd in mix.pure) + 1e-9
+    alone = [pure_usd_per_hour(used, offer, devices) for offer in offers]
+    assert mix.usd_per_hour <= min(alone) + 1e-9
+
+
+@given(COUNTS, OFFERS, SPOT, st.floats(0.1, 10.0))
+def test_a_mix_is_linear_in_price_and_in_devices(counts, offers, spot, factor):
+    every = [*offers, *([spot] if spot else [])]
+    dearer = [
+        Offer(o.name, o.fixed_usd_per_hour * factor, o.used_usd_per_hour * factor, most_fraction=o.most_fraction)
+        for o in every
+    ]  # fmt: skip
+    used = use_fractions(counts)
+    once = mix_of(used, every, 1).usd_per_hour
+    assert mix_of(used, dearer, 1).usd_per_hour == pytest.approx(factor * once)
+    assert mix_of(used, every, 4).usd_per_hour == pytest.approx(4 * once)
+
+
+@given(COUNTS, OFFERS, SPOT, st.tuples(USD, USD))
+def test_one_more_commitment_never_makes_the_mix_dearer(counts, offers, spot, more):
+    used = use_fractions(counts)
+    fewer = [*offers, *([spot] if spot else [])]
+    assert (
+        mix_of(used, [*fewer, Offer("more", *more)], 2).usd_per_hour
+        <= mix_of(used, fewer, 2).usd_per_hour + 1e-9
+    )
+
+
+def test_an_office_day_by_hand():
+    """Ten hours a day need 4 replicas, the others 1; reserved 2 $, on demand 3 $ an hour.
+
+    The first runs always: reserved. The other three run 10 of 24 hours: 1.25 $ on demand.
+    """
+    counts = np.array([4] * 10 + [1] * 14)
+    used = use_fractions(counts)
+    assert used.tolist() == pytest.approx([1.0, 10 / 24, 10 / 24, 10 / 24])
+    mix = mix_of(used, [Offer("on-demand", 0.0, 3.0), Offer("reserved-1y", 2.0, 0.0)], 1)
+    assert {part.offer.name: part.replicas for part in mix.parts} == {"on-demand": 3, "reserved-1y": 1}
+    assert mix.usd_per_hour == pytest.approx(2.0 + 3 * 3.0 * 10 / 24)
+    assert {offer.name: usd for offer, usd in mix.pure} == pytest.approx(
+        {"on-demand": 3.0 * (1 + 30 / 24), "reserved-1y": 8.0}
+    )
+
+
+def test_reserving_pays_from_the_share_of_hours_that_its_discount_leaves():
+    """A discount of 40 % pays for a replica that runs more than 60 % of the time, and for no other."""
+    offers = [Offer("on-demand", 0.0, 5.0), Offer("reserved-1y", 3.0, 0.0)]
+    for hours, name in ((59, "on-demand"), (61, "reserved-1y")):
+        counts = np.array([1] * hours + [0] * (100 - hours))
+        (part,) = cheapest_mix(use_fractions(counts), offers, 1)
+        assert part.offer.name == name
+
+
+@pytest.mark.parametrize(
+    ("interest", "years", "per_1000"),
+    [(0.08, 4.0, 301.92), (0.10, 5.0, 263.80), (0.05, 3.0, 367.21), (0.0, 4.0, 250.0)],
+)
+def test_annuities_agree_with_the_tables_of_finance(interest, years, per_1000):
+    """Yearly payment for 1,000 borrowed, from capital recovery factors as printed: 0.30192, 0.26380, 0.36721."""
+    assert annuity_usd_per_hour(1000.0, years, interest) * 8760 == pytest.approx(per_1000, abs=0.006)
+
+
+@given(st.floats(1e3, 1e6), st.integers(1, 10), st.floats(0.001, 0.3))
+def test_an_annuity_pays_its_purchase_off_year_by_year(capex, years, interest):
+    owed, yearly = capex, annuity_usd_per_hour(capex, float(years), interest) * 8760
+    for _ in range(years):
+        owed = owed * (1 + interest) - yearly
+    assert owed == pytest.approx(0.0, abs=1e-6 * capex)
+
+
+def test_people_are_paid_for_owned_devices_only_where_owning_still_pays():
+    offers = [Offer("on-demand", 0.0, 3.0), Offer("owned", 1.0, 0.0)]
+    used = np.ones(4)
+    few, many = mix_of(used, offers, 1, 5.0), mix_of(used, offers, 1, 9.0)
+    assert (few.usd_per_hour, few.people_usd_per_hour) == pytest.approx((9.0, 5.0))
+    assert (many.usd_per_hour, many.people_usd_per_hour) == pytest.approx((12.0, 0.0))

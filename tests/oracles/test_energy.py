@@ -1,0 +1,133 @@
+"""Energy against worked examples, occupancy drawn at random, and racks filled one by one."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.money.energy import (
+    EnergyTerms,
+    energy_of,
+    kwh_per_million_tokens,
+    occupied_fraction,
+    phase_watts,
+)
+
+TERMS = EnergyTerms(80.0, 420.0, 650.0, 200.0, 1.25, 0.4, 0.1, 40_000.0)
+SHARE = st.floats(0.0, 1.0)
+HOURS = st.lists(st.tuples(SHARE, SHARE), min_size=24, max_size=24).map(np.array)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(0.05, 8.0), (0.4, 3.0), (2.0, 1.5)])
+def test_occupancy_agrees_with_requests_drawn_one_by_one(rate, seconds):
+    """Poisson arrivals, each in the replica for an exponential time: share of the time with at least one."""
+    random = np.random.default_rng(5)
+    arrival = np.cumsum(random.exponential(1 / rate, 200_000))
+    end = np.maximum.accumulate(arrival + random.exponential(seconds, arrival.size))
+    idle = np.maximum(arrival[1:] - end[:-1], 0.0).sum() / (arrival[-1] - arrival[0])
+    assert occupied_fraction(rate * seconds) == pytest.approx(1 - idle, abs=0.005)
+
+
+def test_energy_by_hand():
+    """8 busy devices prefill a quarter and decode half of the time, 2 spares wait: 8 x (162.5 + 210 + 20) + 2 x 80 W."""
+    energy = energy_of(np.full(24, 0.25), np.full(24, 0.75), 8, 2, 700.0, TERMS, (900.0, 100.0))
+    assert energy.gpu_watts == pytest.approx(8 * (0.25 * 650 + 0.5 * 420 + 0.25 * 80) + 2 * 80)
+    assert energy.server_watts == pytest.approx(energy.gpu_watts + 10 * 200)
+    assert energy.facility_watts == pytest.approx(1.25 * energy.server_watts)
+    assert energy.kwh_per_month == pytest.approx(energy.facility_watts * 0.73)
+    assert energy.usd_per_month == pytest.approx(energy.kwh_per_month * 0.1)
+    assert energy.kg_co2_per_month == pytest.approx(energy.kwh_per_month * 0.4)
+    assert energy.joules_per_output_token == pytest.approx(energy.facility_watts / 100)
+    assert energy.kwh_per_million_tokens == pytest.approx(energy.facility_watts / 1000 / 3.6)
+    assert [phase.time_fraction for phase in energy.phases] == pytest.approx([0.2, 0.4, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("watts", "tokens_per_s", "joules", "kwh"),
+    [(1500.0, 41.8, 36.0, 10.0), (3000.0, 41.8, 72.0, 20.0), (1500.0, 156.0, 9.6, 2.7)],
+)
+def test_published_energy_of_a_token_on_four_h100(watts, tokens_per_s, joules, kwh):
+    """J and kWh per million at 1.5 and 3 kW, batches of 1 and 8: https://clune.org/posts/per-token-energy-costs-again."""
+    assert watts / tokens_per_s == pytest.approx(joules, rel=0.01)
+    assert kwh_per_million_tokens(watts, tokens_per_s) == pytest.approx(kwh, rel=0.02)
+
+
+@given(HOURS, st.integers(1, 64), st.integers(0, 8))
+def test_mean_power_lies_between_idle_and_prefill_and_adds_up_by_phase(shares, busy, spare):
+    energy = energy_of(shares[:, 0], shares[:, 1], busy, spare, 700.0, TERMS, (1.0, 1.0))
+    gpus = busy + spare
+    assert 80.0 * gpus - 1e-6 <= energy.gpu_watts <= 650.0 * gpus + 1e-6
+    assert sum(phase.time_fraction for phase in energy.phases) == pytest.approx(1.0)
+    by_phase = sum(phase.time_fraction * phase.watts_per_gpu for phase in energy.phases)
+    assert energy.gpu_watts == pytest.approx(gpus * by_phase)
+
+
+@given(SHARE, st.floats(0, 1), st.floats(0.1, 10))
+def test_power_is_linear_in_watts(prefill, part, factor):
+    decode = (1 - prefill) * part
+    once = phase_watts(prefill, decode, 80.0, 420.0, 650.0)
+    assert phase_watts(prefill, decode, 80.0 * factor, 420.0 * factor, 650.0 * factor) == pytest.approx(
+        factor * once
+    )
+
+
+@given(st.integers(1, 400), st.integers(1, 16), st.floats(5e3, 2e5))
+def test_racks_agree_with_servers_placed_one_by_one(gpus, per_server, limit):
+    terms = EnergyTerms(80.0, 420.0, 650.0, 200.0, rack_limit_watts=limit, server_devices=per_server)
+    energy = energy_of(np.zeros(24), np.zeros(24), gpus, 0, 700.0, terms, (1.0, 1.0))
+    server = per_server * 900.0
+    if server > limit:
+        assert (energy.racks, energy.gpus_per_rack) == (None, 0)
+        return
+    racks, room, placed = 0, 0.0, 0
+    while placed < gpus:
+        if room < server * (1 - 1e-12):
+            racks, room = racks + 1, limit
+        placed, room = placed + per_server, room - server
+    assert energy.racks == racks
+    assert energy.rack_watts <= limit * (1 + 1e-9)
+
+
+SMALL = "tests/golden/small.yaml"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("energy.decode=130 %", "energy.decode: '130 %' is over 1"),
+        ("energy.grid=400", "energy.grid: '400' is not in g/kWh (the unit is missing)"),
+        (
+            "energy={measured: {idle: 70 W}, idle: 10 %}",
+            "energy.idle: is measured too, in energy.measured.idle",
+        ),
+        ("energy.gpus_per_server=4", "energy.gpus_per_server: belongs to rack_limit, and none is given"),
+        ("energy.rack_limit=40", "energy.rack_limit: '40' is not in W (the unit is missing)"),
+        ("energy.racklimit=40 kW", "energy.racklimit: unknown key 'racklimit': did you mean 'rack_limit'?"),
+    ],
+)
+def test_power_that_makes_no_sense_is_refused(capplan, setting, said):
+    ran = capplan("fleet", SMALL, "--offline", "--set", setting)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_server_that_no_rack_takes_is_said(capplan):
+    ran = capplan("fleet", SMALL, "--offline", "--set", "energy.rack_limit=1 kW")
+    assert ran.code == 0
+    assert (
+        "energy.rack_limit: one server of 8 x l40s draws 3,780 W, more than the 1,000 W of a rack" in ran.err
+    )
+
+
+def test_less_traffic_takes_less_power_and_more_energy_a_token(capplan):
+    def energy(*settings):
+        words = [part for setting in settings for part in ("--set", setting)]
+        return json.loads(
+            capplan("fleet", SMALL, "--offline", "--format", "json", "--set", "energy={}", *words).out
+        )["result"]["energy"]
+
+    busy, quiet = energy(), energy("traffic[0].mean_rate=1 req/s")
+    assert quiet["gpu_watts"] < busy["gpu_watts"]
+    assert quiet["joules_per_output_token"] > busy["joules_per_output_token"]

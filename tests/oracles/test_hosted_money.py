@@ -1,0 +1,203 @@
+"""Hosted APIs against worked examples, random arrivals drawn one by one, and a scan of every rate."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from capplan.fleet.money.cached_prefix import cached_prefix
+from capplan.fleet.money.comparison import breakeven_rate
+from capplan.fleet.money.hosted import (
+    HostedTraffic,
+    TokenPrice,
+    TokenRates,
+    class_bill,
+    hosted_bill,
+    hosted_traffic,
+)
+from capplan.fleet.money.prompt_cache import (
+    breakeven_requests,
+    gamma_share,
+    reused_fraction,
+    stored_fraction,
+)
+from capplan.fleet.money.terms import HostedTerms
+from capplan.workload.daily_curve import OFFICE
+from capplan.workload.length import fixed, lognormal
+from capplan.workload.request_class import RequestClass
+from capplan.workload.reuse_by_age import ReuseByAge, reuse_by_age
+
+CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)
+"""$3 a million, writes 1.25 times and reads 0.1 times that."""
+
+
+def price(rates=CLAUDE, **more):
+    return TokenPrice("a", "b", rates, "2026-11-01", "page", **{"time_to_live_s": 300.0, **more})
+
+
+def test_worked_example_of_ten_thousand_requests_a_day():
+    """4,000 tokens, 10,000 requests a day at 3.00 / 3.75 / 0.30: 9,999 reads and one write, 12.01 $ instead of 120 $."""
+    day = cached_prefix(price(), 4000.0, 10_000.0)
+    assert day.uncached_usd_per_day == pytest.approx(120.0)
+    assert day.cached_usd_per_day == pytest.approx((9_999 * 0.3 + 3.75) * 4000 / 1e6, abs=1e-9)
+    assert round(day.cached_usd_per_day, 2) == 12.01
+    assert day.saved_usd_per_month == pytest.approx((120.0 - 12.0138) * 365 / 12)
+
+
+@pytest.mark.parametrize(("requests", "cheaper"), [(1, False), (2, True), (3, True)])
+def test_caching_pays_from_the_second_request(requests, cheaper):
+    """Write 1.25 and read 0.1 times the price of input: n > 1.278, counted request by request."""
+    assert breakeven_requests(1.25, 0.1) == pytest.approx(1.15 / 0.9)
+    assert (1.25 + 0.1 * (requests - 1) < requests) == cheaper
+    assert cached_prefix(price(), 4000.0, 10_000.0).breakeven_requests == 2
+
+
+def test_a_read_that_costs_as_much_as_input_never_pays():
+    assert math.isinf(breakeven_requests(1.25, 1.0))
+    assert cached_prefix(price(TokenRates(1.0, 1.0, 1.0, 1.25)), 4000.0, 100.0).breakeven_requests is None
+
+
+@pytest.mark.parametrize("shape", [0.04, 0.3, 1.0, 2.5, 30.0, 4000.0])
+def test_gamma_distribution_agrees_with_scipy(shape):
+    for x in shape * np.array([0.0, 0.01, 0.3, 0.9, 1.0, 1.2, 3.0, 100.0]):
+        assert gamma_share(shape, float(x)) == pytest.approx(special.gammainc(shape, x), abs=1e-12, rel=1e-9)
+
+
+@pytest.mark.parametrize("cv", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("gaps_alive", [0.1, 1.0, 4.0])
+def test_reuse_and_storage_agree_with_arrivals_drawn_one_by_one(cv, gaps_alive):
+    """400,000 gamma gaps: how many are within the time to live, and how long the prefix is stored."""
+    rate, alive_s = 0.2, gaps_alive / 0.2
+    gaps = np.random.default_rng(7).gamma(1 / cv**2, cv**2 / rate, 400_000)
+    assert reused_fraction(rate, alive_s, cv) == pytest.approx(np.mean(gaps <= alive_s), abs=0.004)
+    stored = np.minimum(gaps, alive_s).sum() / gaps.sum()
+    assert stored_fraction(rate, alive_s, cv) == pytest.approx(stored, abs=0.01)
+
+
+def test_an_office_day_agrees_with_its_requests_drawn_one_by_one():
+    """60 days of Poisson arrivals at 0.05 req/s at the peak: reads, writes and storage counted request by request."""
+    chat = RequestClass(
+        "chat", fixed(5000), fixed(200), 0.05, shared_prefix_tokens=4000.0, prefix_hit_fraction=0.8,
+        mean_rate_fraction=float(np.mean(OFFICE)), hourly_rate_fractions=OFFICE,
+    )  # fmt: skip
+    offer = price(storage_usd_per_million_tokens_hour=1.0)
+    bill = class_bill(hosted_traffic(chat, 0.0), offer, HostedTerms())
+    random, days = np.random.default_rng(3), 400
+    hourly = [random.poisson(0.05 * share * 3600, days) for share in OFFICE]
+    times = np.sort(np.concatenate([
+        3600 * (24 * np.repeat(np.arange(days), counts) + hour + random.random(counts.sum())) for hour, counts in enumerate(hourly)
+    ]))  # fmt: skip
+    having = times[random.random(times.size) < 0.8]
+    gaps = np.diff(having)
+    months = days * 24 / 730
+    reads = np.count_nonzero(gaps <= 300.0) / months
+    writes = having.size / months - reads
+    assert bill.cache_read_usd == pytest.approx(reads * 4000 * 0.3e-6, rel=0.02)
+    assert bill.cache_write_usd == pytest.approx(writes * 4000 * 3.75e-6, rel=0.02)
+    assert bill.output_usd == pytest.approx(times.size / months * 200 * 15e-6, rel=0.02)
+    plain = times.size / months * 5000 - having.size / months * 4000
+    assert bill.input_usd == pytest.approx(plain * 3e-6, rel=0.02)
+    stored_hours = np.minimum(gaps, 300.0).sum() / 3600 / months
+    assert bill.storage_usd == pytest.approx(stored_hours * 4000e-6, rel=0.03)
+
+
+def chat(tokens=5000.0, prefix=0.0, hit=1.0, **more):
+    return RequestClass(
+        "chat", fixed(tokens), fixed(100), 2.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit, **more
+    )
+
+
+def test_a_month_of_plain_requests_by_hand():
+    """2 req/s for 730 h are 5,256,000 requests of 5,000 in and 100 out at 3 and 15 $."""
+    bill = hosted_bill((hosted_traffic(chat(), 0.0),), price(), HostedTerms())
+    assert bill.input_usd == pytest.approx(5_256_000 * 5000 * 3e-6)
+    assert bill.output_usd == pytest.approx(5_256_000 * 100 * 15e-6)
+    assert bill.usd == pytest.approx(bill.input_usd + bill.output_usd)
+
+
+def test_a_long_prompt_pays_its_tier_for_all_tokens():
+    """Above 200,000 tokens input costs 6 instead of 3 and output 22.5 instead of 15; half of these prompts are above."""
+    tiered = price(tiers=((200_000.0, TokenRates(6.0, 22.5)),))
+    long = RequestClass("long", lognormal(200_000.0, 0.5), fixed(100), 1.0)
+    prompts = long.input_tokens.midpoints(4096)
+    over = prompts > 200_000.0
+    bill = hosted_bill((hosted_traffic(long, 0.0),), tiered, HostedTerms())
+    requests = 730 * 3600
+    assert bill.input_usd == pytest.approx(requests * np.where(over, 6.0, 3.0) @ prompts / 4096 * 1e-6)
+    assert bill.output_usd == pytest.approx(requests * 100e-6 * np.where(over, 22.5, 15.0).mean())
+
+
+def test_a_prefix_below_the_minimum_is_plain_input():
+    short = hosted_bill(
+        (hosted_traffic(chat(prefix=1000.0), 0.0),), price(minimum_prefix_tokens=1024.0), HostedTerms()
+    )
+    none = hosted_bill((hosted_traffic(chat(), 0.0),), price(), HostedTerms())
+    assert short == none
+
+
+def test_a_job_with_a_day_goes_to_the_batch_endpoint_at_half_price():
+    """100,000 requests within two days; within two hours they pay the usual price."""
+    offer = price(batch_discount_fraction=0.5)
+    slow = chat(job_requests=100_000.0)
+    two_days = RequestClass("job", fixed(5000), fixed(100), 100_000 / 172_800, job_requests=100_000.0)
+    usual = 100_000 * (5000 * 3e-6 + 100 * 15e-6)
+    assert hosted_bill((hosted_traffic(two_days, 0.0),), offer, HostedTerms()).usd == pytest.approx(usual / 2)
+    assert hosted_bill((hosted_traffic(slow, 0.0),), offer, HostedTerms()).usd == pytest.approx(usual)
+    some = hosted_bill((hosted_traffic(slow, 0.0),), offer, HostedTerms(batch_fraction=0.4))
+    assert some.usd == pytest.approx(usual * 0.8)
+
+
+def test_many_prefixes_are_each_asked_for_less_often():
+    """1,000 prefixes at 0.002 req/s each find theirs within 5 minutes with 1 - e^-0.6."""
+    item = chat(prefix=4000.0)
+    bill = class_bill(HostedTraffic(item, np.array([2.0])), price(), HostedTerms(prefixes=1000.0))
+    found = 1 - math.exp(-0.6)
+    assert bill.cache_read_usd == pytest.approx(5_256_000 * found * 4000 * 0.3e-6)
+    assert bill.cache_write_usd == pytest.approx(5_256_000 * (1 - found) * 4000 * 3.75e-6)
+
+
+@pytest.mark.parametrize(("fixed_usd", "replica", "carried", "per_request"), [
+    (20.0, 30.0, 10.0, 5.0), (0.0, 9.0, 2.0, 5.0), (500.0, 10.0, 3.0, 5.0), (1.0, 1.0, 7.0, 2.0),
+])  # fmt: skip
+def test_breakeven_agrees_with_a_scan_of_all_rates(fixed_usd, replica, carried, per_request):
+    found = breakeven_rate(lambda n: fixed_usd + replica * n, carried, lambda rate: per_request * rate)
+    rates = np.arange(1, 1_200_000) * 1e-3
+    own = fixed_usd + replica * np.maximum(np.ceil(rates / carried - 1e-9), 1)
+    dearer = np.flatnonzero(own > per_request * rates + 1e-9)
+    assert found == pytest.approx(rates[dearer[-1] + 1], abs=1.5e-3)
+
+
+def test_an_api_below_the_cost_of_a_replica_stays_cheaper():
+    assert breakeven_rate(lambda n: 30.0 * n, 10.0, lambda rate: 2.9 * rate) is None
+
+
+def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():
+    """60 requests of random blocks: each prompt walked by hand, with a clock for every block."""
+    random = np.random.default_rng(11)
+    prompts = [
+        [int(random.integers(3))] + [10 * n + int(random.integers(2)) for n in range(1, 4)] for _ in range(60)
+    ]
+    arrival = np.cumsum(random.exponential(4.0, 60))
+    for alive_s in (1.0, 7.0, 30.0, math.inf):
+        used, found = {}, 0
+        for prompt, now in zip(prompts, arrival, strict=True):
+            for block in prompt:
+                if now - used.get(block, -math.inf) > alive_s or block not in used:
+                    break
+                found += 1
+            used |= dict.fromkeys(prompt, now)
+        counts = np.full(60, 4)
+        reuse = reuse_by_age(np.concatenate([np.array(prompt) for prompt in prompts]), counts, arrival)
+        assert reuse.hit_fraction(alive_s) == pytest.approx(found / 240)
+
+
+def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():
+    """Half of the blocks come again within 5 minutes: 5,000 tokens at (0.3 + 3.75) / 2."""
+    reuse = ReuseByAge(np.array([10.0, 20.0, 4000.0]), 4, 2.0)
+    bill = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms())
+    assert bill.input_usd == 0.0
+    assert bill.cache_read_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 0.3e-6)
+    assert bill.cache_write_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 3.75e-6)
+    quiet = class_bill(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms(), 0.05)
+    assert quiet.cache_read_usd == pytest.approx(0.05 * 5_256_000 * 0.25 * 5000 * 0.3e-6)

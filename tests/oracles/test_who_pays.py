@@ -1,0 +1,140 @@
+"""Who pays: a month worked out by hand, laws of sharing, and a FOCUS export that adds up and has the mandatory columns."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.money.who_pays import ClassUse, by_tenant, decode_s_per_request, who_pays
+
+MANDATORY = {
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
+    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost",
+    "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName",
+    "ServiceCategory", "ServiceName",
+}  # fmt: skip
+"""FOCUS 1.2, feature level Mandatory: https://focus.finops.org/focus-specification/v1-2/."""
+USES = st.lists(
+    st.builds(
+        ClassUse, name=st.text(min_size=1, max_size=3), tenant=st.sampled_from("abc"), requests=st.floats(1, 1e7),
+        input_tokens=st.floats(1, 1e9), output_tokens=st.floats(1, 1e9), prefill_s=st.floats(1e-4, 5), decode_s=st.floats(1e-4, 50),
+    ),
+    min_size=1, max_size=6,
+)  # fmt: skip
+
+
+def test_a_month_by_hand():
+    """Chat takes 100 x (1 + 3) s, mail 200 x (2 + 0) s: half each of 1,000 $; of chat a quarter is prefill."""
+    chat = ClassUse("chat", "support", 100.0, 1e5, 2e4, 1.0, 3.0, users=20.0, requests_per_conversation=4.0)
+    mail = ClassUse("mail", "sales", 200.0, 4e5, 1e3, 2.0, 0.0)
+    bill = who_pays([chat, mail], 1000.0, 3200.0)
+    assert [share.usd for share in bill.shares] == pytest.approx([500.0, 500.0])
+    assert (bill.shares[0].prefill_usd, bill.shares[0].decode_usd) == pytest.approx((125.0, 375.0))
+    assert bill.shares[0].usd_per_request == pytest.approx(5.0)
+    assert bill.shares[0].usd_per_user == pytest.approx(25.0)
+    assert bill.shares[0].usd_per_thousand_conversations == pytest.approx(20_000.0)
+    assert (bill.shares[1].usd_per_user, bill.shares[1].usd_per_thousand_conversations) == (None, None)
+    assert bill.busy_fraction == pytest.approx(800.0 / 3200.0)
+
+
+def test_the_parts_of_a_step_add_up_to_it():
+    """Ten sequences of 101 tokens in one batch: 100 steps of 20 ms are 2 s of the replica."""
+    assert 10 * decode_s_per_request(101.0, 0.02, 10.0) == pytest.approx(100 * 0.02)
+
+
+@given(USES, st.floats(1, 1e7), st.floats(0.1, 10))
+def test_shares_add_up_and_are_linear_in_the_cost(uses, usd, factor):
+    bill, dearer = who_pays(uses, usd, 1e12), who_pays(uses, usd * factor, 1e12)
+    assert sum(share.usd for share in bill.shares) == pytest.approx(usd)
+    assert [share.usd * factor for share in bill.shares] == pytest.approx(
+        [share.usd for share in dearer.shares]
+    )
+    tenants = by_tenant(bill.shares)
+    assert sum(share.usd for shares in tenants.values() for share in shares) == pytest.approx(usd)
+
+
+@given(USES, st.floats(1, 1e7), st.floats(0.01, 0.99))
+def test_a_class_that_is_split_in_two_pays_the_same(uses, usd, part):
+    first, *others = uses
+    halves = [replace(first, requests=first.requests * share) for share in (part, 1 - part)]
+    whole, split = who_pays(uses, usd, 1e12), who_pays([*halves, *others], usd, 1e12)
+    assert split.shares[0].usd + split.shares[1].usd == pytest.approx(whole.shares[0].usd)
+    assert [share.usd for share in split.shares[2:]] == pytest.approx(
+        [share.usd for share in whole.shares[1:]]
+    )
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bill") / "two.yaml"
+    path.write_text("""name: two
+model: meta-llama/Llama-3.1-8B-Instruct
+traffic:
+  - {name: a, tenant: x, request_rate: 4 req/s, input_tokens: 900, output_tokens: 100}
+  - {name: b, tenant: x, request_rate: 4 req/s, input_tokens: 900, output_tokens: 100}
+  - {name: long, request_rate: 4 req/s, input_tokens: 9000, output_tokens: 100}
+fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}
+prices: {people: 100 $/month}
+""")
+    return path
+
+
+def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
+    ran = capplan("bill", two, "--offline", "--format", "json")
+    result = json.loads(ran.out)["result"]
+    a, b, long = result["classes"]
+    assert a["usd"] == pytest.approx(b["usd"])
+    assert long["prefill_usd"] > 8 * a["prefill_usd"]
+    fleet = json.loads(capplan("fleet", two, "--offline", "--format", "json").out)["result"]["chosen"]
+    assert result["usd_per_month"] == pytest.approx(fleet["usd_per_month"] + 100.0)
+    assert [row["tenant"] for row in result["tenants"]] == ["x", "long"]
+    assert 0.0 < result["busy_fraction"] < 1.0
+
+
+def test_the_focus_export_adds_up_and_has_the_mandatory_columns(capplan, two, tmp_path):
+    ran = capplan(
+        "bill", two, "--offline", "--format", "json", "--focus", tmp_path / "f.csv", "--month", "2026-12"
+    )
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "f.csv").read_text())))
+    result = json.loads(ran.out)["result"]
+    assert rows[0].keys() >= MANDATORY
+    assert len(rows) == 6
+    assert sum(float(row["BilledCost"]) for row in rows) == pytest.approx(result["usd_per_month"])
+    for row in rows:
+        assert (row["BillingPeriodStart"], row["BillingPeriodEnd"]) == (
+            "2026-12-01T00:00:00Z",
+            "2027-01-01T00:00:00Z",
+        )
+        assert float(row["PricingQuantity"]) * float(row["ListUnitPrice"]) == pytest.approx(
+            float(row["ListCost"])
+        )
+        assert float(row["PricingQuantity"]) * 1e6 == pytest.approx(float(row["ConsumedQuantity"]))
+    assert {row["SubAccountId"] for row in rows} == {"x", "long"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--focus", "f.csv", "--month", "2026-13"),
+            "--month: '2026-13' is not a month; write it as 2026-12",
+        ),
+        (("--month", "2026-12"), "--month: is the month of the FOCUS bill; give --focus FILE"),
+        (("--set", "traffic[0].requests_per_conversation=0.5"), "traffic[0].requests_per_conversation"),
+    ],
+)
+def test_a_bill_that_cannot_be_written_is_refused(capplan, two, words, said):
+    ran = capplan("bill", two, "--offline", *words)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_job_has_no_bill_of_a_month(capplan, root, tmp_path):
+    path = root / "scenarios" / "batch-summaries.yaml"
+    ran = capplan("bill", path, "--offline", "--focus", tmp_path / "f.csv")
+    assert ran.code == 2
+    assert "--focus: a batch job is paid for once" in ran.err

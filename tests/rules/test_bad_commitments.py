@@ -1,0 +1,146 @@
+"""Commitments, budgets and price files that cannot be used are refused in one clear line."""
+
+import json
+
+import pytest
+
+SMALL = "tests/golden/small.yaml"
+VMS = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
+one,8,64,L4,1,,0.8,0.3,east,east-a
+four,32,256,L4,4,,3.2,,east,east-a
+half,8,64,L4,0.5,,0.4,,east,east-a
+other,8,64,Trainium9,16,,9.0,,east,east-a
+cpu,8,64,,,,0.3,0.1,east,east-a
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("commitments.owned.capex=30000 $", "commitments.owned.electricity: is missing"),
+        ("commitments={owned: {capex: 0 $, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '0 $' is not above 0"),
+        ("commitments={owned: {capex: 9, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '9' is not dollars (the unit is missing)"),
+        ("commitments={reserved_2y: {}}", "commitments.reserved_2y: unknown key 'reserved_2y': did you mean"),
+        ("commitments={spot: {most: 120 %}}", "commitments.spot.most: '120 %' is over 1"),
+        ("commitments={reserved_1y: {discount: -5 %}}", "commitments.reserved_1y.discount: '-5 %' is below 0"),
+        ("commitments={reserved_1y: {discount: 5 %, price: 1 $/h}}", "commitments.reserved_1y: price and discount"),
+        ("commitments={min_replicas: 5, max_replicas: 2}", "commitments.max_replicas: 2 is below min_replicas of 5"),
+        ("budget={usd_per_month: 0}", "budget.usd_per_month: '0' is not above 0"),
+        ("budget.usd_per_year=9", "budget.usd_per_year: unknown key 'usd_per_year': did you mean 'usd_per_month'?"),
+        ("currency={name: EUR, usd: 0}", "currency.usd: "),
+        ("growth.per_month=-3 %", "growth.per_month: '-3 %' is below 0"),
+        ("growth.per_month=6", "growth.per_month: '6' is over 1, so it needs its unit"),
+        ("growth={per_month: 90 %, months: 120}", "growth.per_month: leads to"),
+        ("growth={months: 9}", "growth: neither per_month nor rates is given; give one of them"),
+        ("growth={per_month: 3 %, rates: {1: 2 req/s, 2: 3 req/s}}", "growth: per_month and rates are both given"),
+        ("growth={per_month: 3 %, months: 500}", "growth.months: "),
+        ("growth={rates: {1: 2 req/s, 3: 4 req/s}}", "growth.rates: has a gap: month 2 is missing"),
+        ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
+        ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
+        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve"),
+        ("trafic[0].request_rate=40", "--set: trafic[0].request_rate: unknown key 'trafic': did you mean 'traffic'?"),
+        ("traffic[0].request_rat=40", "traffic[0].request_rat: unknown key 'request_rat': did you mean 'request_rate'?"),
+        ("traffic[1].request_rate=40", "the scenario has no 1 for traffic[1].request_rate; it has 1 entries"),
+        ("prices.date=2026-11-01", "prices.date: no prices.file needs it"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(capplan, setting, said):
+    ran = capplan("fleet", SMALL, "--offline", "--set", setting)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
+    ran = capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700")
+    assert ran.code == 4
+    assert "no plan meets the targets on the allowed hardware within the budget" in ran.out
+    assert "without the budget of $700 a month: 3 x l40s" in ran.out
+    result = json.loads(
+        capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700", "--format", "json").out
+    )["result"]
+    assert result["chosen"] is None
+    assert result["over_budget"]["usd_per_month"] == pytest.approx(2190.0)
+    assert {row["code"] for row in result["rejected"]} >= {"budget"}
+
+
+@pytest.fixture
+def small(tmp_path):
+    def scenario(**prices):
+        path = tmp_path / "s.yaml"
+        path.write_text(
+            "name: s\nmodel: Qwen/Qwen3-0.6B\ntraffic: [{request_rate: 2 req/s, input_tokens: 900, output_tokens: 9}]\n"
+            f"fleet: {{hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1}}\nprices: {json.dumps(prices)}\n"
+        )
+        return path
+
+    return scenario
+
+
+def test_a_catalogue_without_a_date_is_refused(capplan, small, tmp_path):
+    (tmp_path / "vms.csv").write_text(VMS)
+    ran = capplan("fleet", small(file="vms.csv"), "--offline")
+    assert ran.code == 2
+    assert "states no date for its prices, and a price without a date cannot be used" in ran.err
+
+
+def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
+    (tmp_path / "vms.csv").write_text(VMS)
+    ran = capplan("fleet", small(file="vms.csv", date="2026-11-01"), "--offline", "--format", "json")
+    assert json.loads(ran.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.8)
+    assert "1 offers of devices that are not in the catalogue are left out: Trainium9" in ran.err
+    spot = capplan(
+        "fleet", small(file="vms.csv", date="2026-11-01", commitment="spot"), "--offline", "--format", "json"
+    )
+    assert json.loads(spot.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            VMS.replace("SpotPrice", "Spot"),
+            "has no column SpotPrice; a catalogue CSV of SkyPilot has InstanceType",
+        ),
+        (VMS.replace("0.8,0.3", "cheap,0.3"), "vms.csv: line 2: Price: 'cheap' is not a number"),
+        (VMS.replace("0.8,0.3", "-0.8,0.3"), "vms.csv: line 2: Price: '-0.8' is out of range"),
+        (VMS.replace("L4", "Trainium9"), "has no offer of a device in the catalogue"),
+    ],
+)
+def test_a_broken_catalogue_is_refused(capplan, small, tmp_path, text, said):
+    (tmp_path / "vms.csv").write_text(text)
+    ran = capplan("fleet", small(file="vms.csv", date="2026-11-01"), "--offline")
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_price_file_in_another_currency_is_read_in_dollars(capplan, small, tmp_path):
+    offer = {
+        "device": "l4",
+        "provider": "Own",
+        "commitment": "on-demand",
+        "price": "0.5 EUR/h",
+        "date": "2026",
+        "source": "page",
+    }
+    file = {
+        "currency": {"name": "EUR", "usd": 1.2},
+        "sources": {"page": {"title": "page", "url": "https://example.org"}},
+        "prices": [offer],
+    }
+    (tmp_path / "prices.yaml").write_text(json.dumps(file))
+    ran = capplan("fleet", small(file="prices.yaml"), "--offline", "--format", "json")
+    assert json.loads(ran.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.6)
+    (tmp_path / "prices.yaml").write_text(json.dumps(file | {"prices": [offer | {"price": "0.5 CHF/h"}]}))
+    refused = capplan("fleet", small(file="prices.yaml"), "--offline")
+    assert refused.code == 2
+    assert "prices[0].price: '0.5 CHF/h' is not in $/h" in refused.err
+
+
+def test_what_if_on_any_key_needs_no_other_file(capplan):
+    ran = capplan("fleet", SMALL, "--offline", "--set", "traffic[0].request_rate=40", "--format", "json")
+    plan = json.loads(ran.out)["result"]["chosen"]
+    assert plan["request_rate_per_replica"] * (plan["replicas"] - plan["spare_replicas"]) == pytest.approx(
+        40.0
+    )

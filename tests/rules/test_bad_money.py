@@ -1,0 +1,184 @@
+"""What cannot be priced is refused in one clear line that names the place, what is allowed and the nearest match."""
+
+import json
+import sys
+from datetime import date
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from capplan.fleet.money.hosted import TokenPrice, TokenRates
+from capplan.questions.comparison import age_warnings
+from capplan.readers.catalogue.token_prices import find_price, litellm_prices, token_prices
+
+SMALL = "tests/golden/small.yaml"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--api", "gpt-5"), "--api: 'gpt-5' is not PROVIDER/MODEL; did you mean 'openai/gpt-5'?"),
+        (("--api", "opnai/gpt-5"), "--api: unknown provider 'opnai': did you mean 'openai'?"),
+        (("--api", "openai/gtp-5"), "--api: unknown model of openai 'gtp-5': did you mean"),
+        (("--set", "hosted.batch_fraction=2"), "hosted.batch_fraction: '2' is over 1, so it needs its unit"),
+        (("--set", "hosted.prefixs=3"), "hosted.prefixs: unknown key 'prefixs': did you mean 'prefixes'?"),
+        (("--set", "hosted.date=yesterday"), "hosted.date:"),
+        (("--set", "prices.people=-5 $/month"), "prices.people: '-5 $/month' is below 0"),
+        (("--set", "prices.people=9000"), "prices.people: '9000' is not in $/month (the unit is missing)"),
+        (("--set", "hosted.date=2026-11-01", "--api", "openai/gpt-5"), "hosted.date: openai/gpt-5 states its own date, 2026-08-21"),
+        ((), "no listed API serves Qwen/Qwen3-0.6B; name what to compare with: --api PROVIDER/MODEL"),
+    ],
+)  # fmt: skip
+def test_a_comparison_that_cannot_be_made_is_refused(capplan, words, said):
+    ran = capplan("compare", SMALL, "--offline", *words)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--prefix-tokens", "0"), "--prefix-tokens: '0' is out of range"),
+        (("--requests-per-day", "0"), "--requests-per-day: '0' is not above zero"),
+        (("--requests-per-day", "nan"), "--requests-per-day: 'nan' is not a number"),
+        (("--read-price", "0.3 €"), "--read-price: '0.3 €' is not dollars per million tokens"),
+        (("--time-to-live", "5"), "--time-to-live: '5' is not in s (the unit is missing)"),
+        (("--api", "openai/gpt-5"), "--input-price: openai/gpt-5 has its own prices"),
+    ],
+)
+def test_a_prefix_that_cannot_be_priced_is_refused(capplan, words, said):
+    usual = {
+        "--prefix-tokens": "4000",
+        "--requests-per-day": "100",
+        "--input-price": "3",
+        "--read-price": "0.3",
+    }
+    line = usual | dict(zip(words[::2], words[1::2], strict=True))
+    ran = capplan("cache", *(part for pair in line.items() for part in pair))
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_no_price_at_all_is_said_with_both_ways_to_give_one(capplan):
+    ran = capplan("cache", "--prefix-tokens", "4000", "--requests-per-day", "100")
+    assert (ran.code, ran.err.count("\n")) == (2, 2)
+    assert "--api PROVIDER/MODEL, or --input-price and --read-price" in ran.err
+
+
+def scenario(tmp_path, **hosted):
+    text = (
+        "name: s\nmodel: Qwen/Qwen3-0.6B\ntraffic: [{request_rate: 2 req/s, input_tokens: 900, output_tokens: 9}]\n"
+        f"fleet: {{hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1}}\nhosted: {json.dumps(hosted)}\n"
+    )
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    return path
+
+
+LITELLM = {
+    "gpt-x": {
+        "litellm_provider": "openai", "input_cost_per_token": 1.25e-6, "output_cost_per_token": 1e-5, "max_input_tokens": 272000,
+        "cache_read_input_token_cost": 1.25e-7, "input_cost_per_token_batches": 6.25e-7, "input_cost_per_token_above_200k_tokens": 2.5e-6,
+    },
+    "dall-e": {"litellm_provider": "openai", "output_cost_per_image": 0.04},
+}  # fmt: skip
+
+
+def test_a_price_file_without_a_date_is_refused(capplan, tmp_path):
+    (tmp_path / "litellm.json").write_text(json.dumps(LITELLM))
+    ran = capplan("compare", scenario(tmp_path, file="litellm.json"), "--api", "openai/gpt-x", "--offline")
+    assert ran.code == 2
+    assert "states no date for its prices, and a price without a date cannot be compared" in ran.err
+    assert "hosted.date=2026-11-01" in ran.err
+
+
+def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
+    (tmp_path / "litellm.json").write_text(json.dumps(LITELLM))
+    (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
+    assert price.rates == TokenRates(1.25, 10.0, 0.125)
+    assert price.tiers == ((200_000.0, TokenRates(2.5, 10.0)),)
+    assert (price.batch_discount_fraction, price.context_tokens, price.date) == (0.5, 272_000, "2026-11-02")
+    path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
+    ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline", "--format", "json")
+    api = json.loads(ran.out)["result"]["apis"][0]
+    assert (ran.code, api["date"]) == (0, "2026-11-02")
+    assert api["input_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 1.25e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"gpt-x": {"input_cost_per_token": "1e-6", "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '1e-6' is not a price"),
+        ({"gpt-x": {"input_cost_per_token": -1e-6, "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '-1e-06' is not a price"),
+        ({"gpt-x": {"mode": "chat"}}, "has no model with input_cost_per_token and output_cost_per_token"),
+    ],
+)  # fmt: skip
+def test_a_broken_litellm_file_is_refused(capplan, tmp_path, content, said):
+    (tmp_path / "litellm.json").write_text(json.dumps(content))
+    path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
+    ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline")
+    assert ran.code == 2
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(("today", "flagged"), [(date(2026, 11, 19), False), (date(2026, 11, 20), True)])
+def test_a_price_older_than_ninety_days_is_flagged(today, flagged):
+    price = TokenPrice("a", "b", TokenRates(1.0, 2.0), "2026-08-21", "page")
+    assert bool(age_warnings([price], today)) == flagged
+
+
+def test_a_price_of_tomorrow_is_flagged():
+    (said,) = age_warnings(
+        [TokenPrice("a", "b", TokenRates(1.0, 2.0), "2027-01", "page")], date(2026, 12, 31)
+    )
+    assert said == "a/b is dated 2027-01, which is still to come"
+
+
+@pytest.fixture
+def genai(monkeypatch):
+    """Stand in for the package genai-prices, with its names and one model of tiered prices."""
+    tier = SimpleNamespace(base=3, tiers=[SimpleNamespace(start=200_000, price=6)])
+
+    def prices(_, context=None):
+        half = 0.5 if context else 1
+        kinds = {
+            "input_mtok": 3 * half if context else tier,
+            "output_mtok": 15 * half,
+            "cache_read_mtok": 0.3,
+            "cache_write_mtok": None,
+        }
+        return SimpleNamespace(**kinds)
+
+    def find(model, provider, provider_id, url):
+        if (model, provider, provider_id, url) != ("nova", None, "acme", None):
+            raise LookupError
+        return None, SimpleNamespace(id="nova", context_window=1000, get_prices=prices)
+
+    module = ModuleType("genai_prices.data_snapshot")
+    module.get_snapshot = lambda: SimpleNamespace(find_provider_model=find)
+    monkeypatch.setitem(sys.modules, "genai_prices", ModuleType("genai_prices"))
+    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", module)
+
+
+def test_a_name_that_no_list_has_is_looked_up_in_genai_prices(genai):
+    price = find_price("acme/nova", token_prices(), "2026-11")
+    assert price.rates == TokenRates(3.0, 15.0, 0.3)
+    assert price.tiers == ((200_000.0, TokenRates(6.0, 15.0, 0.3)),)
+    assert (price.batch_discount_fraction, price.date) == (0.5, "2026-11")
+
+
+def test_a_price_of_genai_prices_needs_its_date(genai, capplan):
+    ran = capplan("compare", SMALL, "--api", "acme/nova", "--offline")
+    assert ran.code == 2
+    assert "acme/nova is known to genai-prices alone, which does not date its prices" in ran.err
+
+
+def test_keys_of_the_scenario_are_not_overridden_beside_a_plan_file(capplan, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", SMALL, "--offline", "-o", plan).code == 0
+    ran = capplan(
+        "compare", "--plan", plan, "--set", "slo.ttft_p95=1 s", "--api", "openai/gpt-5", "--offline"
+    )
+    assert ran.code == 2
+    assert "--set: slo.ttft_p95=1 s may change the plan" in ran.err
