@@ -60,7 +60,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
   leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with two exceptions: how PCIe is shared by the
   cards of a server was set on served rows of the L40S, and the router skew of a served step on closed loops of three mixtures of experts.
-- Intervals lie between two percentiles of measured over predicted among the predictions with whole models left out, by statistic (mean, median, 99th percentile), load,
+- Intervals lie between two percentiles of measured over predicted among the predictions with groups and with whole models left out, by statistic (mean, median, 99th percentile), load,
   model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
   well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values of that statistic and load lie inside
   the interval that all other groups give. An additive part of a few milliseconds was tried: it made intervals of single latencies no truer, and is in the certainty of plans only.

@@ -6,7 +6,7 @@ FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and th
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
-predictions of models left out. The search starts from the same numbers for all engines; with --again from the standing
+predictions of models and of groups left out: who asks may ask for a model that was measured on another device, or for a new one. The search starts from the same numbers for all engines; with --again from the standing
 numbers, in fewer and smaller steps, after kernels have changed. A full search takes half an hour on two cores.
 """
 
@@ -339,9 +339,8 @@ def main(arguments: Sequence[str]) -> int:
     report("in sample", own)
     for ruler, rows in unseen.items():
         report(f"{ruler} left out", rows)
-    intervals, coverage = covering_intervals(
-        regime_residuals(unseen["model"]) + p95_residuals(unseen["model"])
-    )
+    left = [*unseen["model"], *unseen["group"]]
+    intervals, coverage = covering_intervals(regime_residuals(left) + p95_residuals(left))
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")

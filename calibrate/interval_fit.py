@@ -50,7 +50,8 @@ def residual_intervals(residuals: Iterable[Residual], level: float = LEVEL) -> d
 
     Parameters
     ----------
-    residuals : those that were refused are left out
+    residuals : those that were refused are left out; a value that was predicted twice, without its group and without its
+        model, has two and counts once
     level : [-]
         nominal share of values inside, before the correction for few groups; at most WIDEST_LEVEL after it
 
@@ -58,11 +59,12 @@ def residual_intervals(residuals: Iterable[Residual], level: float = LEVEL) -> d
     -------
     interval by regime key
     """
-    ratios: dict[str, list[tuple[float, float, str]]] = {}
+    ratios: dict[str, list[tuple[float, float, str, tuple[str, str]]]] = {}
     for keys, group, prediction in residuals:
         if prediction.predicted is None or prediction.measured <= 0 or prediction.predicted <= 0:
             continue
-        entry = (prediction.measured / prediction.predicted, prediction.weight, group)
+        name = (prediction.row, prediction.metric)
+        entry = (prediction.measured / prediction.predicted, prediction.weight, group, name)
         for key in dict.fromkeys(keys):
             ratios.setdefault(key, []).append(entry)
     out = {}
@@ -72,7 +74,8 @@ def residual_intervals(residuals: Iterable[Residual], level: float = LEVEL) -> d
         wide = min(WIDEST_LEVEL, level * (1.0 + 1.0 / groups))
         low = weighted_quantile(values, weights, (1.0 - wide) / 2.0)
         high = weighted_quantile(values, weights, (1.0 + wide) / 2.0)
-        out[key] = Interval(low, high, len(entries), groups, weighted_quantile(values, weights, 0.5))
+        count = len({e[3] for e in entries})
+        out[key] = Interval(low, high, count, groups, weighted_quantile(values, weights, 0.5))
     return out
 
 
@@ -119,12 +122,13 @@ def covering_intervals(residuals: Sequence[Residual]) -> tuple[dict[str, Interva
     coverage = {}
     for name, own in _by_statistic(residuals).items():
         known = [entry for entry in own if entry[2].predicted]
-        few = len(known) < FEW_VALUES or len({group for _, group, _ in known}) < 2
+        values = len({(prediction.row, prediction.metric) for _, _, prediction in known})
+        few = values < FEW_VALUES or len({group for _, group, _ in known}) < 2
         nominal, held = (level, left_out_coverage(known, level)) if few else covering_level(known)
         narrow = {key for keys, _, _ in own for key in keys[:3]}
         found = residual_intervals(known, nominal)
         intervals.update({key: found[key] for key in narrow & found.keys()})
-        coverage[name] = Coverage(len(known), nominal, held)
+        coverage[name] = Coverage(values, nominal, held)
     return intervals, coverage
 
 
