@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,8 +78,6 @@ SCENARIO = {
 }  # fmt: skip
 OFFER = {"device": "l4", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page", "devices": 8}  # fmt: skip
 PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
-PLAN_ORIGIN = {"scenario": "s.yaml", "settings": ["name=t"], "scenario_sha256": "00", "prices": None, "prices_sha256": None}  # fmt: skip
-PLAN = {"chosen": {"hardware": "l4", "replicas": 2}, "plan_file": PLAN_ORIGIN}
 TABLE = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i}.5,{90 + i},{9 + i % 3}\n" for i in range(30))
 HASHED = "".join(
     json.dumps({"timestamp": 300 * i, "input_length": 900, "output_length": 9, "hash_ids": [1, i]}) + "\n"
@@ -141,7 +139,7 @@ KINDS = (
     Kind("c.calibration.yaml", read_calibration_file, lambda: [_calibration()]),
     Kind("config.json", lambda path: read_model(str(path)), lambda: [CONFIG, *_configs()]),
     Kind("model.gguf", lambda path: read_model(str(path)), lambda: [_gguf(0), _gguf(200)]),
-    Kind("plan.json", read_plan_file, lambda: [PLAN]),
+    Kind("plan.json", read_plan_file, lambda: [_plan()]),
     Kind("results.json", read_results, lambda: [LLAMA, *(_json(path.name) for path in sorted(RESULTS.glob("*.json")))]),
     Kind("results.yaml", read_results, lambda: [_yaml(path) for path in sorted(RESULTS.glob("*.yaml"))]),
     Kind("results.csv", read_results, lambda: [_result("aiperf_profile_export_aiperf.csv")]),
@@ -166,6 +164,19 @@ def _workload() -> Any:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             assert main(["workload", str(Path(folder) / "t.csv"), "-o", str(out)]) == 0
         return _yaml(out)
+
+
+@lru_cache(maxsize=1)
+def _plan() -> Any:
+    """Return a plan of the tiny scenario; its seal is that of the file, so most faults are found by it."""
+    from capplan.cli.main import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        scenario, out = Path(folder) / "s.yaml", Path(folder) / "plan.json"
+        scenario.write_text(json.dumps(SCENARIO))
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            assert main(["fleet", str(scenario), "--offline", "-o", str(out)]) == 0
+        return json.loads(out.read_text())
 
 
 def _calibration() -> Any:
