@@ -339,8 +339,8 @@ def main(arguments: Sequence[str]) -> int:
     report("in sample", own)
     for ruler, rows in unseen.items():
         report(f"{ruler} left out", rows)
-    left = [*unseen["model"], *unseen["group"]]
-    intervals, coverage = covering_intervals(regime_residuals(left) + p95_residuals(left))
+    kinds = [regime_residuals(unseen[ruler]) + p95_residuals(unseen[ruler]) for ruler in ("group", "model")]
+    intervals, coverage = covering_intervals(kinds)
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")

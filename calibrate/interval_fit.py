@@ -5,11 +5,11 @@
 Q are weighted quantiles of the residuals of a regime, n its groups: results of one group err together, so it is groups that
 the finite-sample correction of split-conformal prediction counts. Groups differ by more than chance, and thin regimes span
 wider ones, so the nominal level is not the share that an interval holds: for each statistic and load the level is chosen at
-which the intervals of all other groups hold 80 % of a group's values.
+which the intervals of all other groups hold 80 % of a group's values, whether its group or its whole model was left out.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -92,49 +92,48 @@ def share_inside(residuals: Iterable[Residual], intervals: Intervals) -> tuple[f
     return held, total
 
 
-def left_out_coverage(residuals: Sequence[Residual], level: float = LEVEL) -> float:
-    """Return the share of values that lie inside the interval of all other groups, by weight."""
-    held = total = 0.0
-    for group in {group for _, group, _ in residuals}:
-        intervals = residual_intervals((entry for entry in residuals if entry[1] != group), level)
-        inside, weight = share_inside((entry for entry in residuals if entry[1] == group), intervals)
-        held, total = held + inside, total + weight
-    return held / max(total, 1e-12)
+Kinds: TypeAlias = Sequence[Sequence[Residual]]
+"""Residuals by what was left out when they were predicted: their group, or their whole model."""
 
 
-def covering_level(residuals: Sequence[Residual]) -> tuple[float, float]:
-    """Return the smallest of LEVELS at which LEVEL of the left-out values lie inside, and their share.
+def left_out_coverage(kinds: Kinds, level: float = LEVEL) -> float:
+    """Return the share of values that lie inside the interval of all other groups, by weight; the least of all kinds."""
+    held = [[0.0, 0.0] for _ in kinds]
+    for group in {group for own in kinds for _, group, _ in own}:
+        others = (entry for own in kinds for entry in own if entry[1] != group)
+        intervals = residual_intervals(others, level)
+        for own, sums in zip(kinds, held, strict=True):
+            inside, weight = share_inside((entry for entry in own if entry[1] == group), intervals)
+            sums[0], sums[1] = sums[0] + inside, sums[1] + weight
+    return min(inside / max(weight, 1e-12) for inside, weight in held)
+
+
+def covering_level(kinds: Kinds) -> tuple[float, float]:
+    """Return the smallest of LEVELS at which LEVEL of the left-out values of each kind lie inside, and the least share.
 
     Intervals of a higher level hold those of a lower one, so the share never falls: the level is found by halving.
     """
-    place = bisect_left(LEVELS[:-1], LEVEL, key=lambda level: left_out_coverage(residuals, level))
-    return LEVELS[place], left_out_coverage(residuals, LEVELS[place])
+    place = bisect_left(LEVELS[:-1], LEVEL, key=lambda level: left_out_coverage(kinds, level))
+    return LEVELS[place], left_out_coverage(kinds, LEVELS[place])
 
 
-def covering_intervals(residuals: Sequence[Residual]) -> tuple[dict[str, Interval], dict[str, Coverage]]:
-    """Return the intervals of all regimes, and what those of each statistic and load hold of groups left out.
+def covering_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[str, Coverage]]:
+    """Return the intervals of all regimes, and what those of each statistic and load hold of what was left out.
 
     Regimes of one statistic and load have a level of their own; those that several share, and those of few values or
     of one group, have the level of all values together.
     """
-    level, _ = covering_level(residuals)
-    intervals = residual_intervals(residuals, level)
+    level, _ = covering_level(kinds)
+    intervals = residual_intervals((entry for own in kinds for entry in own), level)
     coverage = {}
-    for name, own in _by_statistic(residuals).items():
-        known = [entry for entry in own if entry[2].predicted]
-        values = len({(prediction.row, prediction.metric) for _, _, prediction in known})
-        few = values < FEW_VALUES or len({group for _, group, _ in known}) < 2
+    for name in sorted({keys[2] for own in kinds for keys, _, _ in own}):
+        known = [[entry for entry in own if entry[0][2] == name and entry[2].predicted] for own in kinds]
+        every = [entry for own in known for entry in own]
+        values = len({(prediction.row, prediction.metric) for _, _, prediction in every})
+        few = values < FEW_VALUES or len({group for _, group, _ in every}) < 2
         nominal, held = (level, left_out_coverage(known, level)) if few else covering_level(known)
-        narrow = {key for keys, _, _ in own for key in keys[:3]}
-        found = residual_intervals(known, nominal)
-        intervals.update({key: found[key] for key in narrow & found.keys()})
+        narrow = {key for keys, _, _ in every for key in keys[:3]}
+        found = residual_intervals(every, nominal)
+        intervals.update({key: found[key] for key in narrow})
         coverage[name] = Coverage(values, nominal, held)
     return intervals, coverage
-
-
-def _by_statistic(residuals: Iterable[Residual]) -> Mapping[str, list[Residual]]:
-    """Return residuals by the regime of their statistic and load, the third of their keys."""
-    out: dict[str, list[Residual]] = {}
-    for entry in residuals:
-        out.setdefault(entry[0][2], []).append(entry)
-    return out

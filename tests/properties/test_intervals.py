@@ -54,7 +54,7 @@ def test_every_statistic_holds_its_share_of_groups_left_out(seed, within, betwee
         keys = regime_keys("ttft", "closed", "dense", "measured", statistic)
         shift = rng.normal(0.0, factor * between, 12)[np.arange(96) % 12]
         entries += residuals(np.exp(shift + rng.normal(0.0, factor * within, 96)), keys, groups=12)
-    intervals, coverage = covering_intervals(entries)
+    intervals, coverage = covering_intervals([entries])
     assert set(coverage) == {"ttft_mean/closed", "ttft_p99/closed"}
     assert all(entry.held >= LEVEL and entry.values >= FEW_VALUES for entry in coverage.values())
     mean, tail = intervals["ttft_mean/closed"], intervals["ttft_p99/closed"]
