@@ -20,6 +20,8 @@ from capplan.questions.sweep import asked_sweep
 from capplan.readers.point_file import PointFile
 
 LOADS = ",".join(map(str, range(1, 25)))
+MANY_LOADS = ",".join(map(str, range(1, 201)))
+"""More than a worker finishes before it is ended."""
 
 
 def points(loads=LOADS):
@@ -33,7 +35,7 @@ def expected():
     return swept(points(), runner(None, PointFile(None)), refine=False)
 
 
-def swept_with_a_loss(pool, path, lose):
+def swept_with_a_loss(pool, path, lose, loads=LOADS):
     """Return what a pool finds that loses something once the first point is finished."""
     lost = []
 
@@ -42,7 +44,7 @@ def swept_with_a_loss(pool, path, lose):
             lost.append(done)
             lose()
 
-    return finished_points(points(), pool, PointFile(path), progress, refine=False)
+    return finished_points(points(loads), pool, PointFile(path), progress, refine=False)
 
 
 def test_a_killed_process_is_replaced_and_no_point_is_lost(tmp_path, expected):
@@ -136,7 +138,7 @@ def test_a_scheduler_without_workers_is_named_in_a_stated_time(count, tmp_path, 
             monkeypatch.setattr(workers, "PATIENCE_S", 60.0)
             with executor(1, address) as pool:
                 monkeypatch.setattr(workers, "PATIENCE_S", 1.0)
-                _, stopped = swept_with_a_loss(pool, None, lambda: ended(running[0]))
+                _, stopped = swept_with_a_loss(pool, None, lambda: ended(running[0]), MANY_LOADS)
             assert "has had no workers for 1 s" in str(stopped)
             return
         refused = pytest.raises(workers.LostWorkersError, match="start one: dask worker tcp://")
