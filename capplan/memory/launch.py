@@ -71,23 +71,18 @@ def engine_launch(
 
     Parameters
     ----------
-    profile : of the engine version
-    sharding : [-]
-        parallelism, numbers or arrays over plans
-    device_memory_bytes : [B]
-        total that a process sees (`usable.engine_memory_bytes`), not the datasheet figure
-    kv_bytes_per_element : [B]
-        of the cache dtype, scales included
+    profile, sharding : [-]
+        engine version; parallelism, numbers or arrays over plans
+    device_memory_bytes, kv_bytes_per_element : [B]
+        total that a process sees (`usable.engine_memory_bytes`), not the datasheet figure; cache dtype, scales included
     max_model_len : [tokens]
         longest sequence that the engine must be able to hold
-    max_num_seqs : [-]
-        limit of the scheduler of one engine
-    max_num_batched_tokens : [tokens]
-        token budget of a step of one engine
+    max_num_seqs, max_num_batched_tokens : [-], [tokens]
+        limit of the scheduler and token budget of a step, of one engine
     gpu_memory_utilization : [-]
         memory fraction as the engine defines it; None: the engine's default
     fast_links : [-]
-        1 where tensor-parallel ranks communicate over NVLink or the like (`usable.has_fast_links`): larger collective buffers
+        1 where tensor-parallel ranks communicate over NVLink or the like (`usable.has_fast_links`)
     padded_inputs : [elements]
         multiple to which the inputs of mxfp4 experts are padded (`usable.padded_inputs_multiple`)
 

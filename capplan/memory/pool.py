@@ -6,7 +6,7 @@ import numpy as np
 
 from capplan.engine.memory_rules import MemoryRules
 from capplan.memory.layer_groups import CacheKind, group_layers
-from capplan.numbers import Number
+from capplan.numbers import Array, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +244,8 @@ def split_capacity(
     kinds : caches; f bytes per token over full layers, w over sliding ones
     block_tokens : [tokens]
         rounding of a sequence
-    context_tokens : [tokens]
-        maximum context
-    step_tokens : [tokens]
-        token budget of a step
+    context_tokens, step_tokens : [tokens]
+        maximum context, and token budget of a step
     rules : q and r of the engine; without q, sliding layers are sized for the maximum context
 
     Returns
@@ -268,27 +266,32 @@ def split_capacity(
     ----------
     SGLang, `ModelRunner.profile_max_num_token`: https://github.com/sgl-project/sglang.
     """
-    zero = np.zeros(())
-    full = sum((kind.layers * kind.token_bytes for kind in kinds if kind.kind == "full"), zero)
-    windows = [kind for kind in kinds if kind.kind == "window"]
-    sliding = sum((kind.layers * kind.token_bytes for kind in windows), zero)
-    states = sum((kind.layers * kind.state_bytes for kind in kinds if kind.kind == "state"), zero)
+    full, sliding, states = (_held_bytes(kinds, kind) for kind in ("full", "window", "state"))
+    windows = [kind.window_tokens for kind in kinds if kind.kind == "window"]
     whole = np.ceil(context_tokens / block_tokens) * block_tokens
-    reach = min((kind.window_tokens for kind in windows), default=np.inf)
-    kept = np.minimum(reach + step_tokens, whole) if windows else whole
+    kept = np.minimum(min(windows) + step_tokens, whole) if windows else whole
     size = full * whole + sliding * kept + states
     pool = np.maximum(available_bytes, 0.0)
-    ratio = rules.window_tokens_ratio
-    if ratio is not None and windows:
-        share = ratio if np.any(np.asarray(full) > 0) else 1.0
+    if windows and rules.window_tokens_ratio is not None:
+        share = rules.window_tokens_ratio if np.any(full > 0) else 1.0
         tokens: Number = np.floor(pool / (full + share * sliding))
         return tokens, np.minimum(tokens / whole, share * tokens / kept), size
     sequences: Number = pool / size
     rest = pool
-    if rules.state_pool_ratio is not None and np.any(np.asarray(states) > 0):
+    if rules.state_pool_ratio is not None and np.any(states > 0):
         rest = pool / (1.0 + rules.state_pool_ratio)
         growing = np.maximum(size - states, 1.0)
         sequences = np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing)
     if windows:
         return np.floor(sequences * whole), sequences, size
     return np.floor(rest / np.maximum(full, 1.0)), sequences, size
+
+
+def _held_bytes(kinds: list[CacheKind], wanted: str) -> Array:
+    """Return bytes of all layers of one kind: those of a sequence for states, of a token for caches."""
+    each = (
+        kind.layers * (kind.state_bytes if wanted == "state" else kind.token_bytes)
+        for kind in kinds
+        if kind.kind == wanted
+    )
+    return np.asarray(sum(each, np.zeros(())))

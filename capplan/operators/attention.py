@@ -94,29 +94,18 @@ def prefill_attention_time_s(
 
         F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
 
-    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c is paid four times
-    where a window cuts both ends of a tile.
+    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c counts four times where a window cuts it.
 
     Parameters
     ----------
-    sequences : [-]
-        s, prefilled together.
-    new_tokens : [-]
-        n, of each sequence.
-    past_tokens : [-]
-        cached prefix.
-    query_heads : [-]
-        h, on this rank.
-    kv_heads : [-]
-        on this rank.
-    head_dim : [-]
-        d, of queries and keys.
-    value_head_dim : [-]
-        d_v, of values.
-    window_tokens : [-]
-        infinity without a window.
-    kv_bytes_per_element : [B]
-        of the cache.
+    sequences, new_tokens, past_tokens : [-]
+        s, prefilled together; n, of each; cached prefix of each.
+    query_heads, kv_heads : [-]
+        h queries, and keys and values, on this rank.
+    head_dim, value_head_dim : [-]
+        d, of queries and keys, and d_v, of values.
+    window_tokens, kv_bytes_per_element : [-], [B]
+        infinity without a window; of the cache.
     rates : what the device reaches; c is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
 
     Returns
@@ -136,16 +125,14 @@ def prefill_attention_time_s(
     Dao 2023, "FlashAttention-2", section 3, https://arxiv.org/abs/2307.08691; Shah et al. 2024,
     "FlashAttention-3", section 3.1 on the cost of the softmax, https://arxiv.org/abs/2407.08608
     """
-    blocks_flop = prefill_scheduled_flop(
-        sequences, new_tokens, past_tokens, query_heads, head_dim + value_head_dim, window_tokens,
-        rates.multiprocessors, rates.softmax_width, rates.prefill_ramp_tokens, rates.prefill_tail_fraction,
-    )  # fmt: skip
-    moved_bytes = prefill_attention_bytes(
-        sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim, window_tokens,
-        kv_bytes_per_element,
-    )  # fmt: skip
+    queries = (sequences, new_tokens, past_tokens, query_heads)
+    keys = (head_dim + value_head_dim, window_tokens, rates.multiprocessors)
+    ramp_tokens, tail_fraction = rates.prefill_ramp_tokens, rates.prefill_tail_fraction
+    flop = prefill_scheduled_flop(*queries, *keys, rates.softmax_width, ramp_tokens, tail_fraction)
+    heads = (kv_heads, head_dim, value_head_dim)
+    moved_bytes = prefill_attention_bytes(*queries, *heads, window_tokens, kv_bytes_per_element)
     return roofline_time_s(
-        blocks_flop * np.maximum(1.0, head_dim / 128.0) ** rates.wide_head_exponent,
+        flop * np.maximum(1.0, head_dim / 128.0) ** rates.wide_head_exponent,
         moved_bytes,
         rates.flop_per_s * rates.prefill_fraction,
         rates.bytes_per_s * rates.prefill_memory_fraction,
@@ -174,24 +161,18 @@ def prefill_scheduled_flop(
     ----------
     sequences : [-]
         s.
-    new_tokens : [-]
-        n.
-    past_tokens : [-]
-        cached prefix.
+    new_tokens, past_tokens : [-]
+        n, of each sequence, and its cached prefix.
     query_heads : [-]
         h, on this rank.
     width : [-]
         w, of keys plus values.
     window_tokens : [-]
         infinity without a window.
-    multiprocessors : [-]
-        of the device.
-    softmax_width : [-]
-        e.
-    ramp_tokens : [-]
-        c.
-    tail_fraction : [-]
-        of the longest block, see `scheduled_flop`.
+    multiprocessors, tail_fraction : [-]
+        of the device, and the part of the longest block that shows, see `scheduled_flop`.
+    softmax_width, ramp_tokens : [-]
+        e and c, of `AttentionRates`.
 
     Returns
     -------
@@ -241,22 +222,14 @@ def decode_attention_time_s(
 
     Parameters
     ----------
-    sequences : [-]
-        s, running.
-    context_tokens : [-]
-        c, of each (their mean).
-    query_heads : [-]
-        h, on this rank.
-    kv_heads : [-]
-        k, on this rank.
-    head_dim : [-]
-        d, of queries and keys.
-    value_head_dim : [-]
-        d_v, of values.
-    window_tokens : [-]
-        w, infinity without a window.
-    kv_bytes_per_element : [B]
-        b, of the cache.
+    sequences, context_tokens : [-]
+        s, running, and c, of each (their mean).
+    query_heads, kv_heads : [-]
+        h and k, on this rank.
+    head_dim, value_head_dim : [-]
+        d, of queries and keys, and d_v, of values.
+    window_tokens, kv_bytes_per_element : [-], [B]
+        w, infinity without a window; b, of the cache.
     rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`
     query_tokens : [-]
         g, per sequence; gamma + 1 in speculative verification.
@@ -277,15 +250,12 @@ def decode_attention_time_s(
     ----------
     Dao et al. 2023, "Flash-Decoding for long-context inference", https://pytorch.org/blog/flash-decoding/
     """
-    width = head_dim + value_head_dim
-    visible = np.minimum(context_tokens, window_tokens)
-    flop = decode_attention_flop(
-        sequences, context_tokens, query_heads, head_dim, value_head_dim, window_tokens, query_tokens
-    )
-    split_bytes = decode_scheduled_bytes(
-        sequences * kv_heads, visible, width * kv_bytes_per_element, rates.multiprocessors,
-        rates.decode_pad_tokens, rates.decode_tail_fraction * rates.decode_fraction, rates.decode_split_tokens,
-    )  # fmt: skip
+    width, visible = head_dim + value_head_dim, np.minimum(context_tokens, window_tokens)
+    heads = (query_heads, head_dim, value_head_dim)
+    flop = decode_attention_flop(sequences, context_tokens, *heads, window_tokens, query_tokens)
+    tail_fraction = rates.decode_tail_fraction * rates.decode_fraction
+    kernel = (rates.multiprocessors, rates.decode_pad_tokens, tail_fraction, rates.decode_split_tokens)
+    split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, width * kv_bytes_per_element, *kernel)
     query_bytes = 4.0 * sequences * query_tokens * query_heads * width
     moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, 0.5) * query_bytes
     compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)

@@ -177,25 +177,17 @@ def compressed_prefill_time_s(
 
     Parameters
     ----------
-    new_tokens : [tokens]
-        of the chunk.
-    past_tokens : [tokens]
-        cached before it.
-    query_heads : [-]
-        h, on this rank.
-    head_dim : [elements]
-        one vector serves as key and value.
+    new_tokens, past_tokens : [tokens]
+        of the chunk, and cached before it.
+    query_heads, head_dim : [-], [elements]
+        h, on this rank; one vector serves as key and value.
     window_tokens : [tokens]
         w.
-    entry_tokens : [tokens]
-        r; infinity without entries.
-    top_entries : [-]
-        k; infinity without an indexer.
-    kv_bytes_per_element : [B]
-        of the cache.
+    entry_tokens, top_entries : [-]
+        r tokens an entry, infinity without entries; k, infinity without an indexer.
+    kv_bytes_per_element, sequences : [B], [-]
+        of the cache; prefilled together.
     rates : what the device achieves in latent attention; t_0 is its floor, paid once: one kernel reads both
-    sequences : [-]
-        prefilled together.
 
     Returns
     -------

@@ -186,16 +186,12 @@ def grouped_experts_time_s(
     Parameters
     ----------
     loads : R, T and L
-    inputs : [-]
-        d, width that an expert reads and writes.
-    intermediate_size_on_rank : [-]
-        f, inner width on this rank.
+    inputs, intermediate_size_on_rank : [-]
+        d, width that an expert reads and writes, and f, inner width on this rank.
     gated : [-]
         1 for three matrices, 0 for two.
-    weight_bytes_per_element : [B]
-        scales included.
-    activation_bytes_per_element : [B]
-        as the kernel reads them.
+    weight_bytes_per_element, activation_bytes_per_element : [B]
+        as the kernel reads them, scales included.
     rates : what the device achieves; x_r is `routed_passes`, x_t `token_passes`, r `tile_load_ratio`, r_max `largest_tile_rows`
 
     Returns
@@ -256,16 +252,12 @@ def experts_time_s(
     ----------
     tokens : [-]
         T, routed in the whole expert group.
-    experts : [-]
-        of the layer.
-    experts_on_rank : [-]
-        held by this rank.
+    experts, experts_on_rank : [-]
+        of the layer, and those that this rank holds.
     experts_per_token : [-]
         chosen by the router.
-    inputs : [-]
-        d, width that an expert reads and writes.
-    intermediate_size_on_rank : [-]
-        f, inner width on this rank.
+    inputs, intermediate_size_on_rank : [-]
+        d, width that an expert reads and writes, and f, inner width on this rank.
     gated : [-]
         1 for three matrices, 0 for two.
     weight_bytes_per_element : [B]

@@ -141,14 +141,10 @@ def expanded_attention_time_s(
     ----------
     sequences : [-]
         s, prefilled together.
-    new_tokens : [-]
-        n, of each sequence.
-    past_tokens : [-]
-        cached prefix.
-    query_heads : [-]
-        on this rank.
-    width : [-]
-        of one key and one value of a head together, rotary part included.
+    new_tokens, past_tokens : [-]
+        n, of each sequence, and its cached prefix.
+    query_heads, width : [-]
+        on this rank; of one key and one value of a head together, rotary part included.
     written_bytes_per_token : [B]
         w, what one token adds to the cache.
     rates : what the device achieves
@@ -212,14 +208,10 @@ def mla_decode_time_s(
         of each; at most the keys that a sparse indexer selects, where there is one.
     query_heads : [-]
         on this rank.
-    kv_lora_rank : [-]
-        width of the latent.
-    rope_head_dim : [-]
-        width of the shared rotary key.
-    nope_head_dim : [-]
-        of queries before absorption.
-    value_head_dim : [-]
-        of outputs after it.
+    kv_lora_rank, rope_head_dim : [-]
+        widths of the latent and of the shared rotary key.
+    nope_head_dim, value_head_dim : [-]
+        of queries before absorption, and of outputs after it.
     kv_bytes_per_element : [B]
         of the cache.
     rates : what the device achieves

@@ -8,7 +8,6 @@ from typing import Literal
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher
-from capplan.serving.engine_instance import EngineInstance
 from capplan.serving.engine_pool import EnginePool
 from capplan.serving.feed import Feed
 from capplan.serving.flat import eligible, flat_run
@@ -31,7 +30,7 @@ from capplan.serving.requests import Admission, Crowd, Requests, check_admission
 from capplan.serving.routing import Router
 from capplan.serving.server import Server
 from capplan.serving.simulator import ADMIT_ALL
-from capplan.serving.terms import EngineSetup, EngineTerms, engine_terms
+from capplan.serving.terms import EngineSetup, engine_terms
 from capplan.serving.waiting_line import WaitingLine
 
 
@@ -94,32 +93,21 @@ def simulate_fleet(
     Parameters
     ----------
     requests, engine : as for one engine; queue limits are per replica; static batching is refused.
-    replicas : [-]
-        that serve from the start.
-    routing : round_robin takes replicas in turn; least_loaded takes the one with the fewest requests, waiting or running
-        (the first one of a tie); prefix_aware the one that caches most leading blocks of the prompt, among those that are
-        not much more loaded than the least loaded one.
-    failures : which replica fails when; its running step completes, then its requests are rerouted and recomputed,
-        generated tokens included.
-    autoscaling : when replicas are added and removed; a removed replica finishes its requests first.
-    hedging : when a request gets a copy; rows describe the copy that wins, totals count both.
-    crowd : users of the whole fleet; each of their requests goes through the router. A closed loop is a crowd of users
-        without think time; see `offered`.
+    replicas, routing : [-]
+        that serve from the start, and which of them gets a request (`ROUTINGS`).
+    failures, autoscaling, hedging : what happens to replicas and requests; a removed replica finishes its requests first,
+        and of a request with a copy the rows describe the one that wins, the totals both.
+    crowd : users of the whole fleet, whose requests go through the router; a closed loop is a crowd without think time.
     until_s : [s]
         stop at this time; running steps complete, later arrivals are ignored.
 
     Returns
     -------
-    results by request, totals, and what each replica did
-
-    Raises
-    ------
-    InputError
-        names what cannot be simulated
+    results by request, totals, and what each replica did; `InputError` names what cannot be simulated
 
     Examples
     --------
-    Three identical requests at once, on two replicas that run one sequence each; a prefill of 1 s, decode steps of 0.5 s:
+    Three requests at once, on two replicas of one sequence each; a prefill of 1 s, decode steps of 0.5 s:
 
     >>> import numpy as np
     >>> from capplan.engine.profile import Scheduling
@@ -131,39 +119,28 @@ def simulate_fleet(
     >>> run = simulate_fleet(three, engine, replicas=2)
     >>> run.outcome.e2e_s, run.replica_seconds
     (array([2., 2., 4.]), 8.0)
-
-    When replica 1 fails at 1.2 s, its request moves to replica 0 with a prompt that is two tokens longer:
-
-    >>> simulate_fleet(three, engine, 2, failures=[(1.2, 1)]).outcome.e2e_s
+    >>> simulate_fleet(three, engine, 2, failures=[(1.2, 1)]).outcome.e2e_s  # the second prompt is computed again
     array([2., 3., 5.])
     """
-    check_fleet(replicas, routing, caching=engine.caching is not None)
+    plan = EnginePlan(engine, replicas, routing)
+    _check_plan(plan)
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
-    clock, terms = engine.clock, _terms(engine)
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
-        return _alone(requests, replace(engine, table=clock), crowd, until_s, admission)
-    feed = Feed(requests, delay_s=clock.request_s, crowd=crowd, priority=admission.priority)
+        return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
     ledger = Ledger()
-    dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
-    pool = EnginePool(clock, terms, admission, Router(routing, terms.id_tokens), dispatcher)
-    dispatcher.pools.append(pool)
-    dispatcher.entry = lambda flight: not terms.too_long(flight)
-    operations = Operations(dispatcher, pool, replicas)
-    for failure in planned:
-        operations.plan_failure(failure)
-    if autoscaling is not None:
-        operations.plan_autoscaling(autoscaling)
-    if hedging is not None:
-        dispatcher.hedges = Hedges(hedging)
-    seconds = dispatcher.run(until_s)
-    return replace(
-        _fleet_run(ledger, pool.instances, seconds),
-        rerouted_requests=operations.rerouted_requests,
-        copied_requests=dispatcher.hedges.copied_requests if dispatcher.hedges else 0,
-        cancelled_output_tokens=dispatcher.hedges.cancelled_output_tokens if dispatcher.hedges else 0,
-    )
+    dispatcher = _dispatcher(requests, engine, crowd, admission, ledger)
+    operations = _add_pool(dispatcher, plan, admission)
+    dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
+    operations.plan(planned, autoscaling)
+    hedges = dispatcher.hedges = None if hedging is None else Hedges(hedging)
+    run = _fleet_run(ledger, dispatcher, until_s)
+    moved = replace(run, rerouted_requests=operations.rerouted_requests)
+    if hedges is None:
+        return moved
+    copied, cancelled = hedges.copied_requests, hedges.cancelled_output_tokens
+    return replace(moved, copied_requests=copied, cancelled_output_tokens=cancelled)
 
 
 def simulate_disaggregated(
@@ -194,12 +171,7 @@ def simulate_disaggregated(
     Returns
     -------
     results by request, totals, and what each replica did; queue times are those of the prefill engines, and the wait
-    between the pools is part of the gap before the second token
-
-    Raises
-    ------
-    InputError
-        names what cannot be simulated
+    between the pools is part of the gap before the second token; `InputError` names what cannot be simulated
 
     Examples
     --------
@@ -217,39 +189,51 @@ def simulate_disaggregated(
     (array([1.]), array([2.25]))
     """
     prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
-    before = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
-    after = replace(decode.engine, caching=None)
-    for plan, engine in ((prefill, before), (decode, after)):
-        check_fleet(plan.replicas, plan.routing, caching=engine.caching is not None)
+    engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
+    plans = (replace(prefill, engine=engine), replace(decode, engine=replace(decode.engine, caching=None)))
+    for plan in plans:
+        _check_plan(plan)
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
-    feed = Feed(requests, delay_s=before.clock.request_s, crowd=crowd, priority=admission.priority)
     ledger = Ledger()
-    dispatcher = Dispatcher(feed, ledger, closed_loop=crowd is not None)
-    inside = Admission(priority=admission.priority)
-    for plan, engine, rules in ((prefill, before, admission), (decode, after, inside)):
-        terms = _terms(engine)
-        router = Router(plan.routing, terms.id_tokens)
-        pool = EnginePool(engine.clock, terms, rules, router, dispatcher)
-        dispatcher.pools.append(pool)
-        Operations(dispatcher, pool, plan.replicas)
+    dispatcher = _dispatcher(requests, engine, crowd, admission, ledger)
+    for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
+        _add_pool(dispatcher, plan, rules)
     hand_over = HandOver(dispatcher, link)
     dispatcher.entry, dispatcher.hand_over = hand_over.prepare, hand_over.transfer
-    seconds = dispatcher.run(until_s)
-    run = _fleet_run(ledger, [instance for pool in dispatcher.pools for instance in pool.instances], seconds)
-    named = [
-        replace(use, pool="prefill" if place < prefill.replicas else "decode")
-        for place, use in enumerate(run.replicas)
-    ]
-    return replace(run, replicas=tuple(named))
+    run = _fleet_run(ledger, dispatcher, until_s)
+    before = (replace(use, pool="prefill") for use in run.replicas[: prefill.replicas])
+    after = (replace(use, pool="decode") for use in run.replicas[prefill.replicas :])
+    return replace(run, replicas=(*before, *after))
 
 
-def _terms(engine: EngineSetup) -> EngineTerms:
-    if engine.scheduling.policy == "static":
+def _check_plan(plan: EnginePlan) -> None:
+    check_fleet(plan.replicas, plan.routing, caching=plan.engine.caching is not None)
+    if plan.engine.scheduling.policy == "static":
         raise InputError(
             "static batching behind a router is not modelled\n  split the requests and simulate each engine alone"
         )
-    return engine_terms(engine)
+
+
+def _dispatcher(
+    requests: Requests | Iterable[Requests],
+    engine: EngineSetup,
+    crowd: Crowd | None,
+    admission: Admission,
+    ledger: Ledger,
+) -> Dispatcher:
+    """Return a fleet without engines, whose requests arrive at engines of this kind."""
+    feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
+    return Dispatcher(feed, ledger, closed_loop=crowd is not None)
+
+
+def _add_pool(dispatcher: Dispatcher, plan: EnginePlan, admission: Admission) -> Operations:
+    """Add engines behind a router of their own, and let them serve."""
+    terms = engine_terms(plan.engine)
+    router = Router(plan.routing, terms.id_tokens)
+    pool = EnginePool(plan.engine.clock, terms, admission, router, dispatcher)
+    dispatcher.pools.append(pool)
+    return Operations(dispatcher, pool, plan.replicas)
 
 
 def _offered(
@@ -287,8 +271,11 @@ def _alone(
     return FleetRun(outcome, (use,), outcome.seconds)
 
 
-def _fleet_run(ledger: Ledger, instances: Sequence[EngineInstance], seconds: float) -> FleetRun:
-    instances = [instance for instance in instances if not instance.from_s or instance.from_s < seconds]
+def _fleet_run(ledger: Ledger, dispatcher: Dispatcher, until_s: float) -> FleetRun:
+    """Run a fleet, and sum over its engines, those that would have started later left out."""
+    seconds = dispatcher.run(until_s)
+    started = [instance for pool in dispatcher.pools for instance in pool.instances]
+    instances = [instance for instance in started if not instance.from_s or instance.from_s < seconds]
     uses = [
         ReplicaUse(
             replica=instance.number,

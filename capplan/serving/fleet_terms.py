@@ -9,6 +9,9 @@ from capplan.errors import InputError
 
 Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware"]
 ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware")
+"""round_robin takes replicas in turn; least_loaded the one with the fewest requests, waiting or running (the first one of a
+tie); prefix_aware the one that caches most leading blocks of the prompt, among those that are not much more loaded than the
+least loaded one."""
 
 
 class Failure(NamedTuple):

@@ -1,5 +1,6 @@
 """Operations on the replicas of a pool: start, failure, repair, scaling up and down."""
 
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 
@@ -23,13 +24,12 @@ class Operations:
         for number in range(replicas):
             pool.admit(pool.start(number, 0.0))
 
-    def plan_failure(self, failure: Failure) -> None:
-        """Schedule a failure."""
-        self._dispatcher.at(failure.time_s, partial(self._fail, failure))
-
-    def plan_autoscaling(self, autoscaling: Autoscaling) -> None:
-        """Schedule the first decision of the autoscaler."""
-        self._dispatcher.at(autoscaling.interval_s, partial(self._look, autoscaling))
+    def plan(self, failures: Sequence[Failure], autoscaling: Autoscaling | None) -> None:
+        """Schedule all failures, and the first decision of the autoscaler where there is one."""
+        for failure in failures:
+            self._dispatcher.at(failure.time_s, partial(self._fail, failure))
+        if autoscaling is not None:
+            self._dispatcher.at(autoscaling.interval_s, partial(self._look, autoscaling))
 
     def _fail(self, failure: Failure, at_s: float) -> None:
         dispatcher, pool = self._dispatcher, self._pool

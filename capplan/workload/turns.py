@@ -27,10 +27,8 @@ def output_blocks(
         of all prompts, concatenated in order of arrival; equal ids stand for equal prefixes.
     block_counts : [blocks]
         of each prompt.
-    input_tokens, output_tokens : [tokens]
-        of each request.
-    block_tokens : [tokens]
-        of one block.
+    input_tokens, output_tokens, block_tokens : [tokens]
+        of each request, and of one block.
 
     Returns
     -------
