@@ -26,12 +26,12 @@ class Dispatcher:
         "_closed_loop",
         "_ends",
         "_feed",
-        "_ledger",
         "_serial",
         "_timers",
         "entry",
         "hand_over",
         "hedges",
+        "ledger",
         "now_s",
         "pools",
     )
@@ -39,7 +39,7 @@ class Dispatcher:
     def __init__(self, feed: Source, ledger: Ledger, *, closed_loop: bool) -> None:
         """Start at zero without engines."""
         self._feed = feed
-        self._ledger = ledger
+        self.ledger = ledger
         self._closed_loop = closed_loop
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
         self._ends: list[tuple[float, int, EngineInstance, InFlight, int]] = []
@@ -56,7 +56,7 @@ class Dispatcher:
     @property
     def idle(self) -> bool:
         """Return whether no request is in the fleet and none is known to arrive."""
-        return not self._ledger.in_flight and self._feed.next_s == inf
+        return not self.ledger.in_flight and self._feed.next_s == inf
 
     def at(self, time_s: float, action: Callable[[float], None]) -> None:
         """Schedule an action, now at the earliest."""
@@ -70,7 +70,7 @@ class Dispatcher:
         if self.hedges and self.hedges.hedged(flight.index):
             self._report(flight.first_token_s, instance, flight, FIRST_TOKEN)
         else:
-            self._ledger.first_token(flight)
+            self.ledger.first_token(flight)
 
     def ended(self, instance: EngineInstance, flight: InFlight, at_s: float, status: int) -> None:
         """Note the end of a request, to be settled when the fleet reaches that time."""
@@ -120,7 +120,7 @@ class Dispatcher:
             flight = self._feed.take()
             if flight is None:
                 return
-            self._ledger.arrived(flight)
+            self.ledger.arrived(flight)
             if self.entry is None or self.entry(flight):
                 self.dispatch(self.pools[0], flight)
             else:
@@ -135,7 +135,7 @@ class Dispatcher:
                 instance.load -= 1
                 self._end_if_drained(instance, at_s)
             if self.hedges:
-                over, cancelled = self.hedges.settle(flight, status, self._ledger)
+                over, cancelled = self.hedges.settle(flight, status, self.ledger)
                 for other in cancelled:
                     self._end_if_drained(other, other.server.now_s)
                 if not over:
@@ -145,9 +145,9 @@ class Dispatcher:
 
     def _close(self, flight: InFlight, at_s: float, status: int) -> None:
         if status == SHED:
-            self._ledger.shed(flight, at_s)
+            self.ledger.shed(flight, at_s)
         else:
-            self._ledger.finished(flight, at_s)
+            self.ledger.finished(flight, at_s)
         self._feed.ended(flight, max(at_s, self.now_s))
 
     def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:

@@ -122,25 +122,19 @@ def simulate_fleet(
     >>> simulate_fleet(three, engine, 2, failures=[(1.2, 1)]).outcome.e2e_s  # the second prompt is computed again
     array([2., 3., 5.])
     """
-    plan = EnginePlan(engine, replicas, routing)
-    _check_plan(plan)
+    plan = _checked(EnginePlan(engine, replicas, routing))
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
-    ledger = Ledger()
-    dispatcher = _dispatcher(requests, engine, crowd, admission, ledger)
+    dispatcher = _dispatcher(requests, engine, crowd, admission)
     operations = _add_pool(dispatcher, plan, admission)
     dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
     operations.plan(planned, autoscaling)
-    hedges = dispatcher.hedges = None if hedging is None else Hedges(hedging)
-    run = _fleet_run(ledger, dispatcher, until_s)
-    moved = replace(run, rerouted_requests=operations.rerouted_requests)
-    if hedges is None:
-        return moved
-    copied, cancelled = hedges.copied_requests, hedges.cancelled_output_tokens
-    return replace(moved, copied_requests=copied, cancelled_output_tokens=cancelled)
+    dispatcher.hedges = None if hedging is None else Hedges(hedging)
+    run = _fleet_run(dispatcher, until_s)
+    return replace(run, rerouted_requests=operations.rerouted_requests)
 
 
 def simulate_disaggregated(
@@ -164,8 +158,7 @@ def simulate_disaggregated(
     ----------
     prefill, decode : engines of each pool; static batching is refused. Prefill engines neither reserve blocks for
         output nor speculate; decode engines have no prefix cache.
-    link : between the pools
-    concurrency, crowd, until_s : as for a fleet
+    link, concurrency, crowd, until_s : between the pools; as for a fleet
     admission : to the prefill engines; priorities hold in both pools
 
     Returns
@@ -190,29 +183,28 @@ def simulate_disaggregated(
     """
     prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
     engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
-    plans = (replace(prefill, engine=engine), replace(decode, engine=replace(decode.engine, caching=None)))
-    for plan in plans:
-        _check_plan(plan)
+    after = replace(decode, engine=replace(decode.engine, caching=None))
+    plans = (_checked(replace(prefill, engine=engine)), _checked(after))
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
-    ledger = Ledger()
-    dispatcher = _dispatcher(requests, engine, crowd, admission, ledger)
+    dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
     hand_over = HandOver(dispatcher, link)
     dispatcher.entry, dispatcher.hand_over = hand_over.prepare, hand_over.transfer
-    run = _fleet_run(ledger, dispatcher, until_s)
-    before = (replace(use, pool="prefill") for use in run.replicas[: prefill.replicas])
-    after = (replace(use, pool="decode") for use in run.replicas[prefill.replicas :])
-    return replace(run, replicas=(*before, *after))
+    run = _fleet_run(dispatcher, until_s)
+    first = (replace(use, pool="prefill") for use in run.replicas[: prefill.replicas])
+    second = (replace(use, pool="decode") for use in run.replicas[prefill.replicas :])
+    return replace(run, replicas=(*first, *second))
 
 
-def _check_plan(plan: EnginePlan) -> None:
+def _checked(plan: EnginePlan) -> EnginePlan:
     check_fleet(plan.replicas, plan.routing, caching=plan.engine.caching is not None)
     if plan.engine.scheduling.policy == "static":
         raise InputError(
             "static batching behind a router is not modelled\n  split the requests and simulate each engine alone"
         )
+    return plan
 
 
 def _dispatcher(
@@ -220,11 +212,10 @@ def _dispatcher(
     engine: EngineSetup,
     crowd: Crowd | None,
     admission: Admission,
-    ledger: Ledger,
 ) -> Dispatcher:
     """Return a fleet without engines, whose requests arrive at engines of this kind."""
     feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
-    return Dispatcher(feed, ledger, closed_loop=crowd is not None)
+    return Dispatcher(feed, Ledger(), closed_loop=crowd is not None)
 
 
 def _add_pool(dispatcher: Dispatcher, plan: EnginePlan, admission: Admission) -> Operations:
@@ -271,9 +262,9 @@ def _alone(
     return FleetRun(outcome, (use,), outcome.seconds)
 
 
-def _fleet_run(ledger: Ledger, dispatcher: Dispatcher, until_s: float) -> FleetRun:
+def _fleet_run(dispatcher: Dispatcher, until_s: float) -> FleetRun:
     """Run a fleet, and sum over its engines, those that would have started later left out."""
-    seconds = dispatcher.run(until_s)
+    seconds, ledger = dispatcher.run(until_s), dispatcher.ledger
     started = [instance for pool in dispatcher.pools for instance in pool.instances]
     instances = [instance for instance in started if not instance.from_s or instance.from_s < seconds]
     uses = [
@@ -293,6 +284,11 @@ def _fleet_run(ledger: Ledger, dispatcher: Dispatcher, until_s: float) -> FleetR
     outcome = ledger.outcome(seconds, [use.gauges for use in uses], lifetimes_s)
     counts = [instance.server.hits_by_tier for instance in instances]
     hits = tuple(sum(tiers) for tiers in zip_longest(*counts, fillvalue=0))
+    hedges = dispatcher.hedges
     return FleetRun(
-        replace(outcome, hit_blocks=hits), tuple(uses), sum(until - begin for begin, until in lifetimes_s)
+        replace(outcome, hit_blocks=hits),
+        tuple(uses),
+        sum(until - begin for begin, until in lifetimes_s),
+        copied_requests=hedges.copied_requests if hedges else 0,
+        cancelled_output_tokens=hedges.cancelled_output_tokens if hedges else 0,
     )
