@@ -7,7 +7,7 @@ demand: every z costs as much as a timing that is off by one `TRUST`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class _Rows:
 
 def stacked_rows(rates: Any, index: NDArray[np.intp]) -> Any:
     """Return a record of arrays for some of the rows."""
-    names = {name: getattr(rates, name) for name in rates.__slots__}
+    names = {field.name: getattr(rates, field.name) for field in fields(rates)}
     return replace(
         rates, **{name: value[index] for name, value in names.items() if isinstance(value, np.ndarray)}
     )

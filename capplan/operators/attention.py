@@ -110,8 +110,7 @@ def prefill_attention_time_s(
 
     Returns
     -------
-    [s]
-        t.
+    t [s]
 
     Examples
     --------
@@ -236,8 +235,7 @@ def decode_attention_time_s(
 
     Returns
     -------
-    [s]
-        t, inside a CUDA graph.
+    t, inside a CUDA graph [s]
 
     Examples
     --------

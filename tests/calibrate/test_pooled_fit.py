@@ -1,13 +1,13 @@
 """The pooled fit of kernel numbers: it finds what made the timings, and lends to kernels with few of them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from calibrate.kernel_parts import START_AND_RANGE, Timing, record_numbers
 from calibrate.kernel_pools import expert_library, known_numbers, pool_of
-from calibrate.pooled_fit import interval_80, pooled_fits
+from calibrate.pooled_fit import interval_80, pooled_fits, stacked_rows
 from capplan.accuracy.kernel_rows import KernelCase
 from capplan.accuracy.kernels import PARTS, part_time_s
 from capplan.hardware.efficiency import Fit
@@ -40,6 +40,19 @@ def test_numbers_that_made_the_timings_are_found_again():
     assert fit.numbers["floor_s"] == pytest.approx(4e-6, rel=0.002)
     assert np.median(fit.errors) < 0.0005
     assert np.nanmedian(fit.held_out_errors) < 0.0005
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "experts", "attention", "link"])
+def test_rates_of_some_rows_are_those_of_the_rows_in_every_field(kernel):
+    """Fields of a base class too: a fit without a part of the rows must not keep their datasheet figures."""
+    fmt = "bf16"
+    rates = kernel_rates(kernel, DEVICES["b200"], fmt, Fit(record_numbers(kernel, BASE)))
+    columns = {
+        name: np.arange(4.0) + index for index, name in enumerate(field.name for field in fields(rates))
+    }
+    chosen = stacked_rows(replace(rates, **columns), np.array([1, 3]))
+    for name, column in columns.items():
+        assert getattr(chosen, name).tolist() == column[[1, 3]].tolist()
 
 
 def test_one_outlier_does_not_move_the_numbers():
