@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
+
+
+RUNS = {}
+"""Runs of replicas by the content of all that they depend on."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,17 @@ def capplan(capsys, monkeypatch):
         return Ran(code, caught.out, caught.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def shared_runs():
+    """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
+    from capplan.fleet import decision
+    from capplan.fleet.cheapest import Search
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decision, "Search", partial(Search, runs=RUNS))
+        yield
 
 
 @pytest.fixture
