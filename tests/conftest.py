@@ -85,6 +85,16 @@ def shared_runs():
         yield
 
 
+@pytest.fixture(scope="module")
+def few_requests():
+    """Size the fleets of a module on short runs."""
+    from tests.sweeps import size_on_few_requests
+
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        yield
+
+
 @pytest.fixture
 def program():
     """Run the program in a process of its own, with chosen environment variables."""

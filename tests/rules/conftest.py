@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -12,8 +11,8 @@ import pytest
 from capplan.cli.main import main
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
-from capplan.fleet.search import Question
 from capplan.questions.validation import BUILT_IN_POINTS
+from tests.sweeps import size_on_few_requests
 
 SMALL = {
     "name": "small",
@@ -121,11 +120,6 @@ def write_results(folder):
     )
 
 
-def ask_few_requests(patch):
-    """Size fleets on runs of a fifth of the requests: what counts shows in them too."""
-    patch.setattr("capplan.questions.fleet.Question", partial(Question, requests=3000))
-
-
 @pytest.fixture(scope="session")
 def small_files(tmp_path_factory, host_file):
     """Return a folder with small files of every kind."""
@@ -149,7 +143,7 @@ def small_files(tmp_path_factory, host_file):
         str(folder / "plan.json"),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        ask_few_requests(patch)
+        size_on_few_requests(patch)
         assert main(plan) == 0
     return folder
 
@@ -203,7 +197,7 @@ def stand_ins(monkeypatch):
 @pytest.fixture
 def line(small_files, monkeypatch, capsys, stand_ins, shared_runs):
     """Run a command line among the small files; a line that was run before is not run again."""
-    ask_few_requests(monkeypatch)
+    size_on_few_requests(monkeypatch)
     monkeypatch.chdir(small_files)
 
     def run(words, *, anew=False):
