@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import isclose
 
 import numpy as np
 
@@ -53,11 +54,13 @@ def growth_ratios(
         return tuple(ratios.tolist())
     if record.months is not None:
         raise reading.refuse((*at, "months"), "belongs to per_month; rates state their months themselves")
-    return _of_rates(reading, record.rates)
+    return _of_rates(reading, record.rates, classes)
 
 
-def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
-    """Return the stated rates over the first; refused where a month is missing."""
+def _of_rates(
+    reading: Reading, rates: dict[str, float], classes: tuple[RequestClass, ...]
+) -> tuple[float, ...]:
+    """Return the stated rates over the first; refused where a month is missing, or the first is not today's traffic."""
     at: KeyPath = ("growth", "rates")
     wrong = next((month for month in rates if not month.isdecimal() or not 1 <= int(month) <= 120), None)
     if wrong is not None:
@@ -70,6 +73,12 @@ def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
     if gap is not None or last < 2:
         missing = f"month {gap or 2} is missing"
         raise reading.refuse(at, f"has a gap: {missing}; give every month from 1 on, at least two")
+    today = sum(item.request_rate_at() for item in classes)
+    if not any(item.users for item in classes) and not isclose(by_month[1], today, rel_tol=0.01):
+        raise reading.refuse(
+            (*at, "1"),
+            f"{by_month[1]:.3g} req/s is not today's traffic, whose peak is {today:.3g} req/s; month 1 is today's",
+        )
     return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
 
 

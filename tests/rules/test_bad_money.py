@@ -23,6 +23,7 @@ SMALL = "tests/golden/small.yaml"
         (("--set", "hosted.batch_fraction=2"), "hosted.batch_fraction: '2' is over 1, so it needs its unit"),
         (("--set", "hosted.prefixs=3"), "hosted.prefixs: unknown key 'prefixs': did you mean 'prefixes'?"),
         (("--set", "hosted.date=yesterday"), "hosted.date:"),
+        (("--set", "hosted.date=2026-02-31"), "hosted.date: 2026-02-31 is not a day of the calendar"),
         (("--set", "prices.people=-5 $/month"), "prices.people: '-5 $/month' is below 0"),
         (("--set", "prices.people=9000"), "prices.people: '9000' is not in $/month (the unit is missing)"),
         (("--set", "hosted.date=2026-11-01", "--api", "openai/gpt-5"), "hosted.date: openai/gpt-5 states its own date, 2026-08-21"),
