@@ -59,7 +59,7 @@ def command(
     from capplan.report.answers.cache import cache_answer
     from capplan.report.show import show
 
-    offer = cache_price(price)
+    offer = cache_price(price, prefix_tokens, time_to_live)
     day = cached_prefix(offer, prefix_tokens, requests_per_day, suffix_tokens, time_to_live)
     warnings = age_warnings([offer], current_day()) if price.api else ()
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)

@@ -7,7 +7,13 @@ from datetime import UTC, date, datetime
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money.comparison import Comparison, compare, own_fleet
-from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, too_long_fraction
+from capplan.fleet.money.hosted import (
+    UNSTATED_TIME_TO_LIVE_S,
+    TokenPrice,
+    keeps_a_prefix,
+    too_long_fraction,
+    written_to_live,
+)
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
@@ -71,17 +77,38 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
     """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
     known = listed_prices(scenario.hosted_file, scenario.hosted_date)
-    if names:
-        found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
-        if all(price.date != scenario.hosted_date for price in found):
-            refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
-        return found
-    own = tuple(prices_of_model(model, known))
-    if not own:
+    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
+    if found and all(price.date != scenario.hosted_date for price in found):
+        refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
+    found = found or tuple(prices_of_model(model, known))
+    if not found:
         raise InputError(
             f"no listed API serves {model}; name what to compare with: --api PROVIDER/MODEL\n  {HINT}"
         )
-    return own
+    for price in found:
+        refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
+        if any(keeps_a_prefix(item, price) for item in scenario.classes):
+            refuse_unknown_storage(price)
+    return found
+
+
+def refuse_unsold_life(price: TokenPrice, time_to_live_s: float | None, place: str) -> None:
+    """Raise the error for a time to live beyond those that a provider sells."""
+    longer = price.longer_life
+    if longer is not None and time_to_live_s is not None and time_to_live_s > longer.time_to_live_s:
+        raise InputError(
+            f"{place}: {price.provider} keeps a prefix for {price.time_to_live_s:g} s or {longer.time_to_live_s:g} s since its "
+            f"last use, not for {time_to_live_s:g} s"
+        )
+
+
+def refuse_unknown_storage(price: TokenPrice) -> None:
+    """Raise the error for a cache whose storage is paid for at a price that is not known."""
+    if price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour is None:
+        raise InputError(
+            f"{price.name}: the storage of cached tokens is paid for by the hour, and its price is not in the list\n"
+            "  give it as cache_storage in a token-price YAML of your own; 0 $/Mtok/h for implicit caching, which stores for nothing"
+        )
 
 
 def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
@@ -123,7 +150,8 @@ def asked_comparison(
     mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
     paid = float(usd_per_month(mix.mix.usd_per_hour)) if mix else None
     own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own, paid)
-    comparison = compare(plan, asked.question.demand, own, tuple(prices), scenario.hosted, _reuse(scenario))
+    written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
+    comparison = compare(plan, asked.question.demand, own, written, scenario.hosted, _reuse(scenario))
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"

@@ -37,6 +37,39 @@ def test_a_comparison_that_cannot_be_made_is_refused(capplan, words, said):
     assert "Traceback" not in ran.err
 
 
+UNKNOWN_STORAGE = "google/gemini-2.5-flash: the storage of cached tokens is paid for by the hour, and its price is not in the list"
+
+
+def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(capplan, tmp_path):
+    words = ("--set", "hosted.prefixes=3", "--api", "google/gemini-2.5-flash", "--offline")
+    assert capplan("compare", SMALL, *words).code == 0
+    stored = capplan("compare", SMALL, "--set", "traffic[0].shared_prefix={tokens: 1100, hit_fraction: 50 %}",
+                     "--set", "traffic[0].input_tokens=2000", *words)  # fmt: skip
+    assert (stored.code, stored.err.splitlines()[0]) == (2, UNKNOWN_STORAGE)
+    alone = ("cache", "--requests-per-day", "100", "--api", "google/gemini-2.5-flash", "--prefix-tokens")
+    assert UNKNOWN_STORAGE in capplan(*alone, "5000").err
+    assert capplan(*alone, "500").code == 0
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "providers: {google: {paid_storage: true, source: page}}\n"
+        "prices: [{provider: google, model: gemini-2.5-flash, input: 1 $/Mtok, output: 1 $/Mtok, cache_read: 0.1 $/Mtok, "
+        "cache_storage: 0 $/Mtok/h, date: 2026-11-01, source: page}]\n"
+    )
+    assert capplan(*alone, "5000", "--prices", own).code == 0
+
+
+def test_a_life_that_no_provider_sells_is_refused(capplan):
+    said = "anthropic keeps a prefix for 300 s or 3600 s since its last use, not for 7200 s"
+    api = ("--api", "anthropic/claude-sonnet-4-5")
+    ran = capplan(
+        "cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--time-to-live", "2 h", *api
+    )
+    assert (ran.code, f"--time-to-live: {said}" in ran.err) == (2, True)
+    ran = capplan("compare", SMALL, "--offline", "--set", "hosted.time_to_live=2 h", *api)
+    assert (ran.code, f"hosted.time_to_live: {said}" in ran.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

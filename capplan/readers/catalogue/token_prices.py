@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.money.hosted import TokenPrice, TokenRates
+from capplan.fleet.money.hosted import LongerLife, TokenPrice, TokenRates
 from capplan.readers.catalogue.prices import Day, PriceSource
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
@@ -44,6 +44,15 @@ class TokenTier(Record):
     cache_write: UsdPerMillionTokens | None = None
 
 
+class SoldLife(Record):
+    """A longer time to live that a provider sells."""
+
+    time_to_live: Seconds
+    """Of a cached prefix, since its last use."""
+    write_ratio: Annotated[float, Field(ge=1, le=100)]
+    """Price of a cache write over that of input."""
+
+
 class CacheTerms(Record):
     """How a provider keeps prompts, and what it takes off for batches."""
 
@@ -51,6 +60,10 @@ class CacheTerms(Record):
     """Of a cached prefix, since its last use."""
     minimum_prefix: Tokens | None = None
     """Shorter prefixes are not cached."""
+    longer: SoldLife | None = None
+    """Sold at another price of writes."""
+    paid_storage: bool = False
+    """Cached tokens are paid for by the hour; without cache_storage the price of a model is then not known."""
     batch_discount: Fraction | None = None
     """Taken off all prices where the answer may take a day."""
     source: str
@@ -103,6 +116,8 @@ def _rates(offer: TokenOffer | TokenTier) -> TokenRates:
 def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
     terms = file.providers.get(offer.provider)
     discount = offer.batch_discount if offer.batch_discount is not None else (terms and terms.batch_discount)
+    unknown_storage = terms is not None and terms.paid_storage and offer.cache_read is not None
+    longer = terms.longer if terms else None
     shortest = offer.minimum_prefix if offer.minimum_prefix is not None else (terms and terms.minimum_prefix)
     return TokenPrice(
         provider=offer.provider,
@@ -111,7 +126,10 @@ def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
         rates=_rates(offer),
         tiers=tuple((tier.above, _rates(tier)) for tier in sorted(offer.tiers, key=lambda tier: tier.above)),
         context_tokens=offer.context,
-        storage_usd_per_million_tokens_hour=offer.cache_storage or 0.0,
+        storage_usd_per_million_tokens_hour=None
+        if unknown_storage and offer.cache_storage is None
+        else offer.cache_storage or 0.0,
+        longer_life=LongerLife(longer.time_to_live, longer.write_ratio) if longer else None,
         minimum_prefix_tokens=shortest or 0.0,
         time_to_live_s=terms.time_to_live if terms else None,
         batch_discount_fraction=discount or 0.0,
