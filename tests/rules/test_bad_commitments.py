@@ -54,6 +54,16 @@ def test_what_makes_no_sense_is_refused(capplan, setting, said):
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
+def test_a_batch_job_has_no_month(capplan, setting):
+    ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
+    assert ran.code == 2
+    key = setting.partition("=")[0].partition(".")[0]
+    assert (
+        f"{key}: is for continuous traffic; a batch job is paid until it is done, so leave it out" in ran.err
+    )
+
+
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
     ran = capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700")
     assert ran.code == 4
