@@ -11,11 +11,9 @@ from capplan.assumption import Assumption
 from capplan.fleet.money.growth import Growth, grown_ratios, growth_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
+from capplan.questions.budget import mix_usd_per_month
 from capplan.questions.money_records import Growth as GrowthRecord
-from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.reading import Reading
 from capplan.questions.sense import MOST_RATE_PER_S
 from capplan.readers.yaml_file import KeyPath
@@ -94,12 +92,8 @@ def _mix_usd_per_month(
     scenario: Scenario, plan: FleetPlan, line: RateLine | None, ratio: float, replicas: int
 ) -> float | None:
     """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
-    if scenario.commitments is None:
-        return None
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    at_ratio = replace(plan, replicas=replicas)
-    asked = asked_mix(scenario, at_ratio, plan_over_time(scenario, at_ratio, grown))
-    return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
+    return mix_usd_per_month(scenario, replace(plan, replicas=replicas), grown)
 
 
 def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:

@@ -152,4 +152,4 @@ class Budget(Record):
     """What the fleet may cost, a target like those of latency."""
 
     usd_per_month: UsdOfBudget
-    """All devices, spares included, at the price of prices.commitment."""
+    """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""

@@ -250,13 +250,21 @@ def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
 
 
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the cheapest plan costs where none is within the budget."""
-    budget, plan = asked.scenario.budget_usd_per_month, answer.over_budget
-    if budget is None or plan is None or plan.usd_per_month is None:
+    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+    budget, plan, usd = (
+        asked.scenario.budget_usd_per_month,
+        answer.over_budget,
+        answer.over_budget_usd_per_month,
+    )
+    by_mix = asked.scenario.commitments is not None
+    if budget is not None and by_mix and answer.chosen is not None:
+        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
+    if budget is None or plan is None or usd is None:
         return ()
+    how = " with its mix of commitments" if by_mix else ""
     return (
-        f"without the budget of ${budget:,.0f} a month: {purchase_text(plan)}, ${plan.usd_per_month:,.0f} a month, "
-        f"{plan.usd_per_month / budget:.3g} times the budget",
+        f"without the budget of ${budget:,.0f} a month: {purchase_text(plan)}, ${usd:,.0f} a month{how}, "
+        f"{usd / budget:.3g} times the budget",
     )
 
 
@@ -316,6 +324,7 @@ def _fleet_result(
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
+        "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "over_time": over_time_result(over_time) if over_time else None,
         "relaxations": [
             {
