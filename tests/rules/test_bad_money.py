@@ -9,7 +9,7 @@ import pytest
 
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
 from capplan.questions.comparison import age_warnings
-from capplan.readers.catalogue.token_prices import find_price, litellm_prices, token_prices
+from capplan.readers.catalogue.token_prices import find_price, genai_price, litellm_prices, token_prices
 
 SMALL = "tests/golden/small.yaml"
 
@@ -127,12 +127,21 @@ def test_a_price_file_without_a_date_is_refused(capplan, tmp_path):
     assert "hosted.date=2026-11-01" in ran.err
 
 
+def test_litellm_tiers_are_read_wherever_they_start(tmp_path):
+    entry = {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    entry |= {f"input_cost_per_token_above_{start}k_tokens": start * 1e-8 for start in (512, 32)}
+    (tmp_path / "litellm.json").write_text(json.dumps({"long": entry}))
+    (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
+    assert price.tiers == ((32_000.0, TokenRates(0.32, 2.0)), (512_000.0, TokenRates(5.12, 2.0)))
+
+
 def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
     (tmp_path / "litellm.json").write_text(json.dumps(LITELLM))
     (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
     assert price.rates == TokenRates(1.25, 10.0, 0.125)
     assert price.tiers == ((200_000.0, TokenRates(2.5, 10.0)),)
     assert (price.batch_discount_fraction, price.context_tokens, price.date) == (0.5, 272_000, "2026-11-02")
+    assert (price.minimum_prefix_tokens, price.time_to_live_s) == (1024.0, 300.0)  # the terms of OpenAI
     path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
     ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline", "--format", "json")
     api = json.loads(ran.out)["result"]["apis"][0]
@@ -200,6 +209,22 @@ def test_a_name_that_no_list_has_is_looked_up_in_genai_prices(genai):
     assert price.rates == TokenRates(3.0, 15.0, 0.3)
     assert price.tiers == ((200_000.0, TokenRates(6.0, 15.0, 0.3)),)
     assert (price.batch_discount_fraction, price.date) == (0.5, "2026-11")
+
+
+def test_the_package_itself_is_read_where_it_is_installed():
+    """Claude Sonnet 4.5 as Anthropic lists it: 3 and 15 $, writes 1.25 and reads 0.1 times input, twice above 200,000 tokens."""
+    pytest.importorskip("genai_prices")
+    price = genai_price("anthropic", "claude-sonnet-4-5", "2026-11-01")
+    assert price.rates == TokenRates(3.0, 15.0, 0.3, 3.75)
+    assert price.tiers == ((200_000.0, TokenRates(6.0, 22.5, 0.6, 7.5)),)
+    assert (price.batch_discount_fraction, price.minimum_prefix_tokens, price.time_to_live_s) == (
+        0.5,
+        1024.0,
+        300.0,
+    )
+    assert genai_price("anthropic", "no-such-model", "2026-11-01") is None
+    assert genai_price("no-such-provider", "gpt-5", "2026-11-01") is None
+    assert genai_price("google", "gemini-2.5-flash", "2026-11-01").storage_usd_per_million_tokens_hour is None
 
 
 def test_a_price_of_genai_prices_needs_its_date(genai, capplan):
