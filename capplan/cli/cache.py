@@ -55,7 +55,7 @@ def command(
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.fleet.money.cached_prefix import cached_prefix
     from capplan.questions.cache_price import cache_price
-    from capplan.questions.comparison import age_warnings, current_day
+    from capplan.questions.price_age import age_warnings, current_day
     from capplan.report.answers.cache import cache_answer
     from capplan.report.show import show
 

@@ -79,11 +79,11 @@ def _reserved_offer(
     return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
 
 
-def owned_offer(terms: OwnedTerms, tdp_w: float) -> Offer:
+def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
     """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use."""
     fixed = float(annuity_usd_per_hour(terms.capex_usd, terms.life_years, terms.interest_fraction))
     upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
-    power = float(energy_usd_per_hour(tdp_w, terms.usd_per_kwh, terms.facility_ratio))
+    power = float(energy_usd_per_hour(watts, terms.usd_per_kwh, terms.facility_ratio))
     idle = power * terms.idle_fraction
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
 
@@ -116,10 +116,14 @@ def offers_for(
                         f"commitments.{name.replace('-', '_')}.discount",
                     )
                 )
-    if terms.owned is not None and device.tdp_w is None:
-        warnings.append(f"the power of {device.name} is not known, so owning it is left out")
-    elif terms.owned is not None and device.tdp_w is not None:
-        offers.append(owned_offer(terms.owned, device.tdp_w))
+    if terms.owned is not None:
+        watts = device.tdp_w if terms.owned.watts is None else terms.owned.watts
+        if watts is None:
+            warnings.append(
+                f"the power of {device.name} is not known, so owning it is left out; give commitments.owned.power"
+            )
+        else:
+            offers.append(owned_offer(terms.owned, watts))
     if terms.spot is not None:
         spot = _price(records, device, replace(without, commitment="spot"))
         if spot is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
@@ -14,21 +14,15 @@ from capplan.fleet.money.hosted import (
     too_long_fraction,
     written_to_live,
 )
-from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_over_time import plan_over_time
-from capplan.questions.priced_plan import priced_plan
-from capplan.questions.rate_line import rate_line
+from capplan.questions.paid_plan import paid_plan
+from capplan.questions.price_age import age_warnings
 from capplan.questions.workload_file import is_workload
 from capplan.readers.catalogue.token_prices import (
     HINT,
-    OLD_DAYS,
-    age_days,
     find_price,
-    first_day,
     litellm_prices,
     prices_of_model,
     read_token_prices,
@@ -44,13 +38,10 @@ class AskedComparison:
     """The comparison, and what was assumed for it."""
 
     comparison: Comparison
+    by_mix: bool
+    """The own machines are paid for by a mix of commitments."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
-
-
-def current_day() -> date:
-    """Return the day that prices are judged old by."""
-    return datetime.now(tz=UTC).date()
 
 
 def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
@@ -111,28 +102,6 @@ def refuse_unknown_storage(price: TokenPrice) -> None:
         )
 
 
-def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
-    """Return the warnings for prices older than OLD_DAYS, and for those dated in the future."""
-    old = [price for price in prices if age_days(price, today) > OLD_DAYS]
-    early = [price for price in prices if age_days(price, today) < 0]
-    warnings = []
-    if old:
-        named = ", ".join(f"{price.name} ({price.date})" for price in old)
-        warnings.append(f"prices older than {OLD_DAYS} days, check them at the provider: {named}")
-    warnings += [f"{price.name} is dated {price.date}, which is still to come" for price in early]
-    return tuple(warnings)
-
-
-def _old_rent(plan: FleetPlan, today: date) -> list[str]:
-    """Return the warnings for offers of the plan's device that are older than OLD_DAYS."""
-    records = plan.price.records if plan.price else ()
-    return [
-        f"the price of {record.device} is of {record.date}, over {OLD_DAYS} days old: check it at {record.provider}"
-        for record in records
-        if record.date is None or (today - first_day(record.date)).days > OLD_DAYS
-    ]
-
-
 def asked_comparison(
     asked: AskedFleet, answer: FleetAnswer, prices: Sequence[TokenPrice], today: date
 ) -> AskedComparison:
@@ -146,12 +115,10 @@ def asked_comparison(
         the price of the plan is not known
     """
     scenario = asked.scenario
-    plan = priced_plan(scenario, answer, "there is no fleet to compare with")
-    mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
-    paid = float(usd_per_month(mix.mix.usd_per_hour)) if mix else None
-    own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own, paid)
+    paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
+    own = own_fleet(paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd)
     written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
-    comparison = compare(plan, asked.question.demand, own, written, scenario.hosted, _reuse(scenario))
+    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, _reuse(scenario))
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -160,14 +127,9 @@ def asked_comparison(
     ]
     return AskedComparison(
         comparison,
-        (*_assumptions(scenario, prices, comparison), *(mix.assumptions if mix else ()), *asked.assumptions),
-        (
-            *(mix.warnings if mix else ()),
-            *age_warnings(prices, today),
-            *_old_rent(plan, today),
-            *warnings,
-            *asked.warnings,
-        ),
+        paid.by_mix,
+        (*_assumptions(scenario, prices, comparison), *paid.assumptions, *asked.assumptions),
+        (*paid.warnings, *age_warnings(prices, today), *warnings, *asked.warnings),
     )
 
 
@@ -197,10 +159,6 @@ def _assumptions(
             "traffic[0].request_rate",
         )
     ]
-    if not scenario.own.people_usd_per_month:
-        stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))
-    if not scenario.own.overhead_fraction:
-        stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
     cached = [p for p in prices if p.rates.cache_read is not None]
     shared = [item for item in comparison.traffic if item.item.shared_prefix_tokens]
     if cached and shared:

@@ -46,6 +46,7 @@ def _owned(record: Owned | None) -> OwnedTerms | None:
         usd_per_kwh=record.electricity,
         facility_ratio=_or(record.facility_ratio, defaults.facility_ratio),
         idle_fraction=_or(record.idle, defaults.idle_fraction),
+        watts=record.power,
         people_usd_per_month=_or(record.people, defaults.people_usd_per_month),
     )
 

@@ -58,6 +58,18 @@ def test_electricity_is_paid_beside_every_rent_and_no_discount_is_taken_off_it(c
     assert alone["the mix"] == pytest.approx(0.3 + power)
 
 
+def test_an_owned_device_by_hand(commitments):
+    """35,040 $ over four years are 1 $ an hour, upkeep of 10 % 0.4 $; 1 kW at 0.1 $/kWh and a ratio of 1.5 is 0.15 $, waiting a fifth."""
+    terms = {
+        "capex": "35040 $", "life": "4 years", "interest": "0 %", "upkeep": "10 %", "electricity": "0.1 $/kWh", "power": "1 kW",
+        "facility_ratio": 1.5, "idle": "20 %", "people": "73 $/month",
+    }  # fmt: skip
+    found, _ = commitments({"owned": terms}, file="cloud/vms.csv", date="2026-11-01")
+    (owned,) = (row for row in found["pure"] if row["commitment"] == "owned alone")
+    assert owned["usd_per_month"] == pytest.approx(730 * (2 * (1.0 + 0.4 + 0.15) + 0.1))
+    assert owned["usd_per_year"] == pytest.approx(12 * owned["usd_per_month"])
+
+
 def test_low_and_high_are_the_rents_of_the_other_offers(commitments, tmp_path):
     """Three providers ask 1, 2 and 5 $: likely 2, low 1, high 5; half off, electricity the same in each."""
     offers = [

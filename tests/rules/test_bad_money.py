@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
-from capplan.questions.comparison import age_warnings
+from capplan.questions.price_age import age_warnings, current_day
 from capplan.readers.catalogue.token_prices import find_price, genai_price, litellm_prices, token_prices
 
 SMALL = "tests/golden/small.yaml"
@@ -176,6 +176,26 @@ def test_a_price_of_tomorrow_is_flagged():
         [TokenPrice("a", "b", TokenRates(1.0, 2.0), "2027-01", "page")], date(2026, 12, 31)
     )
     assert said == "a/b is dated 2027-01, which is still to come"
+
+
+@pytest.mark.parametrize("command", ["fleet", "bill"])
+def test_a_rent_that_is_old_or_undated_is_flagged_wherever_a_plan_is_priced(capplan, tmp_path, command):
+    offer = {"device": "l4", "commitment": "on-demand", "source": "page"}
+    path = scenario(tmp_path)
+    path.write_text(path.read_text() + "prices: {file: own.yaml}\n")
+
+    def said(*dated):
+        offers = [
+            offer | {"provider": name, "price": f"{i} $/h", "date": day}
+            for i, (name, day) in enumerate(dated, 1)
+        ]
+        page = {"page": {"title": "page", "url": "https://example.org"}}
+        (tmp_path / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
+        return capplan(command, path, "--offline").err
+
+    assert "the price of l4 is of 2020-01, over 90 days old: check it at A" in said(("A", "2020-01"))
+    assert "the price of l4 at A has no date: check it there" in said(("A", None))
+    assert "check it" not in said(("A", current_day().isoformat()))
 
 
 @pytest.fixture
