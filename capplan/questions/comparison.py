@@ -1,7 +1,7 @@
 """A scenario, its plan and the names of hosted APIs -> the comparison of both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from capplan.assumption import Assumption
@@ -10,6 +10,7 @@ from capplan.fleet.money.comparison import Comparison, compare, own_fleet
 from capplan.fleet.money.hosted import (
     UNSTATED_TIME_TO_LIVE_S,
     TokenPrice,
+    hosted_bill,
     keeps_a_prefix,
     too_long_fraction,
     written_to_live,
@@ -125,12 +126,22 @@ def asked_comparison(
         for price, share in long
         if share > 0.0
     ]
+    warnings += [
+        f"prompt caching at {api.price.name} costs ${dearer:,.0f} more than plain input would: few requests find their prefix"
+        for api in comparison.apis
+        if (dearer := api.bill.usd - _uncached_usd(comparison, api.price)) > 0.005 * api.bill.usd
+    ]
     return AskedComparison(
         comparison,
         paid.by_mix,
         (*_assumptions(scenario, prices, comparison), *paid.assumptions, *asked.assumptions),
         (*paid.warnings, *age_warnings(prices, today), *warnings, *asked.warnings),
     )
+
+
+def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
+    plain = replace(price, rates=replace(price.rates, cache_read=None))
+    return hosted_bill(comparison.traffic, plain, comparison.terms).usd
 
 
 def _reuse(scenario: Scenario) -> dict[str, ReuseByAge]:

@@ -11,6 +11,23 @@ KW = 0.072
 """Thermal design power of the L4 on its datasheet."""
 
 
+def test_a_fleet_its_bill_and_a_comparison_pay_the_same_for_its_machines(commitments, capplan, tmp_path):
+    found, _ = commitments(
+        {"reserved_1y": {"discount": "40 %"}}, file="cloud/vms.csv", date="2026-11-01", people="50 $/month", overhead="10 %"
+    )  # fmt: skip
+    usd = found["usd_per_month"]
+    assert usd == pytest.approx(2 * 730 * 0.8 * 0.6)
+    words = (tmp_path / "s.yaml", "--offline", "--format", "json")
+    bill = json.loads(capplan("bill", *words).out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(1.1 * usd + 50)
+    own = json.loads(capplan("compare", *words, "--api", "openai/gpt-5").out)["result"]["own"]
+    assert own["machines_usd_per_month"] == pytest.approx(usd)
+    assert own["usd_per_month"] == pytest.approx(1.1 * usd + 50)
+    assert (
+        "machines, by the mix of commitments" in capplan("compare", *words[:2], "--api", "openai/gpt-5").out
+    )
+
+
 @pytest.fixture
 def commitments(capplan, tmp_path):
     """Return the commitments that `capplan fleet` shows for two replicas of an L4."""

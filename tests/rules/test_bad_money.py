@@ -1,6 +1,7 @@
 """What cannot be priced is refused in one clear line that names the place, what is allowed and the nearest match."""
 
 import json
+import math
 import sys
 from datetime import date
 from types import ModuleType, SimpleNamespace
@@ -57,6 +58,20 @@ def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(cap
         "cache_storage: 0 $/Mtok/h, date: 2026-11-01, source: page}]\n"
     )
     assert capplan(*alone, "5000", "--prices", own).code == 0
+
+
+def test_caching_that_costs_more_than_it_saves_is_said(capplan):
+    """A million prefixes are hardly ever found again: every request pays 1.25 instead of 1 for its 2,000 tokens of prefix."""
+    words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-4-5", "--set", "traffic[0].input_tokens=2500",
+             "--set", "traffic[0].shared_prefix={tokens: 2000, hit_fraction: 100 %}", "--set", "slo.ttft_p95=3 s")  # fmt: skip
+    rare = capplan(*words, "--set", "hosted.prefixes=1000000000")
+    found = 1 - math.exp(-20 * 300 / 1e9)
+    more = 20 * 730 * 3600 * 2000 * 3e-6 * (0.25 - 1.15 * found)
+    assert (
+        f"prompt caching at anthropic/claude-sonnet-4-5 costs ${more:,.0f} more than plain input would"
+        in rare.err
+    )
+    assert "plain input would" not in capplan(*words).err
 
 
 def test_a_life_that_no_provider_sells_is_refused(capplan):
@@ -125,6 +140,23 @@ def test_a_price_file_without_a_date_is_refused(capplan, tmp_path):
     assert ran.code == 2
     assert "states no date for its prices, and a price without a date cannot be compared" in ran.err
     assert "hosted.date=2026-11-01" in ran.err
+
+
+def test_a_price_that_states_no_date_is_refused_in_lists_of_ones_own(capplan, tmp_path):
+    (tmp_path / "tokens.yaml").write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices: [{provider: a, model: b, input: 1 $/Mtok, output: 1 $/Mtok, source: page}]\n"
+    )
+    ran = capplan("compare", scenario(tmp_path, file="tokens.yaml"), "--api", "a/b", "--offline")
+    assert (ran.code, "tokens.yaml: line 2: prices[0].date: is missing" in ran.err) == (2, True)
+    path = scenario(tmp_path)
+    path.write_text(path.read_text() + "prices: {file: own.yaml}\n")
+    (tmp_path / "own.yaml").write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices: [{device: l4, provider: a, commitment: on-demand, price: 1 $/h, source: page}]\n"
+    )
+    ran = capplan("fleet", path, "--offline")
+    assert (ran.code, "own.yaml: line 2: prices[0].date: is missing" in ran.err) == (2, True)
 
 
 def test_litellm_tiers_are_read_wherever_they_start(tmp_path):
