@@ -157,7 +157,9 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
     over_budget: FleetPlan | None = None
-    """The recommended plan without a budget, where none is within it."""
+    """The recommended plan without a budget, where none is within it; with commitments the one of the cheapest mix."""
+    over_budget_usd_per_month: float | None = None
+    """What it costs; with commitments by that mix."""
 
     @property
     def chosen(self) -> FleetPlan | None:

@@ -21,6 +21,7 @@ from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
+from capplan.questions.budget import within_budget
 from capplan.questions.drafting import drafting_of
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -166,17 +167,24 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
 
 
 def terms_of(asked: AskedFleet) -> Terms:
-    """Return headroom, spares, prices, the size limit and the budget of a scenario."""
+    """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
     terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-    return terms if budget is None else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
+    if budget is None or asked.scenario.commitments is not None:
+        return terms
+    return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms, budget = terms_of(asked), asked.scenario.budget_usd_per_month
+    terms = terms_of(asked)
     answer = fleet_decision(asked.question, terms, progress)
-    if answer.plans or budget is None:
+    if terms.max_usd_per_hour is None:
+        return within_budget(asked.scenario, answer)
+    if answer.plans:
         return answer
     unlimited = replace(terms, max_usd_per_hour=None)
-    return replace(answer, over_budget=fleet_decision(asked.question, unlimited, progress).chosen)
+    over = fleet_decision(asked.question, unlimited, progress).chosen
+    return replace(
+        answer, over_budget=over, over_budget_usd_per_month=None if over is None else over.usd_per_month
+    )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import isclose
 
 import numpy as np
 
@@ -10,11 +11,9 @@ from capplan.assumption import Assumption
 from capplan.fleet.money.growth import Growth, grown_ratios, growth_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
+from capplan.questions.budget import mix_usd_per_month
 from capplan.questions.money_records import Growth as GrowthRecord
-from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.reading import Reading
 from capplan.questions.sense import MOST_RATE_PER_S
 from capplan.readers.yaml_file import KeyPath
@@ -53,11 +52,13 @@ def growth_ratios(
         return tuple(ratios.tolist())
     if record.months is not None:
         raise reading.refuse((*at, "months"), "belongs to per_month; rates state their months themselves")
-    return _of_rates(reading, record.rates)
+    return _of_rates(reading, record.rates, classes)
 
 
-def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
-    """Return the stated rates over the first; refused where a month is missing."""
+def _of_rates(
+    reading: Reading, rates: dict[str, float], classes: tuple[RequestClass, ...]
+) -> tuple[float, ...]:
+    """Return the stated rates over the first; refused where a month is missing, or the first is not today's traffic."""
     at: KeyPath = ("growth", "rates")
     wrong = next((month for month in rates if not month.isdecimal() or not 1 <= int(month) <= 120), None)
     if wrong is not None:
@@ -70,6 +71,12 @@ def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
     if gap is not None or last < 2:
         missing = f"month {gap or 2} is missing"
         raise reading.refuse(at, f"has a gap: {missing}; give every month from 1 on, at least two")
+    today = sum(item.request_rate_at() for item in classes)
+    if not any(item.users for item in classes) and not isclose(by_month[1], today, rel_tol=0.01):
+        raise reading.refuse(
+            (*at, "1"),
+            f"{by_month[1]:.3g} req/s is not today's traffic, whose peak is {today:.3g} req/s; month 1 is today's",
+        )
     return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
 
 
@@ -85,12 +92,8 @@ def _mix_usd_per_month(
     scenario: Scenario, plan: FleetPlan, line: RateLine | None, ratio: float, replicas: int
 ) -> float | None:
     """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
-    if scenario.commitments is None:
-        return None
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    at_ratio = replace(plan, replicas=replicas)
-    asked = asked_mix(scenario, at_ratio, plan_over_time(scenario, at_ratio, grown))
-    return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
+    return mix_usd_per_month(scenario, replace(plan, replicas=replicas), grown)
 
 
 def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.fleet.money.energy import Energy
@@ -14,6 +15,7 @@ from capplan.questions.energy import AskedEnergy, asked_energy
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.growth import asked_growth, growth_assumptions
 from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
 
 
@@ -34,8 +36,8 @@ class Outlook:
     warnings: tuple[str, ...] = ()
 
 
-def outlook_of(asked: AskedFleet, answer: FleetAnswer) -> Outlook:
-    """Return what follows from the plans of a fleet; nothing where there is no plan."""
+def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
+    """Return what follows from the plans of a fleet; nothing where there is no plan. Prices are judged old by a day, if one is given."""
     scenario, chosen = asked.scenario, answer.chosen
     if chosen is None:
         return Outlook()
@@ -53,7 +55,15 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer) -> Outlook:
             *(growth_assumptions(scenario, growth) if growth else ()),
             *power.assumptions,
         ),
-        warnings=tuple(dict.fromkeys((*(text for item in mixes for text in item.warnings), *power.warnings))),
+        warnings=tuple(
+            dict.fromkeys(
+                (
+                    *(text for item in mixes for text in item.warnings),
+                    *power.warnings,
+                    *(rent_warnings(chosen, today) if today else ()),
+                )
+            )
+        ),
     )
 
 

@@ -38,7 +38,9 @@ cpu,8,64,,,,0.3,0.1,east,east-a
         ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
         ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
         ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
-        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve"),
+        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve: has a gap: hour 2 has no rate; write 0 for an hour"),
+        ("traffic[0].daily_curve=[1, 2, 3]", "traffic[0].daily_curve: has 3 values; give 24, one per hour from midnight on"),
+        ("growth={rates: {1: 2 req/s, 2: 3 req/s}}", "growth.rates.1: 2 req/s is not today's traffic, whose peak is 20 req/s"),
         ("trafic[0].request_rate=40", "--set: trafic[0].request_rate: unknown key 'trafic': did you mean 'traffic'?"),
         ("traffic[0].request_rat=40", "traffic[0].request_rat: unknown key 'request_rat': did you mean 'request_rate'?"),
         ("traffic[1].request_rate=40", "the scenario has no 1 for traffic[1].request_rate; it has 1 entries"),
@@ -50,6 +52,16 @@ def test_what_makes_no_sense_is_refused(capplan, setting, said):
     assert ran.code == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
+def test_a_batch_job_has_no_month(capplan, setting):
+    ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
+    assert ran.code == 2
+    key = setting.partition("=")[0].partition(".")[0]
+    assert (
+        f"{key}: is for continuous traffic; a batch job is paid until it is done, so leave it out" in ran.err
+    )
 
 
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):

@@ -195,13 +195,14 @@ CASES = {
             "electricity": "0.2 $/kWh",
             "facility_ratio": 1.6,
             "idle": "20 %",
+            "power": "1.2 kW",
             "people": "9 $/month",
         }.items()
     },
     "commitments.min_replicas": Case(3, CURVE | {"commitments": {"min_replicas": 1}}),
     "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
-    "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}, shown=True),
-    "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}),
+    "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}}, shown=True),
+    "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}}),
     **{
         f"energy.{key}": Case(value, {"energy": {"rack_limit": "20 kW", "grid": "400 g/kWh"}})
         for key, value in {

@@ -23,6 +23,7 @@ from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
+from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle
@@ -81,7 +82,8 @@ class Asking:
     def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""
         trials = self.trials(asked)
-        pairs = near_cheapest(trials)
+        affordable = mix_within_budget(asked.scenario)
+        pairs = [pair for pair in near_cheapest(trials) if affordable(pair[1])]
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
 
 

@@ -2,11 +2,12 @@
 
 import os
 import re
+from calendar import monthrange
 from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError
 from capplan.fleet.price import (
@@ -31,10 +32,18 @@ def _year_as_text(written: object) -> object:
     return str(written) if isinstance(written, int) else written
 
 
+def _in_the_calendar(written: str) -> str:
+    year, month, day = (*map(int, written.split("-")), 1, 1)[:3]
+    if day > monthrange(year, month)[1]:
+        raise ValueError("is not a day of the calendar")
+    return written
+
+
 Day = Annotated[
     str,
     BeforeValidator(_year_as_text),
     Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"),
+    AfterValidator(_in_the_calendar),
 ]
 
 

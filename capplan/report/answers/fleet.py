@@ -20,6 +20,7 @@ from capplan.report.answers.commitments import (
     commitments_result,
     commitments_tables,
 )
+from capplan.report.answers.currency import currency_texts, in_currency, paid_usd
 from capplan.report.answers.energy import energy_result, energy_tables
 from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
@@ -250,13 +251,17 @@ def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
 
 
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the cheapest plan costs where none is within the budget."""
-    budget, plan = asked.scenario.budget_usd_per_month, answer.over_budget
-    if budget is None or plan is None or plan.usd_per_month is None:
+    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+    budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
+    by_mix = asked.scenario.commitments is not None
+    if budget is not None and by_mix and answer.chosen is not None:
+        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
+    if budget is None or answer.over_budget is None or usd is None:
         return ()
+    how = " with its mix of commitments" if by_mix else ""
     return (
-        f"without the budget of ${budget:,.0f} a month: {purchase_text(plan)}, ${plan.usd_per_month:,.0f} a month, "
-        f"{plan.usd_per_month / budget:.3g} times the budget",
+        f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
+        f"{usd / budget:.3g} times the budget",
     )
 
 
@@ -312,10 +317,12 @@ def _fleet_result(
             {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
             for row in answer.insensible
         ],
-        "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
+        "commitments": commitments_result(outlook.mixes),
+        "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
+        "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "over_time": over_time_result(over_time) if over_time else None,
         "relaxations": [
             {
@@ -334,7 +341,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time, currency = outlook.over_time, asked.scenario.currency
+    over_time = outlook.over_time
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
@@ -374,7 +381,8 @@ def fleet_answer(
                 else ()
             ),
             *(insensible_text(row) for row in answer.insensible),
-            *commitments_closing(outlook.mixes, currency),
+            *commitments_closing(outlook.mixes),
+            *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
             *growth_closing(outlook.growth, asked.scenario),
             *(_reading(asked.scenario.prices) if rows else ()),
             *budget_texts(asked, answer),
