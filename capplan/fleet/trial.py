@@ -159,9 +159,10 @@ class Trial:
         candidate: ScreenedLayout,
         question: Question,
         paths: dict[tuple[int, int, float], SamplePath],
+        replica: Replica | None = None,
         seen: SeenRuns | None = None,
     ) -> None:
-        """Build the replica; nothing is simulated yet.
+        """Take the replica, or build it; nothing is simulated yet.
 
         `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
         """
@@ -169,12 +170,10 @@ class Trial:
         self.demand = candidate.demand
         self.question = question
         rounds = candidate.rounds
-        plain = (
-            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
-            if rounds is None
-            else rounds.replica
-        )
-        self.replica = with_load_time(plain, self.demand)
+        built = replica or (rounds.replica if rounds else None)
+        if built is None:
+            built = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+        self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
             plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
@@ -309,6 +308,17 @@ class Trial:
         ):
             return 0.0
         return scale_rate(low) / slowness
+
+    def may_carry(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> bool:
+        """Return whether a replica may meet the targets at a rate: one short run, where `rate_bound` takes a dozen."""
+        if rate_per_s <= 0.0:
+            return True
+        step = floor(STEPS_PER_DOUBLING * log2(rate_per_s * slowness / SHORT_SLACK))
+        least, top = self.scale
+        if step >= top:
+            return False
+        rate = scale_rate(max(step, least)) / slowness
+        return self.holds(rate, REGULARITY[0], slowness, limits, short=True)
 
     def rate_bound(self, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s]."""

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.cheapest import Runs, Search
+from capplan.fleet.cheapest import Search, layout_name
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.levers import (
     Combination,
@@ -23,6 +23,7 @@ from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
+from capplan.fleet.shared import Shared
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle
@@ -63,12 +64,12 @@ AUTOSCALING = "autoscaling"
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The scenario that levers change, and the runs that changed questions share."""
+    """The scenario that levers change, and what changed questions share."""
 
     path: Path
     settings: tuple[str, ...]
     offline: bool
-    runs: Runs = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""
@@ -76,12 +77,17 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.runs)
+        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
 
-    def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
-        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""
+    def plans(
+        self, asked: AskedFleet, near: FleetPlan | None = None
+    ) -> tuple[FleetPlan | None, FleetPlan | None]:
+        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
+
+        The layout of the plan `near` is sized first.
+        """
         trials = self.trials(asked)
-        pairs = near_cheapest(trials)
+        pairs = near_cheapest(trials, near and layout_name(near.layout, near.weight_dtype))
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
 
 
@@ -169,7 +175,7 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    return lever_row(lever, asking.plans(asked)[0], base.plan, "no plan meets the targets")
+    return lever_row(lever, asking.plans(asked, base.plan)[0], base.plan, "no plan meets the targets")
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:
