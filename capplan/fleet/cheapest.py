@@ -104,16 +104,26 @@ def busy_replicas(
     return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
 
 
+def _may_do(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
+    """Return whether at most this many replicas may meet the targets, as predicted and slower."""
+    total = trial.total_rate
+    return trial.may_do(total, slower, trial.limits, most, short=short) and trial.may_do(
+        total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short
+    )
+
+
 def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float = inf) -> float:
     """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do, or only more than `most`."""
     slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
-    needed = {slower: trial.total_rate / most, 1.0: trial.total_rate / most / left}
-    if not all(trial.may_carry(rate, factor, trial.limits) for factor, rate in needed.items()):
+    if not _may_do(trial, slower, terms, most, short=True):
         return inf
-    predicted = trial.rate_bound(1.0, trial.limits) * left
-    sure = trial.rate_bound(slower, trial.limits)
-    limit = min(predicted, sure)
-    return replicas_at(trial.total_rate, limit) if limit > 0.0 else inf
+    total = trial.total_rate
+    predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
+    if predicted <= 0.0:
+        return inf
+    needed = replicas_at(total / left, predicted)
+    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total)
+    return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
 
 
 LayoutName = tuple[str, str, str]
@@ -142,6 +152,7 @@ class Search:
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
+        self._sizes: dict[tuple[int, float], Sized] = {}
         self._paths: dict[tuple[int, int, float], SamplePath] = {}
         self._shared = shared or Shared()
 
@@ -261,10 +272,18 @@ class Search:
         return floor(gpus / candidate.layout.devices) - self.terms.spare_replicas if gpus < inf else inf
 
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
-        trial, most = self.trial(candidate), self._busy(candidate, most_gpus)
-        busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
-        gpus = 0 if busy is None else (busy + self.terms.spare_replicas) * candidate.layout.devices
-        return None if busy is None else Sized(trial, busy, gpus)
+        known = id(candidate), confidence
+        if known not in self._sizes:
+            trial, most = self.trial(candidate), self._busy(candidate, most_gpus)
+            slower = candidate.slowness.quantile(confidence)
+            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+                return None
+            busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
+            if busy is None:
+                return None
+            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
+            self._sizes[known] = Sized(trial, busy, gpus)
+        return self._sizes[known] if self._sizes[known].gpus <= most_gpus else None
 
 
 def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:

@@ -1,8 +1,11 @@
 """What searches of questions that differ a little have in common: replicas, and what was simulated of each."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from capplan.fleet.content_key import content_key
+from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
 from capplan.fleet.trial import SeenRuns, Trial
@@ -26,7 +29,7 @@ class Shared:
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
-        traffic = self._key(question.demand), content_key(draws)
+        traffic = self._key(question.demand, _mix), content_key(draws)
         hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
         seen = self._runs.setdefault((made_of, *traffic, *hits), {})
         if candidate.rounds is not None:
@@ -37,7 +40,7 @@ class Shared:
 
     def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
         """Return what tells a replica from all others."""
-        parts = [self._key(part) for part in (spec.device, spec.efficiency, spec.profile)]
+        parts = [self._key(part) for part in (spec.network, spec.device, spec.efficiency, spec.profile)]
         limits = (
             spec.max_model_len,
             spec.max_num_seqs,
@@ -45,10 +48,22 @@ class Shared:
             spec.gpu_memory_utilization,
             spec.typical_context_tokens,
         )
-        return spec.network, *parts, spec.sharding, spec.kv_format, limits
+        return *parts, spec.sharding, spec.kv_format, limits
 
-    def _key(self, part: Any) -> str:
-        """Return the content key of a record, worked out once while the record lives here."""
+    def _key(self, part: Any, of: Callable[[Any], Any] = lambda part: part) -> str:
+        """Return the content key of a record or of what counts of it, worked out once while the record lives here."""
         if id(part) not in self._keys:
-            self._keys[id(part)] = part, content_key(part)
+            self._keys[id(part)] = part, content_key(of(part))
         return self._keys[id(part)][1]
+
+
+def _mix(demand: Demand) -> Demand:
+    """Return a demand of one request per second: a run has a rate of its own, unless users decide how often they ask."""
+    rates = [item.request_rate_per_s for item in demand.classes]
+    if any(rate is None for rate in rates):
+        return demand
+    total = sum(rate for rate in rates if rate is not None)
+    classes = [
+        replace(item, request_rate_per_s=(item.request_rate_per_s or 0.0) / total) for item in demand.classes
+    ]
+    return replace(demand, classes=tuple(classes))

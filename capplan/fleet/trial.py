@@ -42,6 +42,8 @@ Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
 """
 SHORT_TARGET_SLACK = 1.15
 """... with targets relaxed by this factor, and whether the queue grows left open: a short run may end before that shows."""
+FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
+"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_ASKS = 4
 """Requests of each user that a short run must hold; with fewer the first rush of users decides, and a full run is taken."""
 USER_SLACK = 4.0
@@ -309,20 +311,38 @@ class Trial:
             return 0.0
         return scale_rate(low) / slowness
 
-    def may_carry(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> bool:
-        """Return whether a replica may meet the targets at a rate: one short run, where `rate_bound` takes a dozen."""
-        if rate_per_s <= 0.0:
-            return True
-        step = floor(STEPS_PER_DOUBLING * log2(rate_per_s * slowness / SHORT_SLACK))
-        least, top = self.scale
-        if step >= top:
-            return False
-        rate = scale_rate(max(step, least)) / slowness
-        return self.holds(rate, REGULARITY[0], slowness, limits, short=True)
+    def may_do(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
+    ) -> bool:
+        """Return whether at most this many replicas may meet the targets at a total rate.
 
-    def rate_bound(self, slowness: float, limits: Mapping[Target, float]) -> float:
-        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s]."""
-        return SHORT_SLACK * self.limit(REGULARITY[0], slowness, limits, short=True)
+        One run tells, where the limit of a replica takes a dozen: at the load of each of `most` replicas, less the slack of
+        the run.
+        """
+        if most == inf or (self.demand.users and not short):
+            return True
+        share = regularity_class(int(most))
+        slack = SHORT_SLACK if short else FULL_SLACK
+        step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
+        least, top = self.scale
+        rate = scale_rate(max(step, least)) / slowness
+        return step < top and self.holds(rate, share, slowness, limits, short=short)
+
+    def rate_bound(
+        self, slowness: float, limits: Mapping[Target, float], *, enough: float = inf, total: float = 0.0
+    ) -> float:
+        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s].
+
+        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
+        """
+        return SHORT_SLACK * self.limit(
+            REGULARITY[0],
+            slowness,
+            limits,
+            enough=enough / SHORT_SLACK,
+            total=total / SHORT_SLACK,
+            short=True,
+        )
 
     def replicas_for(
         self,
@@ -365,12 +385,14 @@ class Trial:
         def excess(step: int) -> float:
             return self.worst(self.at(rate_per_s, share, slowness(step)), slowness(step), limits)
 
-        low, high = base - 2 * STEPS_PER_DOUBLING, max(self.scale[1], base + 2)
-        if self.demand.users:
-            high = base + 3 * STEPS_PER_DOUBLING
+        least = low = base - 2 * STEPS_PER_DOUBLING
+        high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING
+        if not self.demand.users:  # the loads that `limit` tries, some of which it has
+            low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if excess(middle) <= 1.0 else (low, middle)
+            middle = max((low + high) // 2, high - stride)
+            holds = middle <= least or excess(middle) <= 1.0
+            low, high = (middle, high) if holds else (low, middle)
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
             return slowness(low)

@@ -87,7 +87,7 @@ class Asking:
         The layout of the plan `near` is sized first.
         """
         trials = self.trials(asked)
-        pairs = near_cheapest(trials, near and layout_name(near.layout, near.weight_dtype))
+        pairs = near_cheapest(trials, layout_name(near.layout, near.weight_dtype) if near else None)
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
 
 
