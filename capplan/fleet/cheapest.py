@@ -112,11 +112,14 @@ def _may_do(trial: Trial, slower: float, terms: Terms, most: float, *, short: bo
     )
 
 
-def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float = inf) -> float:
-    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do, or only more than `most`."""
+def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> float:
+    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do.
+
+    Where only some number is of use, one run tells whether it may be enough, and the bound is a single replica.
+    """
     slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
-    if not _may_do(trial, slower, terms, most, short=True):
-        return inf
+    if most < inf:
+        return 1.0 if _may_do(trial, slower, terms, most, short=True) else inf
     total = trial.total_rate
     predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
     if predicted <= 0.0:

@@ -23,7 +23,8 @@ from capplan.fleet.steady_plans import carried_shares, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.outcome import Outcome, Spread, spread
+from capplan.serving.gauges import WeightedHistogram
+from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Target
@@ -62,7 +63,7 @@ class Latencies:
 
     ttft_s: Spread
     tpot_s: Spread
-    itl_s: Spread
+    itl: WeightedHistogram
     e2e_s: Spread
     requests_per_s: float
     steady: bool
@@ -70,7 +71,9 @@ class Latencies:
 
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
-        spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "itl": self.itl_s, "e2e": self.e2e_s}
+        if target.metric == "itl":
+            return float(getattr(histogram_spread(self.itl), target.statistic))
+        spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return float(getattr(spreads[target.metric], target.statistic))
 
 
@@ -104,7 +107,7 @@ def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = N
     return Latencies(
         spread(outcome.ttft_s[seen]),
         spread(outcome.tpot_s[seen]),
-        Spread(outcome.itl.mean(), *(outcome.itl.percentile(part) for part in (0.5, 0.9, 0.95, 0.99))),
+        outcome.itl,
         spread(outcome.e2e_s[seen]),
         counted if rate_per_s is None else rate_per_s,
         _steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
