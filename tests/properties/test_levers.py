@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
+from capplan.fleet import cheapest
 from capplan.fleet.levers import Lever, lever_row, most_saved_first, scaled_plan
 from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
-from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
+from capplan.questions.levers.answer import (
+    AUTOSCALING,
+    LEVERS,
+    PREFIX_HITS,
+    Asking,
+    asked_levers,
+    checked_names,
+    levers_of,
+)
 from capplan.questions.scenario import read_scenario
 
 SMALL = """name: small
@@ -59,6 +68,21 @@ def test_a_lever_has_the_plan_of_fleet_with_its_settings(small, whole):
         plan = fleet_with(small, row.lever.settings)
         assert (plan.gpus, plan.usd_per_month) == (row.plan.gpus, row.plan.usd_per_month)
         assert row.usd_per_month_saved == pytest.approx(whole[1].plan.usd_per_month - plan.usd_per_month)
+
+
+def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
+    """Every lever again, each by a search of its own that simulates all layouts to the end."""
+    rows = [row for row in whole[2].rows if row.plan is not None and row.lever.settings]
+    assert len(rows) > 10
+    monkeypatch.setattr(cheapest, "_may_do", lambda *_asked, **_how: True)
+    for row in rows:
+        alone = Asking(small, (), offline=True)
+        assert alone.plans(alone.changed(row.lever.settings))[0] == row.plan
+
+
+def test_every_lever_has_a_plan_or_a_reason(whole):
+    assert {row.lever.name for row in whole[2].rows} == {*LEVERS, AUTOSCALING} - {PREFIX_HITS}
+    assert all(row.plan is not None or row.reason for row in whole[2].rows)
 
 
 def test_the_best_combination_is_the_cheapest_plan_of_fleet_with_its_settings(small, whole):
