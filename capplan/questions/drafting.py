@@ -150,7 +150,7 @@ def drafting_of(
     network = None
     if plan.draft is not None:
         network = read_model(plan.draft, offline=offline)
-        check_vocabulary(network, target)
+        check_vocabulary(network, target, "speculation.draft", "draft_step_time: 2 ms")
     if plan.method == "mtp" and not target.mtp_parameters:
         raise InputError(
             f"speculation.method: mtp: {target.name} has no layers for multi-token prediction\n  try eagle or ngram"
@@ -171,13 +171,12 @@ def drafting_of(
     return drafting, (_COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN,)
 
 
-def check_vocabulary(draft: Network, target: Network) -> None:
-    """Refuse a draft whose tokens the target does not have."""
+def check_vocabulary(draft: Network, target: Network, place: str, instead: str) -> None:
+    """Refuse a draft whose tokens the target does not have; `instead` is how the time of a draft is given."""
     if draft.vocabulary_size != target.vocabulary_size:
         raise InputError(
-            f"--draft: {draft.name} has {draft.vocabulary_size:,} tokens, {target.name} has {target.vocabulary_size:,}; a target can only "
-            "verify drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: "
-            "--draft-step-time '2 ms'"
+            f"{place}: {draft.name} has {draft.vocabulary_size:,} tokens, {target.name} has {target.vocabulary_size:,}; a target can only "
+            f"verify drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: {instead}"
         )
 
 

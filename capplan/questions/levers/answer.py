@@ -1,5 +1,6 @@
 """What every lever of a scenario is worth, alone and combined: each a changed scenario put to the search of `fleet`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -90,6 +91,14 @@ class Asking:
         pairs = near_cheapest(trials, layout_name(near.layout, near.weight_dtype) if near else None)
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
 
+    def why_none(self, asked: AskedFleet) -> str:
+        """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
+        result, words = search(asked.question), Counter[str]()
+        for (_, why), count in result.rejected.items():
+            words[why.words] += count
+        said = "no plan meets the targets"
+        return said if result.candidates or not words else f"{said}: {words.most_common(1)[0][0]}"
+
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the levers to try: those named, or else all that somebody can pull."""
@@ -127,7 +136,8 @@ def asked_levers(
         raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
     asking = Asking(scenario, settings, offline)
     asked = asking.changed(())
-    return asking, Base(_record(asking), asked, *asking.plans(asked))
+    chosen, cheapest = asking.plans(asked)
+    return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
 
 def _record(asking: Asking) -> ScenarioFile:
@@ -175,7 +185,8 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    return lever_row(lever, asking.plans(asked, base.plan)[0], base.plan, "no plan meets the targets")
+    plan = asking.plans(asked, base.plan)[0]
+    return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:
