@@ -30,8 +30,9 @@ class Shared:
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)
+        drafts = candidate.rounds and candidate.rounds.draft_tokens
         hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
-        seen = self._runs.setdefault((made_of, *traffic, *hits), {})
+        seen = self._runs.setdefault((made_of, *traffic, *hits, drafts), {})
         if candidate.rounds is not None:
             return Trial(candidate, question, paths, candidate.rounds.replica, seen)
         if made_of not in self._replicas:

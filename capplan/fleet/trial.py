@@ -175,9 +175,8 @@ class Trial:
         self.demand = candidate.demand
         self.question = question
         rounds = candidate.rounds
-        built = replica or (rounds.replica if rounds else None)
-        if built is None:
-            built = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        built = replica or (rounds.replica if rounds else replica_of(spec))
         self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
@@ -317,11 +316,7 @@ class Trial:
     def may_do(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
     ) -> bool:
-        """Return whether at most this many replicas may meet the targets at a total rate.
-
-        One run tells, where the limit of a replica takes a dozen: at the load of each of `most` replicas, less the slack of
-        the run.
-        """
+        """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""
         if most == inf or (self.demand.users and not short):
             return True
         share = regularity_class(int(most))
