@@ -188,6 +188,8 @@ class Speculation(Record):
         | None
     ) = None
     """Probability that a draft token is accepted, given that all before it were: one, or one for each position."""
+    metrics: Annotated[Names, Field(max_length=2)] | None = None
+    """Instead of acceptance: Prometheus text of a server that speculates, relative to this file; two scrapes count what lies between."""
     draft_tokens: Annotated[Whole, Field(ge=1, le=64)] | None = None
     """Drafted in one round."""
     verified_tokens: Annotated[Whole, Field(ge=1, le=1024)] | None = None

@@ -126,6 +126,11 @@ def small_files(tmp_path_factory, host_file):
     folder = tmp_path_factory.mktemp("small")
     for name, scenario in SCENARIOS.items():
         (folder / f"{name}.yaml").write_text(json.dumps(scenario))
+    for name, accepted in (("drafts", 1200), ("better", 2400)):
+        counts = {"drafts": 1000, "draft_tokens": 3000, "accepted_tokens": accepted}
+        (folder / f"{name}.txt").write_text(
+            "".join(f"vllm:spec_decode_num_{key}_total {count}\n" for key, count in counts.items())
+        )
     (folder / "prices.yaml").write_text(json.dumps(PRICES))
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
     (folder / "vms.csv").write_text(VMS)

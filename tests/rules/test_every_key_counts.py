@@ -104,6 +104,11 @@ CASES = {
     "kv_offload.capacity": Case("10 GB", TIER),
     "kv_offload.bandwidth": Case("1 GB/s", TIER),
     "speculation.acceptance": Case(0.9, DRAFT, "simulate"),
+    "speculation.metrics": Case(
+        "better.txt",
+        {"speculation": {"metrics": "drafts.txt", "draft_tokens": 3, "draft_step_time": "1 ms"}},
+        "simulate",
+    ),
     "speculation.draft_tokens": Case(5, DRAFT, "simulate"),
     "speculation.draft_step_time": Case("4 ms", DRAFT, "simulate"),
     "speculation.method": Case(

@@ -1,5 +1,6 @@
 """What every lever of a scenario is worth, alone and combined: each a changed scenario put to the search of `fleet`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -7,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.cheapest import Runs, Search
+from capplan.fleet.cheapest import Search, layout_name
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.levers import (
     Combination,
@@ -23,6 +24,7 @@ from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
+from capplan.fleet.shared import Shared
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
@@ -64,12 +66,12 @@ AUTOSCALING = "autoscaling"
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The scenario that levers change, and the runs that changed questions share."""
+    """The scenario that levers change, and what changed questions share."""
 
     path: Path
     settings: tuple[str, ...]
     offline: bool
-    runs: Runs = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""
@@ -77,14 +79,28 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.runs)
+        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
 
-    def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
-        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""
+    def plans(
+        self, asked: AskedFleet, near: FleetPlan | None = None
+    ) -> tuple[FleetPlan | None, FleetPlan | None]:
+        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
+
+        The layout of the plan `near` is sized first.
+        """
         trials = self.trials(asked)
         affordable = mix_within_budget(asked.scenario)
-        pairs = [pair for pair in near_cheapest(trials) if affordable(pair[1])]
+        first = layout_name(near.layout, near.weight_dtype) if near else None
+        pairs = [pair for pair in near_cheapest(trials, first) if affordable(pair[1])]
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
+
+    def why_none(self, asked: AskedFleet) -> str:
+        """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
+        result, words = search(asked.question), Counter[str]()
+        for (_, why), count in result.rejected.items():
+            words[why.words] += count
+        said = "no plan meets the targets"
+        return said if result.candidates or not words else f"{said}: {words.most_common(1)[0][0]}"
 
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -123,7 +139,8 @@ def asked_levers(
         raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
     asking = Asking(scenario, settings, offline)
     asked = asking.changed(())
-    return asking, Base(_record(asking), asked, *asking.plans(asked))
+    chosen, cheapest = asking.plans(asked)
+    return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
 
 def _record(asking: Asking) -> ScenarioFile:
@@ -171,7 +188,8 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    return lever_row(lever, asking.plans(asked)[0], base.plan, "no plan meets the targets")
+    plan = asking.plans(asked, base.plan)[0]
+    return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:

@@ -20,6 +20,8 @@ class Base:
     plan: FleetPlan | None
     """The one that `fleet` recommends."""
     cheapest: FleetPlan | None
+    missing: str = ""
+    """Why there is no plan; empty where there is one."""
 
     @property
     def scheduling(self) -> Scheduling | None:

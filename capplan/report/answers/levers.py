@@ -157,10 +157,10 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
     name = base.asked.scenario.name
-    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else "as it is no plan meets the targets"
+    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else f"as it is {base.missing}"
     best = answer.best
     if best is None:
-        return f"{name}: {as_it_is}, and no lever changes that"
+        return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
         return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less"
     return f"{name}: {as_it_is}; at best {_plan_text(best.plan)}{_saving(answer, best)}, with {_words(best)}"
