@@ -63,11 +63,11 @@ TOKENS = (
 )  # fmt: skip
 
 CONFIG = {
-    "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "num_experts": 8, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+    "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 384, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
     "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16], "ignored_layers": ["lm_head"]},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"]},
 }  # fmt: skip
 SCENARIO = {
     "name": "s", "model": "llama-3.2-1b", "weight_dtype": "bf16", "max_model_len": 4096, "gpu_memory_utilization": 0.9,
@@ -394,7 +394,7 @@ def main() -> int:
         name: partial(some, NAMED[name]) for name in ([asked.kind] if asked.kind else [k.name for k in KINDS])
     }
     return asked_until_time_is_over(
-        "readers", turns, asked, lambda name, folder: (folder / name).read_bytes()
+        "readers", turns, asked, lambda name, folder: [path.read_bytes() for path in folder.glob(name)]
     )
 
 

@@ -36,6 +36,9 @@ cpu,8,64,,,,0.3,0.1,east,east-a
         ("growth={per_month: 3 %, months: 500}", "growth.months: "),
         ("growth={rates: {1: 2 req/s, 3: 4 req/s}}", "growth.rates: has a gap: month 2 is missing"),
         ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s, 01: 3 req/s, 2: 4 req/s}}", "'01' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s, ٢: 4 req/s}}", "'٢' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s, 2: 9e8 req/s}}", "growth.rates: leads to"),
         ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
         ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
         ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve"),
@@ -50,6 +53,15 @@ def test_what_makes_no_sense_is_refused(capplan, setting, said):
     assert ran.code == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
+    """Found by make fuzz: the mistakes of the traffic are told, where there is no rate that could grow."""
+    words = ("--set", "growth.per_month=5 %", "--set", "traffic[0].request_rate=abc", "--set", "traffic[0].input_tokens=-1")  # fmt: skip
+    ran = capplan("fleet", SMALL, "--offline", *words)
+    assert ran.code == 2
+    assert "traffic[0].request_rate: 'abc'" in ran.err
+    assert "traffic[0].input_tokens: '-1'" in ran.err
 
 
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
