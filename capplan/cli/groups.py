@@ -72,7 +72,9 @@ def refuse_outputs(values: Mapping[str, Any]) -> None:
         refuse_unwritable(values["predictions"], "--predictions")
 
 
-_OUTPUTS = {"file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points"}
+_OUTPUTS = {
+    "file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points", "focus": "--focus",
+}  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
 _REPLACED = {"calibration"}
 """Files that a command reads and may write anew."""

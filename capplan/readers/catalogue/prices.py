@@ -3,10 +3,12 @@
 import os
 import re
 from dataclasses import replace
+from datetime import date
 from functools import lru_cache
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from capplan.errors import InputError
 from capplan.fleet.price import (
@@ -27,15 +29,21 @@ Term = Literal["reserved-1y", "reserved-3y"]
 """A reservation whose term is stated, in price files of users."""
 
 
-def _year_as_text(written: object) -> object:
-    return str(written) if isinstance(written, int) else written
+_DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
 
 
-Day = Annotated[
-    str,
-    BeforeValidator(_year_as_text),
-    Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"),
-]
+def _day(written: object) -> object:
+    """Return a date as text; a year is a number in YAML."""
+    text = str(written) if isinstance(written, int) else written
+    if isinstance(text, str):
+        try:
+            date.fromisoformat(f"{text}-01-01"[:10] if re.fullmatch(_DAY, text) else "")
+        except ValueError:
+            raise PydanticCustomError("day", "is not a date; write it as 2026-11-01, 2026-11 or 2026") from None  # fmt: skip
+    return text
+
+
+Day = Annotated[str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": _DAY})]
 
 
 class PriceSource(Record):

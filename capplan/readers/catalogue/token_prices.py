@@ -15,12 +15,13 @@ from capplan.readers.catalogue.prices import Day, PriceSource
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (
-    Fraction,
+    Discount,
     Record,
     Seconds,
     Tokens,
     UsdPerMillionTokens,
     UsdPerMillionTokensHour,
+    UsdPerPaidMillionTokens,
     validated,
 )
 from capplan.readers.yaml_file import read_yaml
@@ -38,8 +39,8 @@ class TokenTier(Record):
 
     above: Tokens
     """Tokens of the prompt."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
 
@@ -51,7 +52,7 @@ class CacheTerms(Record):
     """Of a cached prefix, since its last use."""
     minimum_prefix: Tokens | None = None
     """Shorter prefixes are not cached."""
-    batch_discount: Fraction | None = None
+    batch_discount: Discount | None = None
     """Taken off all prices where the answer may take a day."""
     source: str
     """Key in `sources`."""
@@ -65,8 +66,8 @@ class TokenOffer(Record):
     """The provider's name."""
     serves: str | None = None
     """Hub id of the open model behind it."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
     cache_storage: UsdPerMillionTokensHour | None = None
@@ -74,7 +75,7 @@ class TokenOffer(Record):
     context: Annotated[int, Field(ge=1)] | None = None
     minimum_prefix: Tokens | None = None
     """Instead of the provider's."""
-    batch_discount: Fraction | None = None
+    batch_discount: Discount | None = None
     """Instead of the provider's."""
     date: Day
     source: str
@@ -142,7 +143,7 @@ def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, 
 
     Returns
     -------
-    prices; entries without a price per token (images, audio, by the second) are left out
+    prices; entries without a price per token (images, audio, by the second, for nothing) are left out
     """
     name = os.fspath(path)
     found = []
@@ -170,7 +171,7 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         return float(f"{value * 1e6:.12g}")
 
     inputs, outputs = usd("input_cost_per_token"), usd("output_cost_per_token")
-    if inputs is None or outputs is None:
+    if not inputs or not outputs:
         return None
     provider = str(entry.get("litellm_provider") or key.partition("/")[0])
     rates = TokenRates(
@@ -195,7 +196,7 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         rates=rates,
         tiers=tuple(tiers),
         context_tokens=context if isinstance(context, int) and context > 0 else None,
-        batch_discount_fraction=1.0 - batch / inputs if batch is not None and inputs else 0.0,
+        batch_discount_fraction=1.0 - batch / inputs if batch else 0.0,
         date=day,
         source=name,
     )
@@ -237,7 +238,7 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
 
 
 def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
-    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price."""
+    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price, or costs nothing."""
 
     def usd(kind: str) -> float | None:
         price = getattr(listed, kind)
@@ -248,7 +249,7 @@ def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
         return float(reached[-1] if reached else base)
 
     inputs, outputs, read, write = map(usd, _GENAI)
-    return None if inputs is None or outputs is None else TokenRates(inputs, outputs, read, write)
+    return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
 
 
 def first_day(written: str, place: str = "") -> date:
