@@ -17,12 +17,12 @@ from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.priced_plan import priced_plan
 from capplan.questions.rate_line import rate_line
 from capplan.questions.workload_file import is_workload
+from capplan.readers.catalogue.prices import first_day
 from capplan.readers.catalogue.token_prices import (
     HINT,
     OLD_DAYS,
     age_days,
     find_price,
-    first_day,
     litellm_prices,
     prices_of_model,
     read_token_prices,

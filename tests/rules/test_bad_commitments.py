@@ -23,6 +23,10 @@ cpu,8,64,,,,0.3,0.1,east,east-a
         ("commitments={reserved_2y: {}}", "commitments.reserved_2y: unknown key 'reserved_2y': did you mean"),
         ("commitments={spot: {most: 120 %}}", "commitments.spot.most: '120 %' is over 1"),
         ("commitments={reserved_1y: {discount: -5 %}}", "commitments.reserved_1y.discount: '-5 %' is below 0"),
+        ("commitments={reserved_1y: {discount: 100 %}}", "commitments.reserved_1y.discount: '100 %' is not below 1"),
+        ("currency={name: EUR, usd: 1e-300}", "currency.usd: "),
+        ("traffic[" + "9" * 5000 + "].name=a", "is not a key of a scenario"),
+        ("traffic=null", "traffic: null must be a list"),
         ("commitments={reserved_1y: {discount: 5 %, price: 1 $/h}}", "commitments.reserved_1y: price and discount"),
         ("commitments={min_replicas: 5, max_replicas: 2}", "commitments.max_replicas: 2 is below min_replicas of 5"),
         ("budget={usd_per_month: 0}", "budget.usd_per_month: '0' is not above 0"),
@@ -118,6 +122,9 @@ def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
         (VMS.replace("0.8,0.3", "cheap,0.3"), "vms.csv: line 2: Price: 'cheap' is not a number"),
         (VMS.replace("0.8,0.3", "-0.8,0.3"), "vms.csv: line 2: Price: '-0.8' is out of range"),
         (VMS.replace("L4", "Trainium9"), "has no offer of a device in the catalogue"),
+        (VMS.replace("L4", "./mine.yaml"), "has no offer of a device in the catalogue"),
+        (VMS + "x" * 200_000, "vms.csv: is not CSV (field larger than field limit"),
+        (VMS + '"' + "x,\n" * 60_000, "vms.csv: is not CSV (field larger than field limit"),
     ],
 )
 def test_a_broken_catalogue_is_refused(capplan, small, tmp_path, text, said):

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from datetime import date
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, LiteralString
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -30,6 +30,22 @@ Term = Literal["reserved-1y", "reserved-3y"]
 
 
 _DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
+_NO_DAY: LiteralString = "is not a date; write it as 2026-11-01, 2026-11 or 2026"
+
+
+def first_day(written: str, place: str = "") -> date:
+    """Return the first day of a date that may be a year or a month.
+
+    Examples
+    --------
+    >>> str(first_day("2026")), str(first_day("2026-03"))
+    ('2026-01-01', '2026-03-01')
+    """
+    try:
+        return date.fromisoformat(f"{written}-01-01"[:10] if re.fullmatch(_DAY, written) else "")
+    except ValueError:
+        where = f"{place}: " if place else ""
+        raise InputError(f"{where}{written[:40]!r} {_NO_DAY}") from None
 
 
 def _day(written: object) -> object:
@@ -37,9 +53,9 @@ def _day(written: object) -> object:
     text = str(written) if isinstance(written, int) else written
     if isinstance(text, str):
         try:
-            date.fromisoformat(f"{text}-01-01"[:10] if re.fullmatch(_DAY, text) else "")
-        except ValueError:
-            raise PydanticCustomError("day", "is not a date; write it as 2026-11-01, 2026-11 or 2026") from None  # fmt: skip
+            first_day(text)
+        except InputError:
+            raise PydanticCustomError("day", _NO_DAY) from None
     return text
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
-from capplan.readers.catalogue.prices import Day, PriceSource
+from capplan.readers.catalogue.prices import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (
@@ -250,22 +250,6 @@ def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
 
     inputs, outputs, read, write = map(usd, _GENAI)
     return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
-
-
-def first_day(written: str, place: str = "") -> date:
-    """Return the first day of a date that may be a year or a month.
-
-    Examples
-    --------
-    >>> str(first_day("2026")), str(first_day("2026-03"))
-    ('2026-01-01', '2026-03-01')
-    """
-    try:
-        parts = [int(part) for part in written.split("-")]
-        return date(*(*parts, 1, 1)[:3])
-    except (TypeError, ValueError):
-        where = f"{place}: " if place else ""
-        raise InputError(f"{where}{written[:40]!r} is not a date; write it as 2026-11-01") from None
 
 
 def age_days(price: TokenPrice, today: date) -> int:
