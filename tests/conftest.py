@@ -34,10 +34,6 @@ SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
 
 
-RUNS = {}
-"""Runs of replicas by the content of all that they depend on."""
-
-
 @dataclass(frozen=True)
 class Ran:
     """What a run of the program left behind."""
@@ -79,9 +75,10 @@ def shared_runs():
     """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
     from capplan.fleet import decision
     from capplan.fleet.cheapest import Search
+    from capplan.fleet.shared import Shared
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decision, "Search", partial(Search, runs=RUNS))
+        patch.setattr(decision, "Search", partial(Search, shared=Shared()))
         yield
 
 

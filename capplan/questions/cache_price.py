@@ -4,7 +4,8 @@ from capplan.errors import InputError
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
 from capplan.questions.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
 from capplan.questions.flags import CachePriceFlags
-from capplan.readers.catalogue.token_prices import find_price, first_day, refuse_unused_day
+from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
 
 STATED = "as stated"
 _USED = ("input_price", "write_price", "read_price")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from capplan.readers.catalogue.prices import Day
 from capplan.readers.record import (
+    Discount,
     Fraction,
     KgPerKwh,
     Number,
@@ -43,7 +44,7 @@ class Reserved(Record):
 
     price: UsdPerHour | None = None
     """Of one device."""
-    discount: Fraction | None = None
+    discount: Discount | None = None
     """Off the price on demand."""
 
 
@@ -101,7 +102,7 @@ class Currency(Record):
 
     name: Annotated[str, Field(min_length=1, max_length=12)]
     """As shown."""
-    usd: Annotated[float, Field(gt=0, le=1e6)]
+    usd: Annotated[float, Field(ge=1e-6, le=1e6)]
     """Dollars that one unit of it costs."""
 
 

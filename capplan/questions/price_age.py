@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime
 
 from capplan.fleet.money.hosted import TokenPrice
 from capplan.fleet.plan import FleetPlan
-from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days, first_day
+from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
 
 
 def current_day() -> date:

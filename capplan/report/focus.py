@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from capplan.fleet.money.who_pays import Share
 from capplan.questions.who_pays import AskedBill
+from capplan.report.data_text import csv_cell
 
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
@@ -49,11 +50,8 @@ def focus_text(asked: AskedBill, scenario: str, model: str, month: tuple[int, in
     }  # fmt: skip
     for share in asked.bill.shares:
         for row in _rows(share, asked):
-            writer.writerow(
-                row
-                | period
-                | {"BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model}
-            )
+            account = {"BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model}
+            writer.writerow({column: csv_cell(value) for column, value in (row | period | account).items()})
     return out.getvalue()
 
 

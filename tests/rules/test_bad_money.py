@@ -1,5 +1,6 @@
 """What cannot be priced is refused in one clear line that names the place, what is allowed and the nearest match."""
 
+import csv
 import json
 import math
 import sys
@@ -23,8 +24,8 @@ SMALL = "tests/golden/small.yaml"
         (("--api", "openai/gtp-5"), "--api: unknown model of openai 'gtp-5': did you mean"),
         (("--set", "hosted.batch_fraction=2"), "hosted.batch_fraction: '2' is over 1, so it needs its unit"),
         (("--set", "hosted.prefixs=3"), "hosted.prefixs: unknown key 'prefixs': did you mean 'prefixes'?"),
-        (("--set", "hosted.date=yesterday"), "hosted.date:"),
-        (("--set", "hosted.date=2026-02-31"), "hosted.date: 2026-02-31 is not a day of the calendar"),
+        (("--set", "hosted.date=yesterday"), "hosted.date: yesterday is not a date; write it as 2026-11-01"),
+        (("--set", "hosted.date=2026-02-31"), "hosted.date: 2026-02-31 is not a date"),
         (("--set", "prices.people=-5 $/month"), "prices.people: '-5 $/month' is below 0"),
         (("--set", "prices.people=9000"), "prices.people: '9000' is not in $/month (the unit is missing)"),
         (("--set", "hosted.date=2026-11-01", "--api", "openai/gpt-5"), "hosted.date: openai/gpt-5 states its own date, 2026-08-21"),
@@ -186,6 +187,7 @@ def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
     [
         ({"gpt-x": {"input_cost_per_token": "1e-6", "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '1e-6' is not a price"),
         ({"gpt-x": {"input_cost_per_token": -1e-6, "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '-1e-06' is not a price"),
+        ({"gpt-x": {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}}, "has no model with input_cost_per_token"),
         ({"gpt-x": {"mode": "chat"}}, "has no model with input_cost_per_token and output_cost_per_token"),
     ],
 )  # fmt: skip
@@ -195,6 +197,23 @@ def test_a_broken_litellm_file_is_refused(capplan, tmp_path, content, said):
     ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline")
     assert ran.code == 2
     assert said in ran.err
+
+
+@pytest.mark.parametrize("day", ["9" * 400, "2026-02-31", "2026-1-5", "٢٠٢٦", ""])
+def test_a_day_that_is_in_no_calendar_is_refused(capplan, day):
+    words = ("--prefix-tokens", "4000", "--requests-per-day", "100", "--api", "openai/gpt-5", "--date", day)
+    ran = capplan("cache", *words)
+    assert ran.code == 2
+    assert f"--date: {day[:40]!r} is not a date; write it as 2026-11-01, 2026-11 or 2026" in ran.err
+
+
+def test_a_name_in_a_focus_bill_is_no_formula_and_moves_no_cursor(capplan, tmp_path):
+    path = tmp_path / "focus.csv"
+    names = ("--set", 'traffic[0].name="=cmd|calc"', "--set", 'traffic[0].tenant="+\\e[31m"')
+    assert capplan("bill", SMALL, "--offline", "--focus", path, *names).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["ResourceName"] for row in rows} == {"'=cmd|calc"}
+    assert {row["SubAccountId"] for row in rows} == {r"'+\x1b[31m"}
 
 
 @pytest.mark.parametrize(("today", "flagged"), [(date(2026, 11, 19), False), (date(2026, 11, 20), True)])

@@ -13,16 +13,17 @@ from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.fleet.money.hosted import LongerLife, TokenPrice, TokenRates
-from capplan.readers.catalogue.prices import Day, PriceSource
+from capplan.readers.catalogue.prices import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (
-    Fraction,
+    Discount,
     Record,
     Seconds,
     Tokens,
     UsdPerMillionTokens,
     UsdPerMillionTokensHour,
+    UsdPerPaidMillionTokens,
     validated,
 )
 from capplan.readers.yaml_file import read_yaml
@@ -41,8 +42,8 @@ class TokenTier(Record):
 
     above: Tokens
     """Tokens of the prompt."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
 
@@ -67,7 +68,7 @@ class CacheTerms(Record):
     """Sold at another price of writes."""
     paid_storage: bool = False
     """Cached tokens are paid for by the hour; without cache_storage the price of a model is then not known."""
-    batch_discount: Fraction | None = None
+    batch_discount: Discount | None = None
     """Taken off all prices where the answer may take a day."""
     source: str
     """Key in `sources`."""
@@ -81,8 +82,8 @@ class TokenOffer(Record):
     """The provider's name."""
     serves: str | None = None
     """Hub id of the open model behind it."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
     cache_storage: UsdPerMillionTokensHour | None = None
@@ -90,7 +91,7 @@ class TokenOffer(Record):
     context: Annotated[int, Field(ge=1)] | None = None
     minimum_prefix: Tokens | None = None
     """Instead of the provider's."""
-    batch_discount: Fraction | None = None
+    batch_discount: Discount | None = None
     """Instead of the provider's."""
     date: Day
     source: str
@@ -190,7 +191,7 @@ def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, 
 
     Returns
     -------
-    prices; entries without a price per token (images, audio, by the second) are left out
+    prices; entries without a price per token (images, audio, by the second, for nothing) are left out
     """
     name = os.fspath(path)
     found = []
@@ -218,7 +219,7 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         return float(f"{value * 1e6:.12g}")
 
     inputs, outputs = usd("input_cost_per_token"), usd("output_cost_per_token")
-    if inputs is None or outputs is None:
+    if not inputs or not outputs:
         return None
     provider = str(entry.get("litellm_provider") or key.partition("/")[0])
     rates = TokenRates(
@@ -246,7 +247,7 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         date=day,
         source=name,
     )
-    discount = 1.0 - batch / inputs if batch is not None and inputs else None
+    discount = 1.0 - batch / inputs if batch and inputs else None
     return _on_terms(price, _shipped().providers.get(provider), discount=discount)
 
 
@@ -287,7 +288,7 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
 
 
 def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
-    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price."""
+    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price, or costs nothing."""
 
     def usd(kind: str) -> float | None:
         price = getattr(listed, kind)
@@ -298,23 +299,7 @@ def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
         return float(reached[-1] if reached else base)
 
     inputs, outputs, read, write = map(usd, _GENAI)
-    return None if inputs is None or outputs is None else TokenRates(inputs, outputs, read, write)
-
-
-def first_day(written: str, place: str = "") -> date:
-    """Return the first day of a date that may be a year or a month.
-
-    Examples
-    --------
-    >>> str(first_day("2026")), str(first_day("2026-03"))
-    ('2026-01-01', '2026-03-01')
-    """
-    try:
-        parts = [int(part) for part in written.split("-")]
-        return date(*(*parts, 1, 1)[:3])
-    except (TypeError, ValueError):
-        where = f"{place}: " if place else ""
-        raise InputError(f"{where}{written[:40]!r} is not a date; write it as 2026-11-01") from None
+    return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
 
 
 def age_days(price: TokenPrice, today: date) -> int:
