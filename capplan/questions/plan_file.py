@@ -11,9 +11,10 @@ from capplan.errors import InputError, Refusal
 from capplan.fleet.candidates import Layout
 from capplan.fleet.paid import Money
 from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible, Rejection
+from capplan.fleet.scenario import Scenario
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet
-from capplan.questions.scenario import read_scenario
+from capplan.questions.scenario import read_scenario, scenario_from
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, read_plan_file
 
@@ -108,6 +109,11 @@ def _money(row: Mapping[str, Any]) -> Money | None:
     )
 
 
+def scenario_of(file: PlanFile) -> Scenario:
+    """Return the scenario that a plan was made for, as it was then; files that it names are those of today."""
+    return scenario_from(file.document, file.scenario.resolve().parent)
+
+
 def asked_of_plan(
     scenario: Path | None, plan: Path | None, settings: Sequence[str] = (), *, offline: bool
 ) -> tuple[AskedFleet, FleetAnswer | None]:
@@ -124,6 +130,7 @@ def asked_of_plan(
             raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
         return asked_fleet(read_scenario(scenario, settings), offline=offline), None
     file = read_plan_file(plan)
-    asked = asked_fleet(read_scenario(scenario or file.scenario, file.settings), offline=offline)
+    as_read = read_scenario(scenario, file.settings) if scenario else scenario_of(file)
+    asked = asked_fleet(as_read, offline=offline)
     asked = replace(asked, warnings=(*file.remarks, *asked.warnings))
     return asked, answer_of(file, asked)

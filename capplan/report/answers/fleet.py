@@ -13,6 +13,7 @@ from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
+from capplan.questions.plan_inputs import plan_inputs
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
@@ -358,7 +359,8 @@ def fleet_answer(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     result = _fleet_result(asked, answer, rows, outlook)
-    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
+    inputs = plain(plan_inputs(asked, answer.chosen))
+    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs)
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},
