@@ -12,6 +12,7 @@ COMMANDS = {
     "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
     "spec": "Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
+    "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and certainty.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
     "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",

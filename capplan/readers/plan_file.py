@@ -13,7 +13,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
 from capplan.readers.plan_record import InputsRow, checked_inputs
-from capplan.readers.text_file import MAX_BYTES, digest
+from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
 from capplan.readers.yaml_file import Document
 
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
@@ -73,6 +73,12 @@ def plan_origin(
         "inputs": inputs,
     }
     return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return whether a file is a plan file rather than a scenario YAML: JSON by its name, else by how it begins."""
+    suffix = path.suffix.lower()
+    return suffix == ".json" or (suffix not in {".yaml", ".yml"} and first_bytes(path, 1) == b"{")
 
 
 def read_plan_file(path: Path) -> PlanFile:

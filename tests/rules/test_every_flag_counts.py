@@ -79,6 +79,7 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "diff": "diff plan.json small.yaml --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
@@ -162,6 +163,12 @@ CASES = {
         "--confidence": Case("95%"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "diff": {
+        "{before}": Case("busy.yaml"),
+        "{after}": Case("busy.yaml"),
+        "--offline": HUB._replace(line="diff plan.json hub.yaml"),
         **OUT,
     },
     "levers": {
