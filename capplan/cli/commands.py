@@ -13,6 +13,7 @@ COMMANDS = {
     "spec": "Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off.",
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
     "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and certainty.",
+    "check": "Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
     "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",

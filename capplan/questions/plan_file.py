@@ -14,6 +14,7 @@ from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insen
 from capplan.fleet.scenario import Scenario
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.overrides import overridden
 from capplan.questions.scenario import read_scenario, scenario_from
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, read_plan_file
@@ -109,9 +110,11 @@ def _money(row: Mapping[str, Any]) -> Money | None:
     )
 
 
-def scenario_of(file: PlanFile) -> Scenario:
-    """Return the scenario that a plan was made for, as it was then; files that it names are those of today."""
-    return scenario_from(file.document, file.scenario.resolve().parent)
+def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[str]) -> Scenario:
+    """Return the scenario that a plan is held against: a file, or the one it was made for, with some keys overridden."""
+    if scenario is not None:
+        return read_scenario(scenario, settings)
+    return scenario_from(overridden(file.document, settings), file.scenario.resolve().parent)
 
 
 def asked_of_plan(
@@ -130,7 +133,7 @@ def asked_of_plan(
             raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
         return asked_fleet(read_scenario(scenario, settings), offline=offline), None
     file = read_plan_file(plan)
-    as_read = read_scenario(scenario, file.settings) if scenario else scenario_of(file)
+    as_read = scenario_beside(scenario, file, file.settings if scenario else ())
     asked = asked_fleet(as_read, offline=offline)
     asked = replace(asked, warnings=(*file.remarks, *asked.warnings))
     return asked, answer_of(file, asked)

@@ -79,6 +79,7 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
     "diff": "diff plan.json small.yaml --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
@@ -163,6 +164,14 @@ CASES = {
         "--confidence": Case("95%"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "check": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("busy.yaml", refused="is not a plan file"),
+        "--max-price-age": Case("1"),
+        "--set": Case("slo.ttft_p95=1ms"),
+        "--offline": HUB._replace(line="check hub.yaml --plan plan.json"),
         **OUT,
     },
     "diff": {
