@@ -14,6 +14,7 @@ COMMANDS = {
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
     "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and certainty.",
     "check": "Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not.",
+    "explain": "Explain a number of a plan: its formula, what went into it, and where each of those is from.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
     "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",

@@ -81,6 +81,7 @@ LINES = {
     "fleet": "fleet small.yaml --offline",
     "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
     "diff": "diff plan.json small.yaml --offline",
+    "explain": "explain plan.json usd_per_month --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
@@ -178,6 +179,12 @@ CASES = {
         "{before}": Case("busy.yaml"),
         "{after}": Case("busy.yaml"),
         "--offline": HUB._replace(line="diff plan.json hub.yaml"),
+        **OUT,
+    },
+    "explain": {
+        "{plan_file}": Case("busy.yaml"),
+        "{quantity}": Case("gpus"),
+        "--offline": HUB._replace(line="explain hub.yaml gpus"),
         **OUT,
     },
     "levers": {
