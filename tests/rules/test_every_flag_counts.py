@@ -425,7 +425,8 @@ def with_flag(words, flag, value):
     """Return a line with a flag added, or set anew where the line has it; an argument in its place."""
     found, values = list(words), shlex.split(value)
     if flag.startswith("{"):
-        found[1] = value
+        arguments = [name for name in CASES[words[0]] if name.startswith("{")]
+        found[1 + arguments.index(flag)] = value
     elif flag in found:
         at = found.index(flag) + 1
         found[at : at + len(values)] = values

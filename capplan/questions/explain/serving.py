@@ -41,7 +41,7 @@ def latency(of: Subject, metric: str, statistic: str) -> Explained:
 
 def operators(of: Subject) -> Iterator[Explained]:
     """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
-    lengths, now = of.trial.demand.lengths, of.latencies
+    lengths, now, profile = of.trial.demand.lengths, of.latencies, of.asked.question.profile
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
     rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
     for row in sorted(rows, key=lambda row: -row.seconds):
@@ -49,7 +49,8 @@ def operators(of: Subject) -> Iterator[Explained]:
             given("F", "flop", row.flop, "config", "config of the model"),
             given("Q", "moved_bytes", row.bytes, "config", "config of the model"),
         )
-        formula = f"t(F, Q), bound by {row.bound}: {of.kernels}"
+        host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
+        formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
         yield explained(
             f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.label
         )
