@@ -1,10 +1,9 @@
 """What `capplan explain` shows: the formula of a quantity, what went into it, and the steps before it."""
 
-from dataclasses import asdict
 from typing import Any
 
 from capplan.questions.explain.quantities import explained_quantity, quantities
-from capplan.questions.explain.record import Explained, unit_of
+from capplan.questions.explain.record import Explained, Given, unit_of
 from capplan.questions.explain.subject import Subject
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import purchase_text
@@ -29,9 +28,9 @@ def explain_answer(of: Subject, quantity: str | None) -> Answer:
             warnings=asked.warnings,
         )
     explained = explained_quantity(of, quantity)
-    inputs = [asdict(given) for given in explained.inputs]
+    inputs = [_input(given) for given in explained.inputs]
     steps = [
-        {**_listed(step), "inputs": [asdict(given) for given in step.inputs]} for step in explained.steps
+        {**_listed(step), "inputs": [_input(given) for given in step.inputs]} for step in explained.steps
     ]
     tables = [Table([_exact(row) for row in inputs], title="Inputs")]
     if steps:
@@ -60,6 +59,17 @@ def _listed(explained: Explained) -> dict[str, Any]:
         "formula": explained.formula,
         "label": explained.label,
         "page": explained.page,
+    }
+
+
+def _input(given: Given) -> dict[str, Any]:
+    return {
+        "symbol": given.symbol,
+        "name": given.name,
+        "value": given.value,
+        "unit": given.unit,
+        "label": given.label,
+        "source": given.source,
     }
 
 
