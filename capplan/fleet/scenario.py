@@ -1,6 +1,8 @@
 """A scenario: the model, the traffic, the latency targets, and what may be bought."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
@@ -113,3 +115,5 @@ class Scenario:
     """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...] = ()
     """Values in the file that are probably mistakes."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """The keys as written, overridden ones included, which a plan file keeps."""

@@ -46,13 +46,18 @@ class AskedFleet:
     prices: dict[str, ChosenPrice | None]
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    published_formats: tuple[str, ...] = ()
+    """Weight formats of the checkpoint, most elements first."""
 
 
-def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network], list[Assumption]]:
+def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
-        shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
+        return read_model(scenario.model, revision=scenario.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
+
+
+def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
     if scenario.weight_dtypes == (None,):
         alone = next(filter(None, map(memory_alone, stored_formats(shipped))), "")
         if alone:
@@ -107,7 +112,8 @@ def _drafting(
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
-    networks, assumed = _networks(scenario, offline=offline)
+    published = _published(scenario, offline=offline)
+    networks, assumed = _networks(scenario, published)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
@@ -163,6 +169,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         prices,
         (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *draft_assumed, *stated, *paid),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
+        stored_formats(published),
     )
 
 

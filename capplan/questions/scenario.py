@@ -319,6 +319,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         prices=prices,
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
+        written=document.value,
     )
 
 

@@ -202,6 +202,8 @@ PLACES = (
     ("chosen", "ttft_s", "mean"), ("chosen", "e2e_s", "low"), ("chosen", "slo_met_probability"), ("chosen", "target_probabilities", "ttft_p95"),
     ("chosen", "usd_per_month"), ("chosen", "weight_dtype"), ("chosen", "label"), ("chosen", "routing"), ("chosen", "few_open_loops_measured"),
     ("chosen", "watts"), ("plans",), ("plans", 0, "kv_cache_tokens"), ("choices", "fewest"), ("certainty", 0, "gpus"), ("rejected",),
+    ("plan_file", "inputs"), ("plan_file", "inputs", "launch", "max_num_seqs"), ("plan_file", "inputs", "targets", "ttft_p95"),
+    ("plan_file", "inputs", "prices", 0, "usd_per_gpu_hour"), ("plan_file", "inputs", "confidence"),
 )  # fmt: skip
 FREE_TEXTS = {"why", "weight_dtype"}
 IMPOSSIBLE = (True, -1, 10**400, 1e308, float("nan"), float("inf"), "abc", [], {}, [[]], "\x1b[31m")

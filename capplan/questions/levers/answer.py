@@ -30,12 +30,14 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.levers import engine, fleet, promise
 from capplan.questions.levers.as_it_is import Base, first_line, idle
 from capplan.questions.levers.speculation import speculations
+from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.rate_line import rate_line
 from capplan.questions.reading import scenario_record
-from capplan.questions.scenario import DEFAULT_HARDWARE, read_scenario, scenario_document
+from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.plan_file import read_plan_file
+from capplan.readers.yaml_file import Document
 
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"
@@ -70,12 +72,15 @@ class Asking:
 
     path: Path
     settings: tuple[str, ...]
+    document: Document
+    """The scenario with those keys overridden: that of the path, or that of a plan file."""
     offline: bool
     shared: Shared = field(default_factory=Shared)
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""
-        return asked_fleet(read_scenario(self.path, (*self.settings, *settings)), offline=self.offline)
+        changed = overridden(self.document, settings)
+        return asked_fleet(scenario_from(changed, self.path.resolve().parent), offline=self.offline)
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
@@ -131,21 +136,21 @@ def asked_levers(
             raise InputError("--set: cannot be combined with --plan, whose keys are those it was made with")
         file = read_plan_file(plan)
         asked, answer = asked_of_plan(scenario, plan, offline=offline)
-        asking = Asking(scenario or file.scenario, file.settings, offline)
+        document = scenario_document(scenario, file.settings) if scenario else file.document
+        asking = Asking(scenario or file.scenario, file.settings, document, offline)
         assert answer is not None
         assert answer.choices is not None
         return asking, Base(_record(asking), asked, answer.chosen, answer.choices.cheapest)
     if scenario is None:
         raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
-    asking = Asking(scenario, settings, offline)
+    asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
     asked = asking.changed(())
     chosen, cheapest = asking.plans(asked)
     return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
 
 def _record(asking: Asking) -> ScenarioFile:
-    document = scenario_document(asking.path, asking.settings)
-    return scenario_record(document, asking.path.resolve().parent)[0]
+    return scenario_record(asking.document, asking.path.resolve().parent)[0]
 
 
 def levers_of(

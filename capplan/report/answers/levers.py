@@ -9,12 +9,12 @@ from capplan.fleet.levers import Combination, LeverRow, LeversAnswer
 from capplan.fleet.plan import FleetPlan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.as_it_is import Base
+from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import (
     assumed_kernels,
     cost_texts,
     layout_text,
-    plan_row,
     purchase_text,
     sure,
     thin_warnings,
