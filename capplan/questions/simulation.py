@@ -16,6 +16,7 @@ from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.offered import SamplePath
+from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
@@ -36,8 +37,6 @@ from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass
 
-SAMPLED_SECONDS = 600.0
-MOST_SAMPLED = 1_000_000
 PILOT_REQUESTS = 2000
 """Requests of the pilot run that estimates response times, and so how many requests users send in a given time."""
 Progress = Callable[[int, int], None] | None
@@ -176,19 +175,16 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     replica = replica_of(chosen.spec)
     demand = demand_at_replica(question.demand, replica)
     longest = chosen.spec.max_model_len or demand.longest_tokens
-    span = SAMPLED_SECONDS if seconds is None else seconds
     response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
     rate = sum(demand.rates_per_s(response))
-    count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
-    users = f" and {offered.crowd.users:,} users, who wait for each response" if offered.crowd else ""
+    stream = peak_stream(
+        demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
+        routing=chosen.asked.scenario.fleet.routing,
+    )  # fmt: skip
+    users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
     stated = Assumption(
-        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
+        f"{stream.requests_drawn:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",
-    )
-    names = tuple(item.name for item in demand.classes)
-    stream = Stream(
-        offered.requests, names, crowd=offered.crowd, routing=chosen.asked.scenario.fleet.routing, seed=seed
     )
     return AskedStream(stream, chosen.spec, (stated,), (), rate)
 
