@@ -62,6 +62,23 @@ Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Candidates that were rejected for one reason."""
+
+    hardware: str
+    reason: str
+    """In words, for people; code decides by `code`."""
+    count: int
+    code: Refusal
+
+
+def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
+    """Return the rejections by device, most frequent reason first."""
+    rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
+    return tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count)
+
+
 def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     """Return why the heads of the network cannot be split over this many ranks, or None if they can.
 

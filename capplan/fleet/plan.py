@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.errors import Refusal
-from capplan.fleet.candidates import Layout
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.paid import Money
+from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.serving.fleet_terms import Routing
 
@@ -86,17 +86,6 @@ class FleetPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """Candidates that were rejected for one reason."""
-
-    hardware: str
-    reason: str
-    """In words, for people; code decides by `code`."""
-    count: int
-    code: Refusal
-
-
-@dataclass(frozen=True, slots=True)
 class Relaxation:
     """The smallest change to one target that would make a plan feasible."""
 
@@ -159,7 +148,21 @@ class FleetAnswer:
     over_budget: FleetPlan | None = None
     """The recommended plan without a budget, where none is within it."""
 
+    pools: PoolsAnswer | None = None
+    """Plans with pools of their own for prefill and decode; None where they were not asked for."""
+
     @property
     def chosen(self) -> FleetPlan | None:
-        """Return the recommended plan; None if no plan is feasible."""
+        """Return the recommended plan of identical replicas; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None
+
+    @property
+    def chosen_pools(self) -> PoolsPlan | None:
+        """Return the plan with pools of its own where it costs less than identical replicas, which is then recommended."""
+        apart, together = self.pools.chosen if self.pools else None, self.chosen
+        if apart is None or together is None:
+            return apart
+        if apart.usd_per_hour is None or together.usd_per_hour is None:
+            dearer = apart.usd_per_hour is None and together.usd_per_hour is not None
+            return None if dearer or apart.gpus >= together.gpus else apart
+        return apart if apart.usd_per_hour < together.usd_per_hour else None

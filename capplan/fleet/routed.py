@@ -17,6 +17,7 @@ from capplan.fleet.simulation import (
     stream_with_block_ids,
 )
 from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, Routing
 from capplan.serving.requests import Admission, offered
@@ -41,21 +42,18 @@ class Operation:
     decode: Replica | None = None
     """One of the decode replicas; None: as the prefill replicas."""
 
-    def pool_devices(self, prefill: Replica) -> int:
+    def pool_devices(self, prefill: ReplicaSpec) -> int:
         """Return the devices of both pools."""
-        decode = self.decode or prefill
-        return (
-            (self.prefill_replicas or 0) * prefill.spec.devices
-            + (self.decode_replicas or 0) * decode.spec.devices
-        )  # fmt: skip
+        decode = self.decode.spec if self.decode else prefill
+        return (self.prefill_replicas or 0) * prefill.devices + (self.decode_replicas or 0) * decode.devices
 
-    def link_use(self, prefill: Replica, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
+    def link_use(self, prefill: ReplicaSpec, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
         """Return what the transfers between the pools are like; None without pools."""
         if self.kv_link is None:
             return None
         return link_use(
-            prefill.spec,
-            (self.decode or prefill).spec,
+            prefill,
+            self.decode.spec if self.decode else prefill,
             (self.prefill_replicas or 0, self.decode_replicas or 0),
             self.kv_link,
             prompt_tokens=prompt_tokens,

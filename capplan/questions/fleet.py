@@ -13,6 +13,7 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
@@ -115,7 +116,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
-    hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
+    hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     if scenario.kv_offload and not demand.reuses:
@@ -130,7 +131,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
-        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
+        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(
@@ -155,6 +156,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     if limits.routing in ("least_loaded", "prefix_aware"):
         words = f"replicas sized as if requests were dealt out in turn; only simulate routes them {limits.routing}"
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
+    if limits.pools is not None:
+        stated.append(limits.pools.link.assumption)
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,
@@ -175,8 +178,12 @@ def terms_of(asked: AskedFleet) -> Terms:
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     terms, budget = terms_of(asked), asked.scenario.budget_usd_per_month
-    answer = fleet_decision(asked.question, terms, progress)
-    if answer.plans or budget is None:
+    limits = asked.scenario.fleet.pools
+    pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
+    if limits is not None and limits.only:
+        return FleetAnswer((), (), 0, pools=pools)
+    answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
+    if answer.plans or answer.chosen_pools or budget is None:
         return answer
     unlimited = replace(terms, max_usd_per_hour=None)
     return replace(answer, over_budget=fleet_decision(asked.question, unlimited, progress).chosen)

@@ -19,6 +19,7 @@ from capplan.questions.drafting import speculation_plan
 from capplan.questions.growth import growth_ratios
 from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
 from capplan.questions.overrides import overridden
+from capplan.questions.pool_limits import pools_limits, refuse_with_pools
 from capplan.questions.reading import Reading, scenario_record
 from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.sense import warn_of_odd_targets
@@ -74,13 +75,17 @@ def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
         raise reading.refuse(at, str(error)) from None
 
 
-def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
+def _hardware(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
     if names is None:
         reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
         return tuple(device(name) for name in DEFAULT_HARDWARE)
+    return _devices(reading, "hardware", names)
+
+
+def _devices(reading: Reading, key: str, names: list[str]) -> tuple[Device, ...]:
     devices: list[Device] = []
     for index, name in enumerate(names):
-        at: KeyPath = ("fleet", "hardware", index)
+        at: KeyPath = ("fleet", key, index)
         entry = reading.attempt(partial(_device, reading, at, name), None, at)
         if entry and all(entry.name != other.name for other in devices):
             devices.append(entry)
@@ -119,8 +124,9 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     def counts(values: list[int] | None) -> tuple[int, ...] | None:
         return None if values is None else tuple(sorted(set(values)))
 
+    hardware = _hardware(reading, fleet.hardware)
     return FleetLimits(
-        hardware=_devices(reading, fleet.hardware),
+        hardware=hardware,
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
         spare_replicas=_spares(reading, fleet.spare_replicas, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
@@ -132,6 +138,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         data_parallel=counts(fleet.data_parallel),
         max_devices=fleet.max_gpus,
         max_devices_per_replica=fleet.max_gpus_per_replica,
+        pools=pools_limits(reading, file, hardware, partial(_devices, reading)),
     )
 
 
@@ -279,6 +286,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
+    refuse_with_pools(reading, file, classes)
     prices = _prices(reading, file.prices)
     note_odd_money(reading, file)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))

@@ -1,11 +1,11 @@
 """A fleet that prefills and decodes in pools of their own, and the answer of the search for one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.fleet.candidates import Layout
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.paid import Money
-from capplan.fleet.plan import Rejection
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice
 
@@ -40,6 +40,16 @@ class Pool:
     def usd_per_hour(self) -> float | None:
         """Of all devices, spares included; None without a price."""
         return None if self.price is None else self.price.total_usd_per_hour * self.gpus
+
+
+def summed_usd_per_hour(pools: Iterable[Pool]) -> float | None:
+    """Return dollars per hour of some pools; None if a price is unknown."""
+    total = 0.0
+    for pool in pools:
+        if pool.usd_per_hour is None:
+            return None
+        total += pool.usd_per_hour
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +96,7 @@ class PoolsPlan:
     @property
     def usd_per_hour(self) -> float | None:
         """Of both pools; None if a price is unknown."""
-        costs = [pool.usd_per_hour for pool in self.pools]
-        return None if None in costs else sum(cost for cost in costs if cost is not None)
+        return summed_usd_per_hour(self.pools)
 
     @property
     def watts(self) -> float | None:

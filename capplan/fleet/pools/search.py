@@ -15,16 +15,16 @@ from math import floor, inf
 from capplan.accuracy.bounded import BoundedSpread, load_interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
-from capplan.fleet.candidates import Rejections
+from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.demand import Demand, demand_of_classes
 from capplan.fleet.paid import money_at_mean
-from capplan.fleet.plan import Rejection
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan
-from capplan.fleet.pools.ratio import Lacking, Pair, cheapest_pair
+from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
+from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
 from capplan.fleet.price import usd_per_month
+from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import Question, search
 from capplan.fleet.simulation import FleetOutcome
 from capplan.hardware.device import Device
@@ -41,15 +41,6 @@ MOST_TRIED = 40
 """Pairs of replica counts of two layouts before the search gives up."""
 WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolsTerms:
-    """What the pools may be made of."""
-
-    prefill_devices: tuple[Device, ...]
-    decode_devices: tuple[Device, ...]
-    link: LinkTerms
 
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
@@ -98,7 +89,7 @@ class _Contender:
 
 def pools_decision(
     question: Question,
-    pools: PoolsTerms,
+    pools: PoolsLimits,
     terms: Terms,
     *,
     shown: int = SHOWN,
@@ -147,10 +138,9 @@ def pools_decision(
     for contender in contenders[shown:]:
         rejected[contender.hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
-    rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
     return PoolsAnswer(
         tuple(plans),
-        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count),
+        rejection_rows(rejected),
         evaluated,
         simulated,
     )
@@ -229,22 +219,9 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
     """Return the plan with these replica counts, with what all requests of the peak see."""
     outcome, question = joint.at_peak(pair), joint.question
     slowness = contender.slowness(question)
-    busy = _busy_fractions(outcome)
-    pools = [
-        Pool(
-            layout=side.trial.candidate.layout,
-            weight_dtype=side.trial.candidate.weight_dtype,
-            busy_replicas=count,
-            spare_replicas=terms.spare_replicas,
-            busy_fraction=busy[phase],
-            kv_cache_tokens=side.trial.candidate.kv_cache_tokens,
-            label=side.trial.candidate.label,
-            price=terms.prices.get(side.trial.candidate.layout.device.name),
-        )
-        for side, count, phase in zip(contender.sides, pair, ("prefill", "decode"), strict=True)
-    ]
-    costs = [pool.usd_per_hour for pool in pools]
-    hourly = None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
+    prefill = _pool(contender.prefill, pair[0], outcome, terms, "prefill")
+    decode = _pool(contender.decode, pair[1], outcome, terms, "decode")
+    hourly = summed_usd_per_hour((prefill, decode))
     money = None if hourly is None else money_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
 
     def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
@@ -253,7 +230,8 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
         return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
 
     return PoolsPlan(
-        *pools,
+        prefill,
+        decode,
         link_terms=joint.link,
         link=joint.link_use(pair),
         requests=outcome.all.requests,
@@ -267,10 +245,22 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
     )
 
 
-def _busy_fractions(outcome: FleetOutcome) -> dict[str, float]:
-    """Return the time in steps over the time in service of the replicas of each pool."""
+def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, phase: Phase) -> Pool:
+    """Return one pool of a plan, with the mean time in steps over the time in service of its replicas."""
     assert outcome.run is not None
-    parts: dict[str, list[float]] = {}
-    for use in outcome.run.replicas:
-        parts.setdefault(str(use.pool), []).append(use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12))
-    return {name: sum(values) / len(values) for name, values in parts.items()}
+    shares = [
+        use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12)
+        for use in outcome.run.replicas
+        if use.pool == phase
+    ]
+    candidate = side.trial.candidate
+    return Pool(
+        layout=candidate.layout,
+        weight_dtype=candidate.weight_dtype,
+        busy_replicas=count,
+        spare_replicas=terms.spare_replicas,
+        busy_fraction=sum(shares) / len(shares),
+        kv_cache_tokens=candidate.kv_cache_tokens,
+        label=candidate.label,
+        price=terms.prices.get(candidate.layout.device.name),
+    )

@@ -8,6 +8,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
@@ -24,6 +25,7 @@ from capplan.report.answers.energy import energy_result, energy_tables
 from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.answers.pools import pools_closing, pools_result, pools_row, pools_tables, pools_text
 from capplan.report.data_text import plain
 
 _SHOWN = (
@@ -140,7 +142,9 @@ def _finite(value: float | None) -> float | None:
 
 def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
-    plan = answer.chosen
+    plan, pools = answer.chosen, answer.chosen_pools
+    if pools is not None:
+        return _decision_of_pools(asked, pools)
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
@@ -150,6 +154,14 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     parts.append(f"{sure(plan.slo_met_probability)} sure to meet its targets")
     more = surer_text(plan, answer)
     return ", ".join(parts) + (f"; {more}" if more else "")
+
+
+def _decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
+    cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
+    text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
+    if not asked.scenario.slo.targets:
+        return f"{text}, sized for throughput alone"
+    return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
 
 
 def cost_texts(plan: FleetPlan) -> list[str]:
@@ -294,6 +306,8 @@ def _fleet_result(
     """Return the answer with the keys of the interface."""
     over_time = outlook.over_time
     chosen = plan_row(answer.chosen) if answer.chosen else None
+    if answer.chosen_pools is not None:
+        chosen = pools_row(answer.chosen_pools)
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -312,6 +326,7 @@ def _fleet_result(
             {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
             for row in answer.insensible
         ],
+        "disaggregated": pools_result(answer),
         "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
@@ -349,6 +364,7 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += pools_tables(answer)
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
@@ -370,9 +386,10 @@ def fleet_answer(
         closing=(
             *(
                 (f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}",)
-                if answer.choices
+                if answer.choices and answer.chosen_pools is None
                 else ()
             ),
+            *pools_closing(answer),
             *(insensible_text(row) for row in answer.insensible),
             *commitments_closing(outlook.mixes, currency),
             *growth_closing(outlook.growth, asked.scenario),
@@ -387,5 +404,5 @@ def fleet_answer(
             *outlook.assumptions,
         ),
         warnings=(*asked.warnings, *thin_warnings(answer.plans), *outlook.warnings),
-        exit_code=0 if answer.plans else 4,
+        exit_code=0 if answer.plans or answer.chosen_pools else 4,
     )
