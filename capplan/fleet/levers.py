@@ -6,6 +6,7 @@ from math import inf
 
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.recommended import cost_of
 from capplan.fleet.search import Question
@@ -30,6 +31,8 @@ class Lever:
     """Whether the combination may set the keys of `settings`, instead of adding to lists."""
     keeps: bool = True
     """Whether users get what the scenario promises them: its targets, for all of its traffic."""
+    slow: bool = False
+    """Whether it is tried only where it is named."""
     broken: str = ""
     """What users no longer get, where that is not kept."""
 
@@ -39,7 +42,7 @@ class LeverRow:
     """A lever, alone, and the plan of the changed question."""
 
     lever: Lever
-    plan: FleetPlan | None
+    plan: FleetPlan | PoolsPlan | None
     """None: not applicable, or no plan meets the targets."""
     usd_per_month_saved: float | None
     gpus_saved: int | None
@@ -78,7 +81,9 @@ class LeversAnswer:
     best: Combination | None
 
 
-def lever_row(lever: Lever, plan: FleetPlan | None, base: FleetPlan | None, why: str = "") -> LeverRow:
+def lever_row(
+    lever: Lever, plan: FleetPlan | PoolsPlan | None, base: FleetPlan | None, why: str = ""
+) -> LeverRow:
     """Return the row of a lever.
 
     Parameters
@@ -106,7 +111,7 @@ def _saved(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else before - after
 
 
-def _same_cost(plan: FleetPlan, base: FleetPlan) -> bool:
+def _same_cost(plan: FleetPlan | PoolsPlan, base: FleetPlan) -> bool:
     return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
 
 

@@ -60,6 +60,11 @@ class FleetPlan:
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
 
     @property
+    def hardware(self) -> str:
+        """Name of the device."""
+        return self.layout.device.name
+
+    @property
     def busy_replicas(self) -> int:
         """Replicas without spares."""
         return self.replicas - self.spare_replicas
@@ -135,6 +140,14 @@ class Insensible:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkedPlan:
+    """The cheapest fleet of identical replicas whose steps take no more than some tokens."""
+
+    max_num_batched_tokens: int
+    plan: FleetPlan
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search; plans cheapest first."""
 
@@ -150,6 +163,8 @@ class FleetAnswer:
 
     pools: PoolsAnswer | None = None
     """Plans with pools of their own for prefill and decode; None where they were not asked for."""
+    chunked: tuple[ChunkedPlan, ...] = ()
+    """What pools of their own are compared with beside the recommended plan."""
 
     @property
     def chosen(self) -> FleetPlan | None:

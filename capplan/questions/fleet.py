@@ -13,6 +13,7 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
@@ -183,6 +184,8 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     if limits is not None and limits.only:
         return FleetAnswer((), (), 0, pools=pools)
     answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
+    if pools is not None and answer.chosen is not None:
+        answer = replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))
     if answer.plans or answer.chosen_pools or budget is None:
         return answer
     unlimited = replace(terms, max_usd_per_hour=None)

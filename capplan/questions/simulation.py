@@ -28,6 +28,7 @@ from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.operation import operation_of
+from capplan.questions.priced_plan import refuse_pools
 from capplan.questions.scenario import read_scenario
 from capplan.questions.simulation_flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.questions.workload_file import is_workload
@@ -81,6 +82,7 @@ def asked_scenario(path: Path, settings: Sequence[str] = (), *, offline: bool) -
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
     answer = fleet_for(asked, progress)
+    refuse_pools(asked.scenario, answer, "a sweep")
     if not answer.plans:
         raise _no_plan(asked)
     return answer.plans

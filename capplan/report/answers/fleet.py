@@ -252,7 +252,7 @@ def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Ass
     return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
 
 
-def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
+def thin_warnings(plans: Sequence[FleetPlan | PoolsPlan]) -> tuple[str, ...]:
     """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()

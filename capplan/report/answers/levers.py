@@ -7,6 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.levers import Combination, LeverRow, LeversAnswer
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.as_it_is import Base
 from capplan.report.answer import Answer, Table
@@ -19,6 +20,7 @@ from capplan.report.answers.fleet import (
     sure,
     thin_warnings,
 )
+from capplan.report.answers.pools import pool_text
 
 _SHOWN = (
     "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
@@ -93,8 +95,8 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "applicable": row.applicable,
         "reason": row.reason or None,
         "meets_targets": row.meets_targets,
-        "hardware": plan.layout.device.name if plan else None,
-        "plan": layout_text(plan, kv=True) if plan else None,
+        "hardware": plan.hardware if plan else None,
+        "plan": _layouts(plan) if plan else None,
         "gpus": plan.gpus if plan else None,
         "usd_per_month": plan.usd_per_month if plan else None,
         "usd_per_month_saved": row.usd_per_month_saved,
@@ -104,6 +106,13 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "risk": row.lever.risk or None,
         "settings": list(row.lever.settings),
     }
+
+
+def _layouts(plan: FleetPlan | PoolsPlan) -> str:
+    """Return parallelism and dtypes of a replica, or of one of either pool."""
+    if isinstance(plan, FleetPlan):
+        return layout_text(plan, kv=True)
+    return f"prefill on {pool_text(plan.prefill)}, decode on {pool_text(plan.decode)}"
 
 
 def _line(row: LeverRow) -> dict[str, Any]:

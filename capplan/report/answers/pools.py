@@ -6,6 +6,7 @@ from typing import Any
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.recommended import cost_of
 from capplan.report.answer import Table
 
 _TITLES = {
@@ -110,6 +111,14 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "rejected": [asdict(item) for item in answer.pools.rejected],
         "evaluated": answer.pools.evaluated,
         "simulated_pairs": answer.pools.simulated,
+        "smaller_chunks": [
+            {
+                "max_num_batched_tokens": item.max_num_batched_tokens,
+                "gpus": item.plan.gpus,
+                "usd_per_month": item.plan.usd_per_month,
+            }
+            for item in answer.chunked
+        ],
     }
 
 
@@ -130,7 +139,11 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
     ]
     sent = [{"way": row["way"], **row["transfer"]} for row in rows]
     if answer.chosen is not None:
-        rows.append(_together(answer.chosen))
+        rows.append(_together(answer.chosen, "together"))
+    rows += [
+        _together(item.plan, f"together, {item.max_num_batched_tokens:,} tokens a step")
+        for item in answer.chunked
+    ]
     no_plan = [
         asdict(item) for item in answer.pools.rejected if " + " in item.hardware or not answer.pools.plans
     ]
@@ -150,11 +163,11 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
     ]
 
 
-def _together(plan: FleetPlan) -> dict[str, Any]:
+def _together(plan: FleetPlan, way: str) -> dict[str, Any]:
     layout = plan.layout
     both = f"{plan.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(plan.weight_dtype)})"
     return {
-        "way": "together",
+        "way": way,
         "prefill": both,
         "decode": "the same",
         "gpus": plan.gpus,
@@ -177,7 +190,17 @@ def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
     if together is None:
         return (f"recommended: {pools_text(apart)}",)
     which = "recommended" if answer.chosen_pools else "not recommended"
-    return (f"pools of their own are {which}: {pools_text(apart)}, {_compared(apart, together)}",)
+    said = f"pools of their own are {which}: {pools_text(apart)}, {_compared(apart, together)}"
+    return (said, *_cheaper_chunks(answer, min(cost_of(apart), cost_of(together))))
+
+
+def _cheaper_chunks(answer: FleetAnswer, cost: float) -> tuple[str, ...]:
+    """Return which smaller steps would cost less than either way."""
+    return tuple(
+        f"cheaper than both: identical replicas with --set max_num_batched_tokens={item.max_num_batched_tokens}"
+        for item in answer.chunked
+        if cost_of(item.plan) < cost
+    )
 
 
 def _compared(apart: PoolsPlan, together: FleetPlan) -> str:
