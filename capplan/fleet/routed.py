@@ -6,7 +6,7 @@ from math import inf
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_use import Engines, EngineUse, engines_of
-from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, reach_words
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
     FleetOutcome,
@@ -228,14 +228,15 @@ def _disaggregated(
     if operation.decode is not None:
         decode = engines_of(operation.decode, use, stream.block_tokens, stream.mean_input_tokens)
     terms = operation.kv_link or LinkTerms()
+    counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
+    if words := reach_words(engines.replica.spec, decode.replica.spec, counts, terms):
+        raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
     link = link_between(engines.replica.spec, decode.replica.spec, terms, stream.mean_input_tokens)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(
         stream.requests,
-        EnginePlan(
-            replace(engines.setup, table=engines.setup.clock), operation.prefill_replicas or 0, routing
-        ),
-        EnginePlan(replace(decode.setup, table=decode.setup.clock), operation.decode_replicas or 0, later),
+        EnginePlan(replace(engines.setup, table=engines.setup.clock), counts[0], routing),
+        EnginePlan(replace(decode.setup, table=decode.setup.clock), counts[1], later),
         link,
         concurrency=stream.concurrency,
         crowd=stream.crowd,

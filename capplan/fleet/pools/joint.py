@@ -7,7 +7,7 @@ from math import exp, log
 import numpy as np
 
 from capplan.fleet.peak_stream import peak_stream
-from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, reach_words
 from capplan.fleet.pools.ratio import Lacking, Pair
 from capplan.fleet.routed import Operation, run_fleet
 from capplan.fleet.search import Question
@@ -25,7 +25,10 @@ SLOWNESSES = (0.25, 4.0)
 """Factors on step times between which the largest one that meets the targets is looked for ..."""
 HALVINGS = 6
 """... in so many halvings, to 4.5 %."""
+BUSY_LINK = 0.2
+"""Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
+_PREFILL: Lacking = frozenset({"prefill"})
 
 
 class Joint:
@@ -99,20 +102,29 @@ class Joint:
             requests_per_s=load * self.rate,
         )
 
+    def reach_words(self, pair: Pair) -> str:
+        """Return why the link does not join all replicas; empty where it does."""
+        return reach_words(self.prefill.spec, self.decode.spec, pair, self.link)
+
     def lacking(self, pair: Pair, headroom_fraction: float, slowness: float) -> Lacking:
         """Return what a pair lacks: as predicted with headroom at the peak, with slower replicas at the peak, and in full.
 
-        The first token comes from the prefill pool, whatever the decode pool; what comes later depends on both.
+        The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
+        from the prefill pool as far as its links are busy.
         """
+        if self.reach_words(pair):
+            return _EITHER
         room = 1.0 / (1.0 - headroom_fraction)
         use = self.link_use(pair, room)
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
+        later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else frozenset({"decode"})
         for load, factor in ((room, 1.0), (1.0, slowness)):
-            lacking = _pools_of(self.missed(pair, load, factor))
-            if lacking or not self.steady(pair, load, factor):
-                return lacking or _EITHER
-        return _pools_of(self.at_peak(pair).missed(self.question.slo))
+            missed = self.missed(pair, load, factor)
+            if missed or not self.steady(pair, load, factor):
+                return _PREFILL if _late_first(missed) else later
+        missed = self.at_peak(pair).missed(self.question.slo)
+        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 
     def slowest(self, pair: Pair) -> float:
         """Return the largest factor by which all steps may be slower than predicted while the targets hold at the peak."""
@@ -125,8 +137,6 @@ class Joint:
         return exp(low)
 
 
-def _pools_of(missed: tuple[Target, ...]) -> Lacking:
-    """Return the pools one of which has to grow for the missed targets."""
-    if any(target.metric == "ttft" for target in missed):
-        return frozenset({"prefill"})
-    return _EITHER if missed else frozenset()
+def _late_first(missed: tuple[Target, ...]) -> bool:
+    """Return whether the first token is late."""
+    return any(target.metric == "ttft" for target in missed)

@@ -1,5 +1,6 @@
 """The link between a prefill and a decode replica: what a prompt sends over it, how long that takes, how busy it is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,10 @@ class LinkTerms:
     """Factor on the rate; for times that are simulated in another unit."""
     place: str = "fleet.kv_link"
     """Key or flag that says so."""
+
+    def known_to(self, device: Device) -> bool:
+        """Return whether a device has the link, at a known rate."""
+        return self.bytes_per_s is not None or links_of(device).get(self.name) is not None
 
     @property
     def assumption(self) -> Assumption:
@@ -97,6 +102,29 @@ def _device_bytes_per_s(device: Device, terms: LinkTerms) -> float:
             f"  known: {', '.join(link for link, known in links.items() if known is not None)}"
         )
     return rate
+
+
+def check_known(devices: Iterable[Device], terms: LinkTerms) -> None:
+    """Raise InputError for a link that none of the devices has."""
+    every = tuple(devices)
+    if not any(terms.known_to(device) for device in every):
+        _device_bytes_per_s(every[0], terms)
+
+
+def reach_words(
+    prefill: ReplicaSpec, decode: ReplicaSpec, replicas: tuple[int, int], terms: LinkTerms
+) -> str:
+    """Return why a link inside a server or a rack does not join all replicas of two pools; empty where it does."""
+    first = prefill.device
+    reach = {"pcie": first.node_devices, str(first.link): first.link_domain_devices}.get(terms.name)
+    if terms.bytes_per_s is not None or reach is None:
+        return ""
+    devices = replicas[0] * prefill.devices + replicas[1] * decode.devices
+    if first.name != decode.device.name:
+        return f"{terms.name} does not join {first.name} and {decode.device.name}"
+    if devices > reach:
+        return f"{terms.name} joins {reach} x {first.name}, and both pools have {devices}"
+    return ""
 
 
 def link_between(prefill: ReplicaSpec, decode: ReplicaSpec, terms: LinkTerms, prompt_tokens: float) -> KvLink:

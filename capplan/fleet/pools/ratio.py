@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 from typing import Literal
 
 Phase = Literal["prefill", "decode"]
@@ -16,6 +17,7 @@ def cheapest_pair(
     least: Pair,
     costs: tuple[float, float],
     *,
+    most_cost: float = inf,
     most_tried: int,
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair of replica counts to which nothing is missing, and how many pairs were tried.
@@ -32,6 +34,8 @@ def cheapest_pair(
         P_0, D_0
     costs : [$/h] or [-]
         a, b of one replica, positive
+    most_cost : [$/h] or [-]
+        of a pair that is tried
     most_tried : [-]
         the search gives up after so many pairs
 
@@ -55,7 +59,7 @@ def cheapest_pair(
     frontier = [(costs[0] * least[0] + costs[1] * least[1], least)]
     seen = {least}
     tried = 0
-    while frontier and tried < most_tried:
+    while frontier and frontier[0][0] <= most_cost and tried < most_tried:
         _, (prefill, decode) = heappop(frontier)
         tried += 1
         missing = lacking((prefill, decode))

@@ -20,7 +20,7 @@ from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.demand import Demand, demand_of_classes
 from capplan.fleet.paid import money_at_mean
 from capplan.fleet.pools.joint import Joint
-from capplan.fleet.pools.link import LinkTerms
+from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
 from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
 from capplan.fleet.price import usd_per_month
@@ -37,8 +37,10 @@ SHOWN = 3
 """Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
 LEAST_SHARE = 0.8
 """Where a pool is as small as it was tried, this share of its replicas is tried next."""
-MOST_TRIED = 40
+MOST_TRIED = 16
 """Pairs of replica counts of two layouts before the search gives up."""
+WORTH_SHOWING = 1.5
+"""Pools that cost over this many times the cheapest are given up."""
 WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
 
@@ -109,17 +111,45 @@ def pools_decision(
     -------
     PoolsAnswer
     """
+    check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
+    contenders, evaluated = _contenders(question, pools, terms, rejected)
+    plans: list[PoolsPlan] = []
+    simulated = 0
+    for done, contender in enumerate(contenders[:shown]):
+        least = min((cost_of(plan) for plan in plans), default=inf)
+        plan, tried = _confirmed(contender, question, pools.link, terms, rejected, WORTH_SHOWING * least)
+        simulated += tried
+        plans += [plan] if plan else []
+        if progress:
+            progress(done + 1, min(len(contenders), shown))
+    for contender in contenders[shown:]:
+        rejected[contender.hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
+    plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
+    return PoolsAnswer(tuple(plans), rejection_rows(rejected), evaluated, simulated)
+
+
+def cost_of(plan: PoolsPlan) -> float:
+    """Return dollars per hour of the replicas in service, or devices where a price is unknown."""
+    hourly = plan.usd_per_hour
+    if hourly is None:
+        return float(sum(pool.busy_replicas * pool.layout.devices for pool in plan.pools))
+    return sum((pool.usd_per_hour or 0.0) * pool.busy_replicas / pool.replicas for pool in plan.pools)
+
+
+def _contenders(
+    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
+) -> tuple[list[_Contender], int]:
+    """Return the best layout of every pair of devices, cheapest first, and the number of candidates."""
     contenders: list[_Contender] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
         part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
-        asked = (
+        sides = []
+        for phase in (
             prefill_question(part, pools.prefill_devices),
             decode_question(part, pools.decode_devices),
-        )
-        sides = []
-        for phase in asked:
+        ):
             result = search(phase)
             evaluated += result.evaluated
             rejected.update(result.rejected)
@@ -127,23 +157,7 @@ def pools_decision(
             best = [trials.best_of(d.name, question.slo.confidence, rejected) for d in phase.devices]
             sides.append([item for item in best if item is not None])
         contenders += [_Contender(prefill, decode) for prefill, decode in product(*sides)]
-    contenders.sort(key=lambda item: _cost(item, terms))
-    plans, simulated = [], 0
-    for done, contender in enumerate(contenders[:shown]):
-        plan, asked_pairs = _confirmed(contender, question, pools.link, terms, rejected)
-        simulated += asked_pairs
-        plans += [plan] if plan else []
-        if progress:
-            progress(done + 1, min(len(contenders), shown))
-    for contender in contenders[shown:]:
-        rejected[contender.hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
-    plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
-    return PoolsAnswer(
-        tuple(plans),
-        rejection_rows(rejected),
-        evaluated,
-        simulated,
-    )
+    return sorted(contenders, key=lambda item: _cost(item, terms)), evaluated
 
 
 def _hourly(side: Sized, terms: Terms) -> float:
@@ -160,9 +174,21 @@ def _cost(contender: _Contender, terms: Terms) -> tuple[float, int, str]:
 
 
 def _confirmed(
-    contender: _Contender, question: Question, link: LinkTerms, terms: Terms, rejected: Rejections
+    contender: _Contender,
+    question: Question,
+    link: LinkTerms,
+    terms: Terms,
+    rejected: Rejections,
+    most_cost: float,
 ) -> tuple[PoolsPlan | None, int]:
     """Return the plan of a contender, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
+    for side in contender.sides:
+        device = side.trial.replica.spec.device
+        if not link.known_to(device):
+            rejected[
+                contender.hardware, Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {link.name}")
+            ] += 1
+            return None, 0
     joint = Joint(question, contender.prefill.trial.replica, contender.decode.trial.replica, link)
     hourly = [_hourly(side, terms) for side in contender.sides]
     if inf in hourly:
@@ -173,12 +199,10 @@ def _confirmed(
         alone,
         lambda pair: joint.lacking(pair, terms.headroom_fraction, slowness),
         (hourly[0], hourly[1]),
+        most_cost,
     )
     if pair is None:
-        use = joint.link_use(alone)
-        busy = f", which is busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
-        words = f"misses a target once both pools are simulated with {link.name} between them{busy}"
-        rejected[contender.hardware, Reason(Refusal.SIMULATION, words)] += 1
+        rejected[contender.hardware, _unmet(joint, alone)] += 1
         return None, tried
     plan = _plan(contender, joint, pair, terms)
     reason = _over(plan, terms)
@@ -188,13 +212,26 @@ def _confirmed(
     return None, tried
 
 
+def _unmet(joint: Joint, alone: Pair) -> Reason:
+    """Return why no number of replicas was found, given what either phase takes alone."""
+    words = joint.reach_words(alone)
+    if words:
+        return Reason(Refusal.LINK_DOMAIN, words)
+    use = joint.link_use(alone)
+    busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
+    return Reason(
+        Refusal.SIMULATION,
+        f"misses a target once both pools are simulated with {use.name} between them{busy}",
+    )
+
+
 def _cheapest_from(
-    start: Pair, lacking: Callable[[Pair], Lacking], costs: tuple[float, float]
+    start: Pair, lacking: Callable[[Pair], Lacking], costs: tuple[float, float], most_cost: float
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together."""
     least, tried = start, 0
     while True:
-        pair, more = cheapest_pair(lacking, least, costs, most_tried=MOST_TRIED)
+        pair, more = cheapest_pair(lacking, least, costs, most_cost=most_cost, most_tried=MOST_TRIED)
         tried += more
         lower = tuple(
             max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
