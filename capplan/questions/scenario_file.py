@@ -172,6 +172,9 @@ class Fleet(Record):
     or a rate per device."""
     kv_link_latency: SecondsOrZero | None = None
     """From the end of a transfer until the decode replica has it."""
+    network: str | None = None
+    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    device is usually connected."""
     weight_dtypes: Names | None = None
     """Tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None

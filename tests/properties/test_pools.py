@@ -267,8 +267,8 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     answer = pools_decision(asked.question, slow, terms)
     assert not answer.plans
     assert "which would be busy" in " ".join(item.reason for item in answer.rejected)
-    rack = replace(limits, link=LinkTerms("nvlink4"), decode_devices=(device("h200-sxm"),))
-    others = pools_decision(asked.question, rack, terms)
+    other = asked_of(path, "fleet.decode_hardware=[h200-sxm]", "fleet.kv_link=nvlink4")
+    others = pools_decision(other.question, other.scenario.fleet.pools, terms_of(other))
     assert "does not join" in " ".join(item.reason for item in others.rejected)
 
 
@@ -277,7 +277,7 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     [
         (("fleet.disaggregation=maybe",), "fleet.disaggregation: "),
         (("fleet.disaggregation=off",), "fleet.kv_link: fleet.disaggregation is off"),
-        (("fleet.prefill_hardware=[h20]",), "fleet.prefill_hardware"),
+        (("fleet.prefill_hardware=[h1000]",), "fleet.prefill_hardware"),
         (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
         (("fleet.kv_link=12 apples",), "fleet.kv_link: "),
         (
