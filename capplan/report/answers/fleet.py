@@ -22,10 +22,16 @@ from capplan.report.answers.commitments import (
     commitments_tables,
 )
 from capplan.report.answers.energy import energy_result, energy_tables
-from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
+from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text, sure
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
-from capplan.report.answers.pools import pools_closing, pools_result, pools_row, pools_tables, pools_text
+from capplan.report.answers.pools import (
+    decision_of_pools,
+    pools_closing,
+    pools_result,
+    pools_row,
+    pools_tables,
+)
 from capplan.report.data_text import plain
 
 _SHOWN = (
@@ -144,7 +150,7 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
     plan, pools = answer.chosen, answer.chosen_pools
     if pools is not None:
-        return _decision_of_pools(asked, pools)
+        return decision_of_pools(asked, pools)
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
@@ -154,14 +160,6 @@ def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     parts.append(f"{sure(plan.slo_met_probability)} sure to meet its targets")
     more = surer_text(plan, answer)
     return ", ".join(parts) + (f"; {more}" if more else "")
-
-
-def _decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
-    cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
-    text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
-    if not asked.scenario.slo.targets:
-        return f"{text}, sized for throughput alone"
-    return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
 
 
 def cost_texts(plan: FleetPlan) -> list[str]:
@@ -204,19 +202,6 @@ def purchase_text(plan: FleetPlan) -> str:
     each = f"{plan.layout.devices} {'GPU' if plan.layout.devices == 1 else 'GPUs'}"
     spare = f", {plan.spare_replicas} of them spare" if plan.spare_replicas else ""
     return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
-
-
-def sure(probability: float) -> str:
-    """Format a probability for people, rounded down; never as certain.
-
-    Examples
-    --------
-    >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('61%', 'over 99%', 'under 1%')
-    """
-    if probability > 0.99:
-        return "over 99%"
-    return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:

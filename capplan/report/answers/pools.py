@@ -7,7 +7,9 @@ from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.plan import Pool, PoolsPlan
 from capplan.fleet.recommended import cost_of
+from capplan.questions.fleet import AskedFleet
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_words import sure
 
 _TITLES = {
     "way": "",
@@ -47,6 +49,15 @@ def pools_text(plan: PoolsPlan) -> str:
     spare = plan.prefill.spare_replicas
     spares = f", {spare} of each spare" if spare else ""
     return f"{plan.gpus} GPUs, prefill on {pool_text(plan.prefill)} and decode on {pool_text(plan.decode)}{spares}"
+
+
+def decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
+    """Return what to buy, for how much, and how sure that is."""
+    cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
+    text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
+    if not asked.scenario.slo.targets:
+        return f"{text}, sized for throughput alone"
+    return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
 
 
 def pools_row(plan: PoolsPlan) -> dict[str, Any]:
