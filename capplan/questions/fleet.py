@@ -157,8 +157,6 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     if limits.routing in ("least_loaded", "prefix_aware"):
         words = f"replicas sized as if requests were dealt out in turn; only simulate routes them {limits.routing}"
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
-    if limits.pools is not None:
-        stated.append(limits.pools.link.assumption)
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
         scenario,

@@ -45,6 +45,7 @@ def pools_limits(
         "fleet.spare_replicas",
     )
     link = reading.attempt(partial(_link, fleet), LinkTerms(), ("fleet", "kv_link"))
+    reading.assumptions.append(link.assumption)
     return PoolsLimits(
         pools["prefill_hardware"], pools["decode_hardware"], link, only=fleet.disaggregation == "only"
     )

@@ -329,6 +329,13 @@ def _fleet_result(
     }
 
 
+def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
+    if answer.choices is None or answer.chosen_pools is not None:
+        return pools_closing(answer)
+    why = f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}"
+    return why, *pools_closing(answer)
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
@@ -369,12 +376,7 @@ def fleet_answer(
         ),
         headline=decision(asked, answer),
         closing=(
-            *(
-                (f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}",)
-                if answer.choices and answer.chosen_pools is None
-                else ()
-            ),
-            *pools_closing(answer),
+            *_recommendation(answer),
             *(insensible_text(row) for row in answer.insensible),
             *commitments_closing(outlook.mixes, currency),
             *growth_closing(outlook.growth, asked.scenario),
