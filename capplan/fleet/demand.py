@@ -101,16 +101,19 @@ def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
 
 def demand_of(scenario: Scenario) -> Demand:
     """Return the mixture of all classes, weighted by their rates."""
-    weights = _weights(scenario.classes)
-    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in scenario.classes], weights)
-    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in scenario.classes], weights)
-    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, scenario.classes, strict=True))
+    return replace(demand_of_classes(scenario.classes), tiers=scenario.kv_offload)
+
+
+def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
+    """Return the mixture of classes, weighted by their rates, without offload tiers."""
+    weights = _weights(classes)
+    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in classes], weights)
+    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in classes], weights)
+    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, classes, strict=True))
     longest = max(
-        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999))
-        for c in scenario.classes
+        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999)) for c in classes
     )
-    lengths = Lengths(inputs, outputs, input_cv, output_cv, cached)
-    return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
+    return Demand(classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
 
 
 def drawn_requests(

@@ -7,6 +7,7 @@ from math import floor, inf
 from capplan.fleet.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.confirmed import met_probability, plan_of
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.search import CONFIDENCES, RATE_SLACK
 
 SMALL_EXTRA = 1.05
@@ -26,7 +27,7 @@ def rank(item: Sized, terms: Terms) -> tuple[float, int, int, str]:
     return cost, item.gpus, item.busy, item.trial.candidate.layout.in_words("")
 
 
-def cost_of(plan: FleetPlan) -> float:
+def cost_of(plan: FleetPlan | PoolsPlan) -> float:
     """Return dollars per hour, or GPUs where no price is known."""
     return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -14,6 +15,19 @@ from capplan.replica.drafting import Method
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
+
+Disaggregation = Literal["off", "allowed", "only"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsLimits:
+    """What pools of their own for prefill and decode may be made of."""
+
+    prefill_devices: tuple[Device, ...]
+    decode_devices: tuple[Device, ...]
+    link: LinkTerms
+    only: bool = False
+    """Identical replicas are no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,15 @@ class FleetLimits:
     max_devices: int | None = None
     """Of the whole fleet, spares included."""
     max_devices_per_replica: int | None = None
+    pools: PoolsLimits | None = None
+    """None: every replica does both phases."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices that may be bought, those of the pools included."""
+        pools = self.pools
+        both = (*pools.prefill_devices, *pools.decode_devices) if pools else ()
+        return tuple({item.name: item for item in (*self.hardware, *both)}.values())
 
 
 @dataclass(frozen=True, slots=True)

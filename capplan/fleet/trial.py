@@ -110,11 +110,11 @@ def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = N
         outcome.itl,
         spread(outcome.e2e_s[seen]),
         counted if rate_per_s is None else rate_per_s,
-        _steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+        is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
 
 
-def _steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
+def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
     """Return whether the middle half of the requests finishes about as fast as it arrives."""
     ends = np.sort(ends[np.isfinite(ends)])
     if ends.size < 8:

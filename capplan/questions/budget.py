@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from capplan.fleet.candidates import Rejection
 from capplan.fleet.cheapest import OVER_BUDGET
 from capplan.fleet.over_time import RateLine
-from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan, Rejection
+from capplan.fleet.plan import Choices, FleetAnswer, FleetPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix

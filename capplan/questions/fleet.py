@@ -13,6 +13,8 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.pools.chunks import smaller_chunks
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
@@ -122,7 +124,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
-    hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
+    hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     if scenario.kv_offload and not demand.reuses:
@@ -137,7 +139,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
-        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
+        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(
@@ -184,11 +186,16 @@ def terms_of(asked: AskedFleet) -> Terms:
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms = terms_of(asked)
-    answer = fleet_decision(asked.question, terms, progress)
+    limits, terms = asked.scenario.fleet.pools, terms_of(asked)
+    pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
+    if limits is not None and limits.only:
+        return FleetAnswer((), (), 0, pools=pools)
+    answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
+    if pools is not None and answer.chosen is not None:
+        answer = replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))
     if terms.max_usd_per_hour is None:
         return within_budget(asked.scenario, answer)
-    if answer.plans:
+    if answer.plans or answer.chosen_pools:
         return answer
     unlimited = replace(terms, max_usd_per_hour=None)
     over = fleet_decision(asked.question, unlimited, progress).chosen

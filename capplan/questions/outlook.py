@@ -39,6 +39,8 @@ class Outlook:
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
     """Return what follows from the plans of a fleet; nothing where there is no plan. Prices are judged old by a day, if one is given."""
     scenario, chosen = asked.scenario, answer.chosen
+    if answer.chosen_pools is not None:
+        return Outlook(warnings=_left_out(scenario))
     if chosen is None:
         return Outlook()
     line = rate_line(scenario)
@@ -65,6 +67,19 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
             )
         ),
     )
+
+
+def _left_out(scenario: Scenario) -> tuple[str, ...]:
+    """Return the warning for what a scenario asks for and a plan with pools of its own has no answer to."""
+    given = {
+        "commitments": scenario.commitments,
+        "energy": scenario.power,
+        "growth": scenario.growth,
+        "replicas over time": any(item.hourly_rate_fractions or item.trace for item in scenario.classes),
+    }
+    names = ", ".join(name for name, value in given.items() if value)
+    said = f"{names}: worked out for identical replicas alone; --set fleet.disaggregation=off"
+    return (said,) if names else ()
 
 
 def _mixes(scenario: Scenario, plans: Sequence[FleetPlan], line: RateLine | None) -> tuple[AskedMix, ...]:

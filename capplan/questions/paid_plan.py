@@ -10,6 +10,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.scenario import Scenario
 from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.identical_replicas import refuse_pools
 from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
@@ -46,8 +47,9 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     TargetError
         no plan meets the targets
     InputError
-        the price of the plan is not known
+        the price of the plan is not known, or it has pools of its own for prefill and decode
     """
+    refuse_pools(asked.scenario, answer, "what it costs")
     scenario, plan = asked.scenario, answer.chosen
     if plan is None:
         raise TargetError(

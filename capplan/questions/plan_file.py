@@ -8,9 +8,9 @@ from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
-from capplan.fleet.candidates import Layout
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.paid import Money
-from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible, Rejection
+from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible
 from capplan.fleet.scenario import Scenario
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for

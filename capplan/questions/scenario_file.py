@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from capplan.fleet.scenario import Disaggregation
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
@@ -38,6 +39,10 @@ from capplan.serving.fleet_terms import Routing
 def _as_list(written: object) -> object:
     alone = isinstance(written, (str, int, float)) and not isinstance(written, bool)
     return [written] if alone else written
+
+
+def _switched_off(written: object) -> object:
+    return "off" if written is False else written  # YAML reads a bare off as false
 
 
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
@@ -156,6 +161,20 @@ class Fleet(Record):
     """Of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
     """Of one copy of the model."""
+    disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
+    """Prefill and decode in pools of their own: off, allowed (beside identical replicas), or only."""
+    prefill_hardware: Names | None = None
+    """Devices of the prefill pool, written as hardware; if left out, those."""
+    decode_hardware: Names | None = None
+    """Devices of the decode pool, written as hardware; if left out, those."""
+    kv_link: str | None = None
+    """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
+    or a rate per device."""
+    kv_link_latency: SecondsOrZero | None = None
+    """From the end of a transfer until the decode replica has it."""
+    network: str | None = None
+    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    device is usually connected."""
     weight_dtypes: Names | None = None
     """Tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None

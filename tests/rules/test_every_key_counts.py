@@ -55,6 +55,8 @@ DRAFT = {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft_step_time"
 CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
 TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
 SPARSE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.tensor_parallel": 2}
+WIDE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.data_parallel": [16]}
+APART = {"fleet.disaggregation": "allowed", "fleet.kv_link": "network"}
 OWN = {"prices.electricity": "0.1 $/kWh"}
 CURVE = {"traffic.request_rate": "200 req/s", "traffic.daily_curve": "office"}
 OWNED = {"capex": "20000 $", "electricity": "0.1 $/kWh"}
@@ -164,6 +166,12 @@ CASES = {
     "fleet.data_parallel": Case([2], SPARSE),
     "fleet.max_gpus": Case(1),
     "fleet.max_gpus_per_replica": Case(1, {"fleet.tensor_parallel": [1, 2]}),
+    "fleet.disaggregation": Case("only", APART | {"fleet.kv_link": None}),
+    "fleet.prefill_hardware": Case(["h200-sxm"], APART),
+    "fleet.decode_hardware": Case(["h200-sxm"], APART),
+    "fleet.kv_link": Case("ethernet-25g", APART),
+    "fleet.kv_link_latency": Case("1 ms", APART),
+    "fleet.network": Case("ethernet-25g", WIDE),
     "fleet.weight_dtypes": Case(["as-published", "fp8"]),
     "fleet.kv_dtypes": Case(["bf16", "fp8"]),
     "prices.commitment": Case("spot"),

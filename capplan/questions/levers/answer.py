@@ -22,13 +22,16 @@ from capplan.fleet.levers import (
 )
 from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
 from capplan.fleet.shared import Shared
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.identical_replicas import for_identical_replicas
 from capplan.questions.levers import engine, fleet, promise
-from capplan.questions.levers.as_it_is import Base, first_line, idle
+from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
 from capplan.questions.levers.speculation import speculations
 from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
@@ -41,6 +44,7 @@ from capplan.readers.yaml_file import Document
 
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"
+DISAGGREGATION = "disaggregation"
 LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "weight-dtype": engine.weight_dtypes,
     "kv-dtype": engine.kv_dtypes,
@@ -52,7 +56,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "token-budget": engine.token_budget,
     "max-num-seqs": engine.sequences,
     "parallelism": fleet.parallelism,
-    "disaggregation": fleet.disaggregation,
+    DISAGGREGATION: fleet.disaggregation,
     "kv-offload": engine.kv_offload,
     DEVICE: fleet.devices,
     "commitment": fleet.commitments,
@@ -145,6 +149,8 @@ def asked_levers(
         raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
     asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
     asked = asking.changed(())
+    if asked.scenario.fleet.pools is not None and asked.scenario.fleet.pools.only:
+        raise for_identical_replicas(asked.scenario, "capplan levers")
     chosen, cheapest = asking.plans(asked)
     return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
@@ -172,7 +178,9 @@ def levers_of(
     -------
     LeversAnswer
     """
+    named = tuple(names) != checked_names(None)
     levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
+    levers = [lever if named else put_off(lever) for lever in levers]
     rows = []
     for done, lever in enumerate(levers):
         rows.append(_row(asking, base, lever))
@@ -193,6 +201,10 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
+    limits = asked.scenario.fleet.pools
+    if limits is not None and limits.only:
+        apart = pools_decision(asked.question, limits, terms_of(asked), shown=1).chosen
+        return lever_row(lever, apart, base.plan, "no plan meets the targets")
     plan = asking.plans(asked, base.plan)[0]
     return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
 
@@ -265,7 +277,7 @@ def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever,
         yield tuple(lever for lever in selected if lever is not None)
 
 
-def _cheaper(plan: FleetPlan, base: FleetPlan | None) -> bool:
+def _cheaper(plan: FleetPlan | PoolsPlan, base: FleetPlan | None) -> bool:
     if base is None:
         return True
     same = (plan.usd_per_hour is None) == (base.usd_per_hour is None)
@@ -275,7 +287,7 @@ def _cheaper(plan: FleetPlan, base: FleetPlan | None) -> bool:
 def _added(row: LeverRow) -> Lever | None:
     """Return a lever with what it adds to the lists of a search; of all other devices that is the one of its plan."""
     if row.lever.name == DEVICE and row.plan is not None:
-        return replace(row.lever, adds={"fleet.hardware": (row.plan.layout.device.name,)})
+        return replace(row.lever, adds={"fleet.hardware": (row.plan.hardware,)})
     return row.lever if row.lever.adds else None
 
 

@@ -38,6 +38,13 @@ def idle(name: str, change: str, reason: str) -> Lever:
     return Lever(name, change, reason=reason)
 
 
+def put_off(lever: Lever) -> Lever:
+    """Return a slow lever as one that is tried where it is named; others as they are."""
+    if not lever.slow or lever.reason:
+        return lever
+    return idle(lever.name, lever.change, f"takes a search of its own; to try it: --lever {lever.name}")
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error: why a change cannot be made."""
     return str(error).partition("\n")[0]

@@ -188,6 +188,7 @@ def kv_offload(base: Base) -> list[Lever]:
             (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
             "the price of that memory is not included",
             combines=True,
+            host_bytes=size * 1e9,
         )
         for size, change in changes.items()
     ]

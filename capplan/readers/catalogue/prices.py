@@ -185,9 +185,7 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     device name -> ChosenPrice, None where no offer is known; and warnings
     """
     records, remarks = records_of(scenario)
-    chosen = {
-        item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
-    }
+    chosen = {item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.devices}
     others = [name for name in scenario.prices.overrides if name not in chosen]
     warnings = list(remarks)
     warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
@@ -208,7 +206,7 @@ def _powered(
     """Return the prices with the electricity of each device; a device of unknown power has no cost."""
     powered: dict[str, ChosenPrice | None] = {}
     warnings: list[str] = []
-    for item in scenario.fleet.hardware:
+    for item in scenario.fleet.devices:
         price = chosen[item.name]
         if price is not None and item.tdp_w is None:
             warnings.append(

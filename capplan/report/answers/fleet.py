@@ -7,6 +7,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
@@ -23,9 +24,16 @@ from capplan.report.answers.commitments import (
 )
 from capplan.report.answers.currency import currency_texts, in_currency, paid_usd
 from capplan.report.answers.energy import energy_result, energy_tables
-from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
+from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text, sure
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.answers.pools import (
+    decision_of_pools,
+    pools_closing,
+    pools_result,
+    pools_row,
+    pools_tables,
+)
 from capplan.report.data_text import plain
 
 _SHOWN = (
@@ -89,7 +97,9 @@ def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
 
 def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
-    plan = answer.chosen
+    plan, pools = answer.chosen, answer.chosen_pools
+    if pools is not None:
+        return decision_of_pools(asked, pools)
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
@@ -143,19 +153,6 @@ def purchase_text(plan: FleetPlan) -> str:
     return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
 
 
-def sure(probability: float) -> str:
-    """Format a probability for people, rounded down; never as certain.
-
-    Examples
-    --------
-    >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('61%', 'over 99%', 'under 1%')
-    """
-    if probability > 0.99:
-        return "over 99%"
-    return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
-
-
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the three choices, each with its name."""
     if answer.choices is None:
@@ -189,7 +186,7 @@ def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Ass
     return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
 
 
-def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
+def thin_warnings(plans: Sequence[FleetPlan | PoolsPlan]) -> tuple[str, ...]:
     """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()
@@ -247,6 +244,8 @@ def _fleet_result(
     """Return the answer with the keys of the interface."""
     over_time = outlook.over_time
     chosen = plan_row(answer.chosen) if answer.chosen else None
+    if answer.chosen_pools is not None:
+        chosen = pools_row(answer.chosen_pools)
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -265,6 +264,7 @@ def _fleet_result(
             {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
             for row in answer.insensible
         ],
+        "disaggregated": pools_result(answer),
         "commitments": commitments_result(outlook.mixes),
         "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
@@ -282,6 +282,13 @@ def _fleet_result(
             for r in answer.relaxations
         ],
     }
+
+
+def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
+    if answer.choices is None or answer.chosen_pools is not None:
+        return pools_closing(answer)
+    why = f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}"
+    return why, *pools_closing(answer)
 
 
 def fleet_answer(
@@ -304,6 +311,7 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += pools_tables(answer)
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
@@ -324,11 +332,7 @@ def fleet_answer(
         ),
         headline=decision(asked, answer),
         closing=(
-            *(
-                (f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}",)
-                if answer.choices
-                else ()
-            ),
+            *_recommendation(answer),
             *(insensible_text(row) for row in answer.insensible),
             *commitments_closing(outlook.mixes),
             *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
@@ -344,5 +348,5 @@ def fleet_answer(
             *outlook.assumptions,
         ),
         warnings=(*asked.warnings, *thin_warnings(answer.plans), *outlook.warnings),
-        exit_code=0 if answer.plans else 4,
+        exit_code=0 if answer.plans or answer.chosen_pools else 4,
     )
