@@ -111,6 +111,7 @@ def phi4(audio: Config) -> int:
     bins = audio.dimension("input_size")
     for _ in range(int(log2(factor))):
         bins = (bins + 1) // 2
+    bins = audio.optional("nemo_final_size") or bins
     channels = audio.dimension("nemo_conv_channels")
     tower = _halving_convolutions(channels, 3, factor) + linear(channels * bins, hidden)
     sides = 1 if audio.flag("bias_symmetric", default=False) else 2
@@ -120,17 +121,18 @@ def phi4(audio: Config) -> int:
 
 def parakeet(audio: Config) -> int:
     """Return the parameters of Parakeet, a conformer with relative positions; biases as Nemotron Omni means them."""
-    audio.unused("max_position_embeddings", "scale_input", "layerdrop", "model_type")
+    audio.unused("max_position_embeddings", "scale_input", "layerdrop", "dropout_positions")
     hidden = audio.dimension("hidden_size", default=1024)
     wide = audio.dimension("intermediate_size", default=4096)
     head_count = audio.dimension("num_attention_heads", default=8)
     bias = audio.flag("attention_bias", default=False)
     conv_bias = audio.flag("convolution_bias", default=True)
-    inner = head_count * (hidden // head_count)
+    head_dim = hidden // head_count
+    inner = head_count * head_dim
+    kv_inner = audio.dimension("num_key_value_heads", default=head_count) * head_dim
     feed_forward = linear(hidden, wide, bias=bias) + linear(wide, hidden, bias=bias)
-    attended = (
-        3 * linear(hidden, inner, bias=bias) + linear(inner, hidden, bias=bias) + hidden * inner + 2 * inner
-    )
+    attended = linear(hidden, inner, bias=bias) + 2 * linear(hidden, kv_inner, bias=bias)
+    attended += linear(inner, hidden, bias=bias) + hidden * inner + 2 * inner
     mixed = linear(hidden, 2 * hidden, bias=conv_bias) + linear(hidden, hidden, bias=conv_bias) + 2 * hidden
     mixed += linear(audio.dimension("conv_kernel_size", default=9), hidden, bias=conv_bias)
     block = 2 * feed_forward + attended + mixed + 5 * 2 * hidden
