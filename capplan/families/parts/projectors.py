@@ -94,14 +94,20 @@ def phi4_audio(_config: Config, tower: Config, text: int) -> int:
     return 2 * (linear(frames * tower.dimension("hidden_size"), text) + linear(text, text))
 
 
-def nemotron_vision(config: Config, _tower: Config, text: int) -> int:
-    """Return the projector of Nemotron Omni's images: a norm and two matrices; another norm where the text predicts several tokens."""
-    config.unused("video_temporal_patch_size")
+def nemotron_vision(config: Config, tower: Config, text: int) -> int:
+    """Return what joins Nemotron Omni's tower to the text: frames of video into it, a norm and two matrices out of it.
+
+    Another norm stands between them where the text predicts several tokens.
+    """
+    tower.unused("video_temporal_patch_size")
+    frames = tower.dimension("num_channels") * tower.dimension("patch_size") ** 2
+    frames *= config.count("video_temporal_patch_size")
     hidden = config.dimension("vision_hidden_size", "vit_hidden_size")
     inputs = hidden * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
     wide = config.dimension("projector_hidden_size")
     several = config.needed_section("text_config", "llm_config").count("num_nextn_predict_layers")
-    return inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
+    joined = inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
+    return frames * tower.dimension("hidden_size") + joined
 
 
 def nemotron_audio(_config: Config, tower: Config, text: int) -> int:

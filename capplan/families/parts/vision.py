@@ -224,7 +224,7 @@ def image_positions(vision: Config) -> int:
 
 
 def radio(vision: Config) -> int:
-    """Return the parameters of RADIO, its projections of images and of video frames."""
+    """Return the parameters of RADIO, without the projection of video frames, whose number the file of the whole model says."""
     hidden = vision.dimension("hidden_size")
     patch = vision.dimension("patch_size")
     inputs = vision.dimension("num_channels") * patch * patch
@@ -232,9 +232,7 @@ def radio(vision: Config) -> int:
     vision.unused("image_size", "patch_dim", "video_patch_dim", "summary_idxs", "norm_mean", "norm_std", "layerscale_value",
                   "drop_path_rate")  # fmt: skip
     prefix = vision.count("num_cls_tokens") + vision.count("num_registers")
-    tower = (1 + vision.count("video_temporal_patch_size")) * inputs * hidden + (
-        side * side + prefix
-    ) * hidden
+    tower = (inputs + side * side + prefix) * hidden
     heads = vision.dimension("num_attention_heads")
     inner = heads * (hidden // heads)
     bias = vision.flag("qkv_bias", default=True)
