@@ -56,8 +56,8 @@ class SharedPrefix(Record):
 
     tokens: Tokens
     """Less than the mean input length, which includes them."""
-    hit_fraction: Fraction
-    """Share of the requests that hit it in the prefix cache."""
+    hit_fraction: Fraction | None = None
+    """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
 
 
 class Traffic(Record):
@@ -70,7 +70,11 @@ class Traffic(Record):
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: SecondsOrZero | None = None
-    """From a response to the next request of the same user; 0 s: the next one follows at once."""
+    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    turns: LengthRecord | None = None
+    """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
+    added_tokens: LengthRecord | None = None
+    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None

@@ -19,6 +19,7 @@ from capplan.fleet.offered import SamplePath
 from capplan.fleet.plan import FleetAnswer, FleetPlan
 from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.search import spec_of_layout
+from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
@@ -174,21 +175,37 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     question = chosen.asked.question
     replica = replica_of(chosen.spec)
-    demand = demand_at_replica(question.demand, replica)
+    demand = demand_at_replica(question.demand, replica, share=1.0 / chosen.replicas)
     longest = chosen.spec.max_model_len or demand.longest_tokens
     span = SAMPLED_SECONDS if seconds is None else seconds
-    response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
+    response = 0.0
+    if demand.users or demand.has_sessions:
+        response = response_s(replica, demand, chosen.replicas, seed, longest)
     rate = sum(demand.rates_per_s(response))
     count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
+    if demand.has_sessions:
+        offered = offered_with_sessions(
+            demand, seconds=count / rate, seed=seed, longest=longest, response_s=response
+        )
+    else:
+        path = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response)
+        offered = path.offered(1.0)
     users = f" and {offered.crowd.users:,} users, who wait for each response" if offered.crowd else ""
+    if demand.has_sessions:
+        users += (
+            f"; turns follow {response:.3g} s after the one before, the mean response, and their think time"
+        )
     stated = Assumption(
         f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",
     )
-    names = tuple(item.name for item in demand.classes)
     stream = Stream(
-        offered.requests, names, crowd=offered.crowd, routing=chosen.asked.scenario.fleet.routing, seed=seed
+        offered.requests,
+        tuple(item.name for item in demand.classes),
+        session_block_tokens(demand),
+        crowd=offered.crowd,
+        routing=chosen.asked.scenario.fleet.routing,
+        seed=seed,
     )
     return AskedStream(stream, chosen.spec, (stated,), (), rate)
 
