@@ -189,5 +189,8 @@ def drawn_requests(
         else:
             hit = random.random(rows.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
+            if item.repeated_fraction:
+                again = random.random(rows.size) < item.repeated_fraction
+                hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
         cached[rows] = np.where(hit, shared, 0)
     return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

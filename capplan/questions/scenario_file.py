@@ -60,6 +60,15 @@ class SharedPrefix(Record):
     """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
 
 
+class Retries(Record):
+    """Outputs that do not have the form that was asked for, and are asked for again."""
+
+    invalid: Annotated[Fraction, Field(lt=1)]
+    """Share of the outputs that are not valid."""
+    attempts: Annotated[Whole, Field(ge=1, le=100)]
+    """Most attempts, the first one included."""
+
+
 class Traffic(Record):
     """A kind of request: how often (one of request_rate, users, requests, trace) and how long."""
 
@@ -91,6 +100,14 @@ class Traffic(Record):
     """Input length of a request, the shared prefix included."""
     output_tokens: LengthRecord | None = None
     """Output length of a request."""
+    reasoning_tokens: LengthRecord | None = None
+    """Tokens of reasoning before the answer, beside output_tokens; max is their budget."""
+    samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
+    retries: Retries | None = None
+    """Outputs that are not valid, and are asked for again."""
+    padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None

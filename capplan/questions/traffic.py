@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.questions.length_record import lengths
+from capplan.questions.multiples_record import MULTIPLES, refuse_wrong_multiples, with_multiples
 from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
@@ -226,14 +227,22 @@ def _rate_key(item: Traffic) -> str:
     return next((key for key in RATES if getattr(item, key) is not None), RATES[0])
 
 
+def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: list[KeyPath]) -> None:
+    """Note keys of a line of traffic that do not belong together."""
+    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
+    multiples = [(*at, key) for key in MULTIPLES]
+    reading.attempt(partial(refuse_wrong_multiples, reading, item, at), None, *multiples)
+    means = [(*at, key) for key in MEANS]
+    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
+
+
 def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
     """Return the class of a line of traffic; None where it has errors, which are then in the reading."""
     at: KeyPath = ("traffic", index)
     burst = burst_ratio if item.trace else 1.0
     said = len(reading.mistakes)
-    rate_keys = [(*at, key) for key in (*RATES, "think_time", "within")]
-    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
-    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *((*at, key) for key in MEANS))
+    rate_keys: list[KeyPath] = [(*at, key) for key in (*RATES, "think_time", "within")]
+    _refuse_wrong_keys(reading, item, at, rate_keys)
     item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
@@ -282,7 +291,10 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
-    return described if sessions is None or with_one_turn(sessions) else _of_turns(described, sessions)
+    if sessions is None or with_one_turn(sessions):
+        about = [(*at, key) for key in MULTIPLES]
+        return reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
+    return _of_turns(described, sessions)
 
 
 def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:

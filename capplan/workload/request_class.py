@@ -84,6 +84,10 @@ class RequestClass:
     """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
     job_requests: float | None = None
     """Of a batch job; None for traffic without an end."""
+    sequences_per_request: float = 1.0
+    """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
+    repeated_fraction: float = 0.0
+    """Share of the prompts that were sent just before, by another sample or attempt, and are found in the cache whole."""
     burst_ratio: float = 1.0
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
@@ -113,7 +117,9 @@ class RequestClass:
     def cached_input_tokens(self) -> float:
         """Prompt tokens per request that need no prefill, in the mean: of the prefix what a prompt holds, but for its last token."""
         held = np.minimum(np.floor(self.shared_prefix_tokens), self.input_tokens.whole_tokens(SLICES) - 1.0)
-        return float(held.mean()) * self.prefix_hit_fraction
+        alone = float(held.mean()) * self.prefix_hit_fraction
+        whole = float((self.input_tokens.whole_tokens(SLICES) - 1.0).mean())
+        return alone + self.repeated_fraction * (whole - alone)
 
     @property
     def short_prompt_fraction(self) -> float:
@@ -123,4 +129,11 @@ class RequestClass:
 
 def without_prefix_cache(item: RequestClass) -> RequestClass:
     """Return the class with no hit in a prefix cache."""
-    return replace(item, shared_prefix_tokens=0.0, prefix_hit_fraction=0.0, reuse=None, sessions=None)
+    return replace(
+        item,
+        shared_prefix_tokens=0.0,
+        prefix_hit_fraction=0.0,
+        repeated_fraction=0.0,
+        reuse=None,
+        sessions=None,
+    )

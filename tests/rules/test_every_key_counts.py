@@ -139,6 +139,11 @@ CASES = {
     "traffic.active_hours": Case("10 h"),
     **lengths("input_tokens"),
     **lengths("output_tokens"),
+    **lengths("reasoning_tokens"),
+    "traffic.samples": Case(8),
+    "traffic.retries.invalid": Case("50 %", {"traffic.retries": {"invalid": "5 %", "attempts": 3}}),
+    "traffic.retries.attempts": Case(9, {"traffic.retries": {"invalid": "60 %", "attempts": 2}}),
+    "traffic.padded_batch": Case(64, JOB | {"traffic.input_tokens": {"min": 100, "max": 700}}),
     **lengths("turns", 100, TURNS),
     **lengths("added_tokens", 1, TURNS),
     "traffic.shared_prefix.tokens": Case(
@@ -247,6 +252,9 @@ REFUSALS = {
     "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
     "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
     "traffic.added_tokens": (100, {}, "traffic.*added_tokens: is what later turns add"),
+    "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
+    "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
+    "traffic.retries": ({"invalid": 1, "attempts": 3}, {}, "traffic.*retries.invalid"),
     "traffic.turns": (4, {}, "traffic.*turns: needs think_time"),
     "traffic.shared_prefix": (
         {"tokens": 100, "hit_fraction": 0.5},
