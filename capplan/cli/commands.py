@@ -22,7 +22,7 @@ COMMANDS = {
     "report": "Write the page for the planning review of a scenario: the decision first, then its evidence.",
     "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
     "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets.",
-    "workload": "Read a trace, a request log or Prometheus text, and write it as a workload for scenarios.",
+    "workload": "Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios.",
     "validate": "Predict measured results with the code that every command uses, and score the predictions.",
     "hardware": "List the devices of the catalogue, or show one with its sources.",
     "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",

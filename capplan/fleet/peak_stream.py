@@ -2,6 +2,7 @@
 
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import SamplePath
+from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import Stream
 from capplan.serving.fleet_terms import Routing
 
@@ -32,12 +33,20 @@ def peak_stream(
     seconds : [s]
         None: SAMPLED_SECONDS
     response_s : [s]
-        approximate response time of users
+        approximate response time of users and of the turns of sessions
     routing : of the router
     """
     rate = sum(demand.rates_per_s(response_s))
     span = SAMPLED_SECONDS if seconds is None else seconds
     count = min(max(round(rate * span), 2 * replicas, 10), MOST_SAMPLED)
-    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(1.0)
+    if demand.has_sessions:
+        offered = offered_with_sessions(
+            demand, seconds=count / rate, seed=seed, longest=longest, response_s=response_s
+        )
+    else:
+        offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(
+            1.0
+        )
     names = tuple(item.name for item in demand.classes)
-    return Stream(offered.requests, names, crowd=offered.crowd, routing=routing, seed=seed)
+    blocks = session_block_tokens(demand)
+    return Stream(offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed)

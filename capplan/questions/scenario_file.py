@@ -61,8 +61,17 @@ class SharedPrefix(Record):
 
     tokens: Tokens
     """Less than the mean input length, which includes them."""
-    hit_fraction: Fraction
-    """Share of the requests that hit it in the prefix cache."""
+    hit_fraction: Fraction | None = None
+    """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
+
+
+class Retries(Record):
+    """Outputs that do not have the form that was asked for, and are asked for again."""
+
+    invalid: Annotated[Fraction, Field(lt=1)]
+    """Share of the outputs that are not valid."""
+    attempts: Annotated[Whole, Field(ge=1, le=100)]
+    """Most attempts, the first one included."""
 
 
 class Traffic(Record):
@@ -75,7 +84,11 @@ class Traffic(Record):
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: SecondsOrZero | None = None
-    """From a response to the next request of the same user; 0 s: the next one follows at once."""
+    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    turns: LengthRecord | None = None
+    """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
+    added_tokens: LengthRecord | None = None
+    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None
@@ -92,6 +105,14 @@ class Traffic(Record):
     """Input length of a request, the shared prefix included."""
     output_tokens: LengthRecord | None = None
     """Output length of a request."""
+    reasoning_tokens: LengthRecord | None = None
+    """Tokens of reasoning before the answer, beside output_tokens; max is their budget."""
+    samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
+    retries: Retries | None = None
+    """Outputs that are not valid, and are asked for again."""
+    padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None

@@ -218,15 +218,21 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     question = chosen.asked.question
     replica = replica_of(chosen.spec)
-    demand = demand_at_replica(question.demand, replica)
+    demand = demand_at_replica(question.demand, replica, share=1.0 / chosen.replicas)
     longest = chosen.spec.max_model_len or demand.longest_tokens
-    response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
+    response = 0.0
+    if demand.users or demand.has_sessions:
+        response = response_s(replica, demand, chosen.replicas, seed, longest)
     rate = sum(demand.rates_per_s(response))
     stream = peak_stream(
         demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
         routing=chosen.asked.scenario.fleet.routing,
     )  # fmt: skip
     users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
+    if demand.has_sessions:
+        users += (
+            f"; turns follow {response:.3g} s after the one before, the mean response, and their think time"
+        )
     stated = Assumption(
         f"{stream.requests_drawn:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",

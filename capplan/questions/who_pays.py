@@ -35,17 +35,18 @@ def class_use(item: RequestClass, replica: Replica, plan: FleetPlan) -> ClassUse
     cached = item.cached_input_tokens / inputs
     load = Load(max(1, round(inputs)), max(1, round(outputs)), request_rate=1.0, prefix_hit_fraction=cached)
     times = phase_times(replica, load, plan.concurrency_per_replica)
-    sequences = max(1.0, plan.concurrency_per_replica)
+    batch = max(1.0, plan.concurrency_per_replica)
     traffic = hosted_traffic(item, plan.e2e_s.mean)
-    requests = float(traffic.rates_per_s.mean()) * traffic.hours * 3600.0
+    sequences = item.sequences_per_request
+    requests = float(traffic.rates_per_s.mean()) * traffic.hours * 3600.0 / sequences
     return ClassUse(
         name=item.name,
         tenant=item.tenant or item.name,
         requests=requests,
-        input_tokens=requests * inputs,
-        output_tokens=requests * outputs,
-        prefill_s=times["prefill"],
-        decode_s=float(decode_s_per_request(max(outputs, 1.0), times["decode"], sequences)),
+        input_tokens=requests * sequences * inputs,
+        output_tokens=requests * sequences * outputs,
+        prefill_s=sequences * times["prefill"],
+        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), times["decode"], batch)),
         users=item.users,
         requests_per_conversation=item.requests_per_conversation,
     )

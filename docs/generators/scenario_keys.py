@@ -54,6 +54,13 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "traffic.active_hours": "-",
         "traffic.input_tokens": "the trace's",
         "traffic.output_tokens": "the trace's",
+        "traffic.turns": "one request each",
+        "traffic.reasoning_tokens": "none",
+        "traffic.samples": "1",
+        "traffic.retries": "none",
+        "traffic.padded_batch": "packed",
+        "traffic.added_tokens": "needed with turns",
+        "traffic.shared_prefix.hit_fraction": "needed without turns",
         **{f"traffic.input_tokens.{part}": "-" for part in ("fixed", "mean", "p50", "p90", "p95", "p99", "min", "max", "values")},
         "traffic.shared_prefix": "none, or what the blocks of a trace say",
         "traffic.arrival_cv": "the trace's, else 1",
@@ -140,6 +147,14 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "traffic.shared_prefix.tokens": "1200",
         "traffic.shared_prefix.hit_fraction": "85 %",
         "traffic.arrival_cv": "1.5",
+        "traffic.turns": "{mean: 12, p95: 30}",
+        "traffic.reasoning_tokens": "{mean: 3000, p95: 8000, max: 16000}",
+        "traffic.samples": "8",
+        "traffic.retries": "{invalid: 8 %, attempts: 3}",
+        "traffic.retries.invalid": "8 %",
+        "traffic.retries.attempts": "3",
+        "traffic.padded_batch": "32",
+        "traffic.added_tokens": "{mean: 900, p95: 3000}",
         "traffic.priority": "1",
         "traffic.deadline": "30 s",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
@@ -187,6 +202,9 @@ _KINDS = {
     "traffic.daily_curve": "24 rates, or a shape: " + ", ".join(SHAPES),
     "traffic.input_tokens": "tokens, or the keys below",
     "traffic.output_tokens": "tokens, or the keys of input_tokens",
+    "traffic.turns": "a number, or the keys of input_tokens",
+    "traffic.reasoning_tokens": "tokens, or the keys of input_tokens",
+    "traffic.added_tokens": "tokens, or the keys of input_tokens",
     "fleet.hardware": "a name or a list",
     "fleet.weight_dtypes": "a name or a list",
     "fleet.disaggregation": "off, allowed, only",
@@ -297,6 +315,7 @@ _TABLES = {
     "scenario": "",
     "traffic": "traffic.",
     "lengths": "traffic.input_tokens.",
+    "retries": "traffic.retries.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
@@ -354,6 +373,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### Lengths
 
 <lengths>
+
+### retries
+
+<retries>
 
 ### shared_prefix
 

@@ -51,6 +51,7 @@ JOB = {"traffic.request_rate": None, "traffic.requests": 10_000, "traffic.within
 TRACE = {"traffic": [{"trace": "day.csv"}], "fleet.hardware": ["l4"], "fleet.spare_replicas": 0}
 PREFIXES = {"traffic": [{"trace": "chats.jsonl"}], "gpu_memory_utilization": 0.25, "max_model_len": 4096}
 TIER = PREFIXES | {"kv_offload": [{"name": "host", "capacity": "40 GB"}]}
+TURNS = {"traffic.turns": 4, "traffic.added_tokens": 100, "traffic.think_time": "2 s"}
 DRAFT = {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft_step_time": "1 ms"}}
 CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
 TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
@@ -68,8 +69,8 @@ CACHED = {
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
-def lengths(kind: str) -> dict[str, Case]:
-    """Return the cases of the ways to write a length."""
+def lengths(kind: str, scale: int = 1, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Case]:
+    """Return the cases of the ways to write a length, or one of so many times less; turns are asked in a simulation."""
     ways = {
         "fixed": ({"fixed": 300}, 500),
         "mean": ({"mean": 300, "p95": 800}, 350),
@@ -81,9 +82,17 @@ def lengths(kind: str) -> dict[str, Case]:
         "max": ({"min": 100, "max": 500}, 700),
         "values": ({"values": [100, 200]}, [100, 900]),
     }
+
+    def scaled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: scaled(part) for key, part in value.items()}
+        return [part // scale for part in value] if isinstance(value, list) else value // scale
+
     return {
-        f"traffic.{kind}.{key}": Case(after, {f"traffic.{kind}": before})
-        for key, (before, after) in ways.items()
+        f"traffic.{kind}.{key}": Case(
+            scaled(after), {**before, f"traffic.{kind}": scaled(first)}, "simulate" if before else "fleet"
+        )
+        for key, (first, after) in ways.items()
     }
 
 
@@ -137,6 +146,13 @@ CASES = {
     "traffic.active_hours": Case("10 h"),
     **lengths("input_tokens"),
     **lengths("output_tokens"),
+    **lengths("reasoning_tokens"),
+    "traffic.samples": Case(8),
+    "traffic.retries.invalid": Case("50 %", {"traffic.retries": {"invalid": "5 %", "attempts": 3}}),
+    "traffic.retries.attempts": Case(9, {"traffic.retries": {"invalid": "60 %", "attempts": 2}}),
+    "traffic.padded_batch": Case(64, JOB | {"traffic.input_tokens": {"min": 100, "max": 700}}),
+    **lengths("turns", 100, TURNS),
+    **lengths("added_tokens", 1, TURNS),
     "traffic.shared_prefix.tokens": Case(
         350, {"traffic.shared_prefix": {"tokens": 100, "hit_fraction": 0.9}}
     ),
@@ -249,6 +265,16 @@ REFUSALS = {
     "revision": ("v1", {"model": "./config.json"}, "only models on the hub have revisions"),
     "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
     "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
+    "traffic.added_tokens": (100, {}, "traffic.*added_tokens: is what later turns add"),
+    "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
+    "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
+    "traffic.retries": ({"invalid": 1, "attempts": 3}, {}, "traffic.*retries.invalid"),
+    "traffic.turns": (4, {}, "traffic.*turns: needs think_time"),
+    "traffic.shared_prefix": (
+        {"tokens": 100, "hit_fraction": 0.5},
+        TURNS,
+        "hit_fraction: follows from the turns",
+    ),
     "prices.facility_ratio": (1.2, {}, "prices.facility_ratio: .* none is given"),
 }
 """What has nothing to apply to -> the change, what is there before, the reason."""
