@@ -20,7 +20,7 @@ from capplan.readers.record import Record, record_of
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
-from docs.generators import money_keys
+from docs.generators import money_keys, traffic_keys
 
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -48,24 +48,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "speculation.exit_layers": "-",
         "speculation.draft": "-",
         "speculation.draft_step_time": "-",
-        **{f"traffic.{key}": "-" for key in ("request_rate", "users", "think_time", "requests", "within", "trace")},
-        "traffic.mean_rate": "the trace's mean, else the peak",
-        "traffic.daily_curve": "-",
-        "traffic.active_hours": "-",
-        "traffic.input_tokens": "the trace's",
-        "traffic.output_tokens": "the trace's",
-        "traffic.turns": "one request each",
-        "traffic.reasoning_tokens": "none",
-        "traffic.samples": "1",
-        "traffic.retries": "none",
-        "traffic.padded_batch": "packed",
-        "traffic.added_tokens": "needed with turns",
-        "traffic.shared_prefix.hit_fraction": "needed without turns",
-        **{f"traffic.input_tokens.{part}": "-" for part in ("fixed", "mean", "p50", "p90", "p95", "p99", "min", "max", "values")},
-        "traffic.shared_prefix": "none, or what the blocks of a trace say",
-        "traffic.arrival_cv": "the trace's, else 1",
-        "traffic.priority": "0",
-        "traffic.deadline": "none",
         "slo": "none",
         **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
         "slo.confidence": f"{Slo().confidence:.0%}",
@@ -98,6 +80,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        **traffic_keys.DEFAULTS,
         **money_keys.DEFAULTS,
     }
 )  # fmt: skip
@@ -133,30 +116,6 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "speculation.draft": "meta-llama/Llama-3.2-1B",
         "speculation.draft_step_time": "2 ms",
         "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
-        "traffic.name": "chat",
-        "traffic.requests": "500k",
-        "traffic.think_time": "30 s",
-        "traffic.within": "8 h",
-        "traffic.trace": "traces/monday.csv",
-        "traffic.mean_rate": "6 req/s",
-        "traffic.daily_curve": "office",
-        "traffic.input_tokens": "{mean: 1800, p95: 6000}",
-        "traffic.output_tokens": "350",
-        **{f"traffic.input_tokens.{part}": value for part, value in (("fixed", "1800"), ("mean", "1800"), ("p50", "1200"), ("p90", "4000"), ("p95", "6000"), ("p99", "9000"), ("min", "100"), ("max", "8000"), ("values", "[120, 800, 2400]"))},
-        "traffic.shared_prefix": "{tokens: 1200, hit_fraction: 0.85}",
-        "traffic.shared_prefix.tokens": "1200",
-        "traffic.shared_prefix.hit_fraction": "85 %",
-        "traffic.arrival_cv": "1.5",
-        "traffic.turns": "{mean: 12, p95: 30}",
-        "traffic.reasoning_tokens": "{mean: 3000, p95: 8000, max: 16000}",
-        "traffic.samples": "8",
-        "traffic.retries": "{invalid: 8 %, attempts: 3}",
-        "traffic.retries.invalid": "8 %",
-        "traffic.retries.attempts": "3",
-        "traffic.padded_batch": "32",
-        "traffic.added_tokens": "{mean: 900, p95: 3000}",
-        "traffic.priority": "1",
-        "traffic.deadline": "30 s",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
         **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
         "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
@@ -186,6 +145,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
+        **traffic_keys.EXAMPLES,
         **money_keys.EXAMPLES,
     }
 )  # fmt: skip
