@@ -73,8 +73,8 @@ def lengths(kind: str, scale: int = 1, before: Mapping[str, Any] = MappingProxyT
     """Return the cases of the ways to write a length, or one of so many times less; turns are asked in a simulation."""
     ways = {
         "fixed": ({"fixed": 300}, 500),
-        "mean": ({"mean": 300, "p95": 800}, 350),
-        "p50": ({"p50": 300, "p95": 800}, 350),
+        "mean": ({"mean": 300, "p95": 800}, 450),
+        "p50": ({"p50": 300, "p95": 800}, 450),
         "p90": ({"mean": 300, "p90": 600}, 500),
         "p95": ({"mean": 300, "p95": 800}, 900),
         "p99": ({"mean": 300, "p99": 900}, 1200),
