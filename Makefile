@@ -26,6 +26,8 @@ SECONDS ?= 60
 WHEELS_PYTHON ?= 3.12
 OTHERS ?=
 BIN := $(VENV)/bin
+# Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: plan test lint check bench golden docs mutants fuzz constraints installs reliability oracle wheels pictures clean
 .DEFAULT_GOAL := plan

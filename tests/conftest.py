@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,28 @@ def capplan(capsys, monkeypatch):
         return Ran(code, caught.out, caught.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def shared_runs():
+    """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
+    from capplan.fleet import decision
+    from capplan.fleet.cheapest import Search
+    from capplan.fleet.shared import Shared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decision, "Search", partial(Search, shared=Shared()))
+        yield
+
+
+@pytest.fixture(scope="module")
+def few_requests():
+    """Size the fleets of a module on short runs."""
+    from tests.sweeps import size_on_few_requests
+
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,11 @@
-"""How many questions a law is asked: some at every run, all in `make fuzz`."""
+"""How long tests ask: some questions of a law at every run, all in `make fuzz`; short runs where their length decides nothing."""
 
+from functools import partial
+
+import pytest
 from hypothesis import settings
+
+from capplan.fleet.search import Question
 
 
 def examples(brief: int, long: int) -> int:
@@ -9,3 +14,8 @@ def examples(brief: int, long: int) -> int:
     A law that has found something at its full length keeps that question as an `@example`.
     """
     return brief if settings().derandomize else long
+
+
+def size_on_few_requests(patch: pytest.MonkeyPatch) -> None:
+    """Size fleets on runs of a fifth of the requests: what a key changes shows in them too, and equal questions stay equal."""
+    patch.setattr("capplan.questions.fleet.Question", partial(Question, requests=3000))

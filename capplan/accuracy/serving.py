@@ -8,7 +8,7 @@ from capplan.accuracy.intervals import Intervals, interval_of, regime_keys, wide
 from capplan.accuracy.replay import overloaded, replayed_columns
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
-from capplan.model.network import Network
+from capplan.model.network import Network, layer_counts
 from capplan.replica.replica import Replica
 
 COLUMNS = (
@@ -26,9 +26,10 @@ LOADS = {
 
 def network_class(network: Network) -> str:
     """Return dense, moe or mla: the class that decides which kernels dominate."""
-    if any(mixer.description.expansion for layer in network.layers for mixer in layer.mixers):
+    layers = [layer for layer, _ in layer_counts(network)]
+    if any(mixer.description.expansion for layer in layers for mixer in layer.mixers):
         return "mla"
-    return "moe" if any(layer.experts for layer in network.layers) else "dense"
+    return "moe" if any(layer.experts for layer in layers) else "dense"
 
 
 def quantity_of(column: str) -> str:

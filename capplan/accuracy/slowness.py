@@ -8,6 +8,7 @@ targets with the probability that s is at most s*, the largest slowness at which
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -58,7 +59,7 @@ class Slowness:
         >>> round(usual.quantile(0.5), 2), round(usual.quantile(0.9), 2)
         (1.11, 1.49)
         """
-        z = float(standard_normal_quantile(confidence))
+        z = _normal_quantile(confidence)
         return math.exp(float(piecewise_linear_beyond(_KNOTS, np.array(self.log_quantiles), z)))
 
     def probability(self, slowness: float) -> float:
@@ -76,6 +77,12 @@ class Slowness:
             return 1.0
         z = float(piecewise_linear_beyond(np.array(self.log_quantiles), _KNOTS, math.log(slowness)))
         return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+
+
+@lru_cache(maxsize=256)
+def _normal_quantile(probability: float) -> float:
+    """Return the quantile of a standard normal distribution; few confidences are asked for, each of them often."""
+    return float(standard_normal_quantile(probability))
 
 
 def piecewise_linear_beyond(knots: Array, values: Array, x: float) -> float:

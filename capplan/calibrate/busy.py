@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ QUERIES = (
     "ecc.mode.current", "mig.mode.current",
 )  # fmt: skip
 """What is written into the record, as the driver prints it."""
+_without_shell = partial(subprocess.run, capture_output=True, text=True, check=False)
 
 
 def smi(query: str, uuid: str) -> list[str]:
@@ -38,12 +40,10 @@ def tool_output(command: Sequence[str], longest_s: float) -> str:
     longest_s : [s]
     """
     try:
-        done = subprocess.run(  # noqa: S603 - fixed words, no shell
-            command, capture_output=True, text=True, timeout=longest_s, check=False
-        )
+        done = _without_shell(command, timeout=longest_s)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return str(done.stdout) if done.returncode == 0 else ""
 
 
 def driver_report(uuid: str) -> dict[str, str]:

@@ -38,6 +38,7 @@ def command(
     from capplan.questions.bill_month import bill_month
     from capplan.questions.fleet import fleet_for
     from capplan.questions.plan_file import asked_of_plan
+    from capplan.questions.price_age import current_day
     from capplan.questions.who_pays import asked_bill
     from capplan.report.answers.bill import bill_answer
     from capplan.report.focus import focus_text
@@ -48,7 +49,8 @@ def command(
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     period = bill_month(month, asked.scenario.classes) if focus else None
     with row_progress("plans") as progress:
-        bill = asked_bill(asked, answer or fleet_for(asked, progress))
+        bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day())
     if focus and period:
         send(focus_text(bill, asked.scenario.name, asked.scenario.model, period), focus)
-    return show(bill_answer(bill, asked.scenario.name, str(focus) if focus else None), to)
+    written = str(focus) if focus else None
+    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.currency), to)

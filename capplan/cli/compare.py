@@ -29,9 +29,10 @@ def command(
     to: o.Output,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
-    from capplan.questions.comparison import asked_comparison, asked_prices, current_day
+    from capplan.questions.comparison import asked_comparison, asked_prices
     from capplan.questions.fleet import fleet_for
     from capplan.questions.plan_file import asked_of_plan
+    from capplan.questions.price_age import current_day
     from capplan.report.answers.compare import compare_answer
     from capplan.report.picture import cost_picture
     from capplan.report.show import row_progress, show, shown_anyway
@@ -41,7 +42,7 @@ def command(
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
     compared = asked_comparison(asked, answer, prices, current_day())
-    shown = compare_answer(compared, asked.scenario.name)
+    shown = compare_answer(compared, asked.scenario.name, asked.scenario.currency)
     if picture:
         with shown_anyway(shown, to):
             cost_picture(picture, compared.comparison, asked.scenario.name)

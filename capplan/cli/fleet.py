@@ -32,6 +32,7 @@ def command(
     from capplan.questions.fleet import asked_fleet, fleet_for
     from capplan.questions.outlook import outlook_of
     from capplan.questions.overrides import settings_of
+    from capplan.questions.price_age import current_day
     from capplan.questions.scenario import read_scenario
     from capplan.report.answers.fleet import fleet_answer
     from capplan.report.show import row_progress, show
@@ -40,4 +41,4 @@ def command(
     asked = asked_fleet(read_scenario(scenario, changed), offline=offline)
     with row_progress("plans") as progress:
         answer = fleet_for(asked, progress)
-    return show(fleet_answer(asked, answer, outlook_of(asked, answer), changed), to)
+    return show(fleet_answer(asked, answer, outlook_of(asked, answer, current_day()), changed), to)

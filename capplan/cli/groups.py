@@ -43,12 +43,14 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
             spread.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     def command(**values: Any) -> int:
+        from capplan.readers.text_file import reading_none_of
+
         given = {
             name: record(**{field: values.pop(field) for field in group})
             for name, (record, group) in records.items()
         }
-        refuse_outputs({**values, **given})
-        return function(**values, **given)
+        with reading_none_of(refuse_outputs({**values, **given})):
+            return function(**values, **given)
 
     command.__doc__ = function.__doc__
     told = cast("_Told", command)
@@ -56,11 +58,17 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     return told
 
 
-def refuse_outputs(values: Mapping[str, Any]) -> None:
-    """Raise the error for a file that the answer of a command could not be written to, before it computes anything."""
-    from capplan.report.destination import refuse_losing, refuse_picture, refuse_unwritable
+def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
+    """Raise the error for a file that the answer of a command could not be written to, before it computes anything.
 
-    refuse_losing(*_outputs_and_inputs(values))
+    Returns
+    -------
+    the files that the command writes and must not read
+    """
+    from capplan.report.destination import place_of, refuse_losing, refuse_picture, refuse_unwritable
+
+    outputs, inputs, rewritten = _outputs_and_inputs(values)
+    written = refuse_losing(outputs, inputs)
     to = values.get("to")
     if isinstance(to, OutputFlags):
         refuse_unwritable(to.file)
@@ -70,30 +78,37 @@ def refuse_outputs(values: Mapping[str, Any]) -> None:
         refuse_unwritable(values["focus"], "--focus")
     if values.get("predictions") is not None:
         refuse_unwritable(values["predictions"], "--predictions")
+    both = {place_of(path, existing=True) for path in rewritten}
+    return {place: option for place, option in written.items() if place not in both}
 
 
-_OUTPUTS = {"file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points"}
+_OUTPUTS = {
+    "file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points", "focus": "--focus",
+}  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
-_REPLACED = {"calibration"}
+_REWRITTEN = {"calibration", "points"}
 """Files that a command reads and may write anew."""
 
 
-def _outputs_and_inputs(values: Mapping[str, Any]) -> tuple[dict[str, Path], list[str]]:
-    """Return the files that a command writes, by option, and all words that may name one that it reads."""
+def _outputs_and_inputs(values: Mapping[str, Any]) -> tuple[dict[str, Path], list[str], list[Path]]:
+    """Return the files that a command writes, by option, all words that may name one that it reads, and those that may be both."""
     outputs: dict[str, Path] = {}
     inputs: list[str] = []
+    rewritten: list[Path] = []
     records = [value for value in values.values() if is_dataclass(value)]
     named = [
         *values.items(),
         *((f.name, getattr(record, f.name)) for record in records for f in fields(record)),
     ]
     for name, value in named:
+        if name in _REWRITTEN and isinstance(value, Path):
+            rewritten.append(value)
         if name in _OUTPUTS and isinstance(value, Path):
             outputs[_OUTPUTS[name]] = value
-        elif name not in _REPLACED:
+        elif name not in _REWRITTEN:
             words = value if isinstance(value, (list, tuple)) else [value]
             inputs += [str(word) for word in words if isinstance(word, (str, Path))]
-    return outputs, inputs
+    return outputs, inputs, rewritten
 
 
 def _parameter(field: "Field[Any]", option: Any) -> Parameter:

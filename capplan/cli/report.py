@@ -30,6 +30,7 @@ def command(
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then its evidence."""
     from capplan.questions.fleet import fleet_for
+    from capplan.questions.identical_replicas import refuse_pools
     from capplan.questions.plan_file import asked_of_plan
     from capplan.readers.catalogue.model import model_source
     from capplan.report.review.findings import findings
@@ -41,6 +42,7 @@ def command(
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
+    refuse_pools(asked.scenario, answer, "the page")
     words = ["capplan", "report", *([str(scenario)] if scenario else [])]
     words += ["--plan", str(plan_file)] if plan_file else []
     words += [part for setting in settings or () for part in ("--set", setting)]

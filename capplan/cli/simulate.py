@@ -153,7 +153,6 @@ def command(
     from capplan.fleet.routed import most_replicas, run_fleet
     from capplan.questions import simulation as inputs
     from capplan.questions.engine_use import engine_use_of
-    from capplan.questions.operation import operation_of
     from capplan.questions.plan_file import asked_of_plan
     from capplan.replica.replica import replica_of
     from capplan.report.answers.simulate import simulate_answer, warn_of_overload
@@ -162,13 +161,15 @@ def command(
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     with row_progress("plans") as progress:
         chosen = inputs.chosen_plan(asked, plan, progress, answer)
-    operation = operation_of(running, asked.scenario.fleet.start_up_s, plan.replicas)
+    operation = inputs.operation_of_plan(chosen, running, plan.replicas)
     stream = inputs.asked_stream(chosen, requests)
     replica = replica_of(stream.spec)
     use, stated = engine_use_of(
         asked.scenario, stream.spec, engine, speculation, planned_drafts=chosen.draft_tokens, offline=offline
     )
-    utilisation = inputs.utilisation_of(replica, stream, most_replicas(operation, chosen.replicas), use)
+    utilisation = inputs.utilisation_of(
+        replica, stream, most_replicas(operation, chosen.replicas), use, operation
+    )
     warn_of_overload(stream, utilisation)
     outcome = run_fleet(
         replica, stream.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,

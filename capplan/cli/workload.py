@@ -14,7 +14,7 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference.",
+        help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario.",
     ),
 ]
 Interval = Annotated[
@@ -48,14 +48,19 @@ def command(
     picture: o.Picture = None,
     to: Output,
 ) -> int:
-    """Read a trace, a request log or Prometheus text, and write it as a workload for scenarios."""
+    """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
+    from capplan.questions.drawn_workload import drawn_workload
     from capplan.questions.workload_file import is_workload, workload_text
     from capplan.readers.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
     from capplan.report.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
 
-    summary = workload_of(files, interval_s=interval, policies=eviction or ())
+    policies = tuple(eviction or ())
+    if len(files) == 1 and interval is None and is_workload(files[0].name):
+        summary = drawn_workload(files[0], policies)
+    else:
+        summary = workload_of(files, interval_s=interval, policies=policies)
     written = to.file if to.file and is_workload(to.file.name) else None
     if not written:
         why = "applies only to a workload file, such as -o workload.yaml"

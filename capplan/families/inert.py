@@ -320,7 +320,6 @@ _OF_TYPE = {
     "minimax_m3_vl_vision": "image_size",
     "nemotron_h": "time_step_rank",
     "pixtral": "head_dim image_size",
-    "qwen2_5_vl_vision": "window_size",
     "qwen2_5_vl": "window_size",
     "recurrent_gemma": "final_w_init_variance_scale w_init_variance_scale",
     "step3p5_vision": "max_position_embeddings num_attention_heads",

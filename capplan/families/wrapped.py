@@ -1,13 +1,14 @@
-"""Vision and audio models that wrap a text model: a table of towers and projectors, one line for each kind.
+"""Vision and audio models that wrap a text model: a table of towers and of what joins them, one line for each kind.
 
 The text part is read by the family of its own `model_type`. A tower that is not in the table is not counted, and a remark says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from capplan.families import speech
 from capplan.families.config import Config
-from capplan.families.parts import projectors, towers
+from capplan.families.parts import audio, projectors, towers, vision
 from capplan.families.parts.blocks import with_vision
 from capplan.families.registry import family
 from capplan.model.network import Network
@@ -18,12 +19,30 @@ Projector = Callable[[Config, Config, int], int]
 """Parameters of what joins tower and text: the file, the section of the tower, hidden size of the text."""
 
 _TOWERS: dict[str, Tower] = {
+    "blip_2_qformer": audio.query_transformer,
     "clip_vision_model": towers.clip,
-    "siglip_vision_model": towers.siglip,
-    "siglip2_vision_model": towers.siglip2,
+    "exaone4_5_vision": vision.qwen2_5_vision,
+    "glm4v_moe_vision": vision.glm4v_vision,
+    "glm4v_vision": vision.glm4v_vision,
+    "granite_speech_encoder": audio.granite_speech,
     "idefics3_vision": towers.idefics3,
-    "smolvlm_vision": towers.idefics3,
     "internvl_vision": towers.internvl,
+    "parakeet": audio.parakeet,
+    "parakeet_encoder": audio.parakeet,
+    "phi4_multimodal_audio": audio.phi4,
+    "phi4_multimodal_vision": towers.phi4,
+    "qwen2_5_omni_audio_encoder": audio.qwen2_5_omni,
+    "qwen2_5_omni_talker": speech.talker,
+    "qwen2_5_omni_token2wav": speech.token_to_wave,
+    "qwen2_5_omni_vision_encoder": vision.qwen2_5_vision,
+    "qwen2_audio_encoder": audio.whisper,
+    "qwen3_omni_moe_audio_encoder": audio.qwen3_omni,
+    "qwen3_omni_moe_vision_encoder": vision.qwen3_vision,
+    "radio": vision.radio,
+    "siglip2_vision_model": towers.siglip2,
+    "siglip_vision_model": towers.siglip,
+    "smolvlm_vision": towers.idefics3,
+    "voxtral_encoder": audio.whisper,
 }
 
 
@@ -35,92 +54,108 @@ _COPIES = (
 """Keys at the top level of some files that repeat a section or say how many tokens an image has."""
 
 
+_OLDER_NAMES = {"audio_config": ("sound_config",)}
+"""Section of a tower -> other names of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """How a file wraps its text model."""
 
-    projector: Projector | None = None
-    """None: neither tower nor projector is counted."""
+    towers: Mapping[str, Projector | None]
+    """Section of a tower -> what joins it to the text; None where the tower is not counted."""
     text: tuple[str, ...] = ("text_config",)
-    """Sections that lead to the text model."""
-    tower: str = "vision_config"
-    others: tuple[str, ...] = ()
-    """Further sections that are not counted."""
+    """Names of the section of the text model; none where its keys are those of the file."""
+    text_type: str = ""
+    """Its model_type, where it has no section."""
+
+
+def _image(projector: Projector | None) -> Wrapper:
+    return Wrapper({"vision_config": projector})
 
 
 _WRAPPERS = {
-    "llava": Wrapper(projectors.two_layers),
-    "llava_next": Wrapper(projectors.two_layers_and_newline),
-    "paligemma": Wrapper(projectors.one_layer),
-    "idefics3": Wrapper(projectors.shuffled_one_layer),
-    "smolvlm": Wrapper(projectors.shuffled_one_layer),
-    "internvl": Wrapper(projectors.internvl),
-    "internvl_chat": Wrapper(text=("llm_config",)),
-    "lfm2_vl": Wrapper(projectors.lfm2_vl),
-    "cohere2_vision": Wrapper(projectors.cohere2_vision),
-    "aya_vision": Wrapper(projectors.aya_vision),
-    "qwen2_audio": Wrapper(tower="audio_config"),
+    "llava": _image(projectors.two_layers),
+    "llava_next": _image(projectors.two_layers_and_newline),
+    "paligemma": _image(projectors.one_layer),
+    "idefics3": _image(projectors.shuffled_one_layer),
+    "smolvlm": _image(projectors.shuffled_one_layer),
+    "internvl": _image(projectors.internvl),
+    "internvl_chat": Wrapper({"vision_config": None}, text=("llm_config",)),
+    "lfm2_vl": _image(projectors.lfm2_vl),
+    "cohere2_vision": _image(projectors.cohere2_vision),
+    "aya_vision": _image(projectors.aya_vision),
+    "glm4v": _image(projectors.nothing),
+    "glm46v": _image(projectors.nothing),
+    "glm4v_moe": _image(projectors.nothing),
+    "exaone4_5": _image(projectors.nothing),
+    "qwen2_audio": Wrapper({"audio_config": projectors.one_matrix}),
+    "voxtral": Wrapper({"audio_config": projectors.voxtral}),
+    "granite_speech": Wrapper(
+        {"encoder_config": projectors.nothing, "projector_config": projectors.granite_speech}
+    ),
+    "phi4_multimodal": Wrapper(
+        {"vision_config": projectors.phi4_vision, "audio_config": projectors.phi4_audio}, text=(), text_type="phi3"
+    ),
+    "nemotron_h_omni": Wrapper(
+        {"vision_config": projectors.nemotron_vision, "audio_config": projectors.nemotron_audio},
+        text=("text_config", "llm_config"),
+    ),
+    "qwen2_5_omni_thinker": Wrapper(
+        {"vision_config": projectors.nothing, "audio_config": projectors.nothing}
+    ),
+    "qwen3_omni_moe_thinker": Wrapper(
+        {"vision_config": projectors.nothing, "audio_config": projectors.nothing}
+    ),
     "qwen2_5_omni": Wrapper(
-        text=("thinker_config", "text_config"), others=("talker_config", "token2wav_config")
+        {"talker_config": projectors.nothing, "token2wav_config": projectors.nothing}, text=("thinker_config",)
     ),
-    "qwen2_5_omni_thinker": Wrapper(others=("audio_config",)),
-    "qwen3_omni_moe": Wrapper(
-        text=("thinker_config", "text_config"), others=("talker_config", "code2wav_config")
+    "qwen3_omni_moe": Wrapper({"talker_config": None, "code2wav_config": None}, text=("thinker_config",)),
+    "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
+    **dict.fromkeys(
+        (
+            "deepseek_vl", "glm_ocr", "got_ocr2", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
+            "ovis2", "perception_lm", "video_llama_3", "video_llava", "vipllava",
+        ),
+        _image(None),
     ),
-    "qwen3_omni_moe_thinker": Wrapper(others=("audio_config",)),
-    "glm4v": Wrapper(),
-    "glm46v": Wrapper(),
-    "exaone4_5": Wrapper(),
-    "granite_speech": Wrapper(tower="encoder_config", others=("projector_config",)),
-    "voxtral": Wrapper(tower="audio_config"),
-    "llava_onevision": Wrapper(),
-    "llava_next_video": Wrapper(),
-    "video_llava": Wrapper(),
-    "vipllava": Wrapper(),
-    "ovis2": Wrapper(),
-    "got_ocr2": Wrapper(),
-    "lighton_ocr": Wrapper(),
-    "perception_lm": Wrapper(),
-    "video_llama_3": Wrapper(),
-    "granite4_vision": Wrapper(),
-    "idefics2": Wrapper(others=("perceiver_config",)),
-    "deepseek_vl": Wrapper(),
-    "glm_ocr": Wrapper(),
-    "nemotron_h_omni": Wrapper(others=("audio_config", "sound_config")),
-}
+}  # fmt: skip
 
 
 def read_wrapped(config: Config, name: str) -> Network:
-    """Return the text model of a file, with the tower where its kind is known."""
+    """Return the text model of a file, with the towers whose kind is known."""
     wrapper = _WRAPPERS[config.model_type]
-    text = config
-    for key in wrapper.text:
-        text = text.needed_section(key)
+    text = config.needed_section(*wrapper.text) if wrapper.text else config
     text.unused("num_image_tokens")
-    network = _text_network(text, name)
-    config.unused(*wrapper.others, *wrapper.text[:1], *_COPIES)
-    for key in wrapper.others:
-        if config.values.get(key):
-            config.uncounted(f"{key} is not counted")
-    tower = config.section(wrapper.tower) if len(wrapper.text) == 1 else None
-    if wrapper.projector is None or tower is None or tower.model_type not in _TOWERS:
-        config.unused(wrapper.tower)
-        _ignore(tower)
-        config.uncounted(f"the tower of {wrapper.tower} is not counted")
-        return with_vision(network, config, 0)
-    tower.unused("num_attention_heads", "num_heads")
-    size = _TOWERS[tower.model_type](tower) + wrapper.projector(config, tower, network.hidden_size)
+    network = _text_network(config, text, wrapper.text_type or text.model_type, name)
+    config.unused(*wrapper.text, *_COPIES)
+    size = network.vision_parameters
+    for key, projector in wrapper.towers.items():
+        size += _tower(config, key, projector, network.hidden_size)
     return with_vision(network, config, size)
 
 
-def _text_network(text: Config, name: str) -> Network:
-    kind = text.model_type
+def _text_network(config: Config, text: Config, kind: str, name: str) -> Network:
     read = family(kind)
-    if read is None or read is read_wrapped:
+    if read is None or (read is read_wrapped and kind != f"{config.model_type}_thinker"):
         raise text.error("model_type", f"{kind!r} is not modelled")
     return read(text, name)
 
 
-def _ignore(tower: Config | None) -> None:
-    if tower is not None:
-        tower.unused(*tower.values)
+def _tower(config: Config, key: str, projector: Projector | None, text: int) -> int:
+    """Return the parameters of a tower and of what joins it to a text of that hidden size; 0 with a remark for an unknown one."""
+    section = config.section(key, *_OLDER_NAMES.get(key, ()))
+    config.unused(key, *_OLDER_NAMES.get(key, ()))
+    usual = None if config.stated_class is None else config.stated_class.sections.get(key)
+    if section is None:
+        if usual or projector is None:
+            config.uncounted(f"{key} is missing: its tower is not counted")
+        return 0
+    # some files repeat the model_type of the whole in their sections
+    kind = section.model_type if section.model_type != config.model_type else usual
+    if projector is None or kind not in _TOWERS:
+        section.unused(*section.values)
+        config.uncounted(f"the tower of {key} is not counted")
+        return 0
+    section.unused("num_attention_heads", "num_heads")
+    return _TOWERS[kind](section) + projector(config, section, text)

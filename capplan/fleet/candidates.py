@@ -62,6 +62,23 @@ Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Candidates that were rejected for one reason."""
+
+    hardware: str
+    reason: str
+    """In words, for people; code decides by `code`."""
+    count: int
+    code: Refusal
+
+
+def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
+    """Return the rejections by device, most frequent reason first."""
+    rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
+    return tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count)
+
+
 def head_reason(network: Network, tensor_parallel: int) -> Reason | None:
     """Return why the heads of the network cannot be split over this many ranks, or None if they can.
 
@@ -119,7 +136,7 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     device, sharding = layout.device, layout.sharding
     tensor, pipeline, data = int(sharding.tensor), int(sharding.pipeline), int(sharding.data)
     reach = max(device.link_domain_devices, device.node_devices)
-    if tensor * data > reach:
+    if tensor * data > reach and not _experts_over_nodes(network, sharding):
         words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain"
         return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
@@ -130,6 +147,16 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         or _expert_reason(network, sharding)
         or _dtype_reason(network, layout, profile)
     )
+
+
+def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:
+    """Return whether a replica may span several link domains: whole experts on all ranks, each with an attention group.
+
+    Every token then crosses the network to its experts and back; nothing else does.
+    """
+    ranks = int(sharding.data)
+    alone = int(sharding.tensor) == 1 and int(sharding.expert) == ranks > 1
+    return alone and any(layer.experts for layer in network.layers)
 
 
 def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:

@@ -10,12 +10,12 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
-from capplan.fleet.candidates import Rejections
-from capplan.fleet.content_key import content_key
+from capplan.fleet.candidates import Layout, Rejections
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Question, ScreenedLayout
-from capplan.fleet.trial import SeenRuns, Trial, replicas_at
+from capplan.fleet.shared import Shared
+from capplan.fleet.trial import Trial, replicas_at
 from capplan.workload.slo import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -104,18 +104,34 @@ def busy_replicas(
     return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
 
 
-def _short_bound(trial: Trial, confidence: float, terms: Terms) -> float:
-    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do."""
-    predicted = trial.rate_bound(1.0, trial.limits) * (1.0 - terms.headroom_fraction)
-    sure = trial.rate_bound(trial.candidate.slowness.quantile(confidence), trial.limits)
-    limit = min(predicted, sure)
-    return replicas_at(trial.total_rate, limit) if limit > 0.0 else inf
+def _may_do(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
+    """Return whether at most this many replicas may meet the targets, as predicted and slower."""
+    total = trial.total_rate
+    return trial.may_do(total, slower, trial.limits, most, short=short) and trial.may_do(
+        total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short
+    )
 
 
-Runs = dict[tuple[object, ...], SeenRuns]
-"""What was simulated of every layout: questions that differ in targets and prices alone share it."""
+def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> float:
+    """Return a lower bound, from short runs, on the replicas that meet the targets; infinite if none do.
 
-Waiting = tuple[float, tuple[str, str, str], bool, ScreenedLayout]
+    Where only some number is of use, one run tells whether it may be enough, and the bound is a single replica.
+    """
+    slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
+    if most < inf:
+        return 1.0 if _may_do(trial, slower, terms, most, short=True) else inf
+    total = trial.total_rate
+    predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
+    if predicted <= 0.0:
+        return inf
+    needed = replicas_at(total / left, predicted)
+    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total)
+    return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
+
+
+LayoutName = tuple[str, str, str]
+"""Device, layout and weight dtype in words, KV dtype."""
+Waiting = tuple[float, LayoutName, bool, ScreenedLayout]
 """Bound, name, whether the bound is from short runs, layout."""
 
 
@@ -132,36 +148,22 @@ class Search:
         question: Question,
         candidates: Iterable[ScreenedLayout],
         terms: Terms,
-        runs: Runs | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        """Take the layouts that passed the screening; `runs` shares what other searches simulated."""
+        """Take the layouts that passed the screening; `shared` holds what other searches simulated."""
         self.question = question
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
+        self._sizes: dict[tuple[int, float], Sized] = {}
         self._paths: dict[tuple[int, int, float], SamplePath] = {}
-        self._runs: Runs = {} if runs is None else runs
-        self._keys: dict[str, str] = {}
+        self._shared = shared or Shared()
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
         if id(candidate) not in self._trials:
-            seen = self._runs.setdefault(self._key(candidate), {})
-            self._trials[id(candidate)] = Trial(candidate, self.question, self._paths, seen)
+            self._trials[id(candidate)] = self._shared.trial(candidate, self.question, self._paths)
         return self._trials[id(candidate)]
-
-    def _key(self, candidate: ScreenedLayout) -> tuple[object, ...]:
-        """Return what tells the runs of a layout from those of all others: everything but targets and prices."""
-        q, layout, dtype = self.question, candidate.layout, candidate.weight_dtype
-        if dtype not in self._keys:
-            limits = (q.max_model_len, q.max_num_seqs, q.max_num_batched_tokens, q.gpu_memory_utilization)
-            draws = (q.demand, q.routing, q.requests, q.seed, q.drafting)
-            self._keys[dtype] = content_key(q.networks[dtype], q.profile, limits, draws)
-        name = layout.device.name
-        if name not in self._keys:
-            self._keys[name] = content_key(layout.device, q.efficiencies[name])
-        hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
-        return self._keys[dtype], self._keys[name], layout.sharding, layout.kv_format, hits
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
         """Return the layout of a device that needs the fewest GPUs; None if none meets the targets."""
@@ -187,31 +189,38 @@ class Search:
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
         """Return all layouts that meet the targets for at most this many dollars per hour."""
         affordable = []
+
+        def allowed(item: ScreenedLayout) -> float:
+            return min(floor(usd_per_hour / self._usd_per_hour(item) + 1e-9), self._most(item))
+
         waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
         while waiting and waiting[0][0] <= usd_per_hour:
-            bound, candidate = self._next(waiting, confidence, self._usd_per_hour)
+            bound, candidate = self._next(waiting, confidence, self._usd_per_hour, allowed)
             if bound <= usd_per_hour:
-                allowed = floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9)
-                sized = self._sized(candidate, confidence, min(allowed, self._most(candidate)))
+                sized = self._sized(candidate, confidence, allowed(candidate))
                 affordable += [sized] if sized else []
         return affordable
 
-    def cheapest(self, confidence: float, under: float = inf) -> Sized | None:
+    def cheapest(
+        self, confidence: float, under: float = inf, likely: LayoutName | None = None
+    ) -> Sized | None:
         """Return the cheapest fleet of all devices at a confidence; without any price, the one with the fewest GPUs.
 
-        Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for.
+        Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for. The `likely`
+        layout is sized first: what cannot cost less than it is left out sooner.
         """
         priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
         weight = self._usd_per_hour if priced else _one
-        waiting = self._bounded(self.candidates, confidence, weight)
+        waiting = self._bounded(self.candidates, confidence, weight, first=likely)
         best: Sized | None = None
         cost = under
+
+        def allowed(item: ScreenedLayout) -> float:
+            return min(floor((cost - 1e-9) / weight(item)) if cost < inf else inf, self._most(item))
+
         while waiting and waiting[0][0] < cost:
-            bound, candidate = self._next(waiting, confidence, weight)
-            if bound >= cost:
-                continue
-            allowed = floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf
-            sized = self._sized(candidate, confidence, min(allowed, self._most(candidate)))
+            bound, candidate = self._next(waiting, confidence, weight, allowed)
+            sized = self._sized(candidate, confidence, allowed(candidate)) if bound < cost else None
             if sized is not None and sized.gpus * weight(candidate) < cost:
                 best, cost = sized, sized.gpus * weight(candidate)
         return best
@@ -228,45 +237,61 @@ class Search:
         candidates: Iterable[ScreenedLayout],
         confidence: float,
         weight: Callable[[ScreenedLayout], float] = _one,
+        first: LayoutName | None = None,
     ) -> list[Waiting]:
-        """Return a heap of layouts by the closed-form lower bound on their GPUs, times a weight; finite bounds only."""
+        """Return a heap of layouts by the closed-form lower bound on their GPUs, times a weight; finite bounds only.
+
+        The layout that is to come `first` has a bound of zero.
+        """
         spares = self.terms.spare_replicas
-        waiting = [
-            (
-                weight(item) * (busy_bound(item, confidence, self.terms) + spares) * item.layout.devices,
-                _name(item),
-                False,
-                item,
-            )
-            for item in candidates
-        ]
-        kept = [entry for entry in waiting if entry[0] < inf]
-        heapify(kept)
-        return kept
+        waiting = []
+        for item in candidates:
+            name = layout_name(item.layout, item.weight_dtype)
+            bound = weight(item) * (busy_bound(item, confidence, self.terms) + spares) * item.layout.devices
+            if bound < inf:
+                waiting.append((0.0, name, True, item) if name == first else (bound, name, False, item))
+        heapify(waiting)
+        return waiting
 
     def _next(
-        self, waiting: list[Waiting], confidence: float, weight: Callable[[ScreenedLayout], float] = _one
+        self,
+        waiting: list[Waiting],
+        confidence: float,
+        weight: Callable[[ScreenedLayout], float] = _one,
+        allowed: Callable[[ScreenedLayout], float] | None = None,
     ) -> tuple[float, ScreenedLayout]:
-        """Return the least bound and its layout, once that bound is from short runs."""
+        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed GPUs."""
         while True:
             bound, name, simulated, item = heappop(waiting)
             if simulated:
                 return bound, item
-            busy = _short_bound(self.trial(item), confidence, self.terms)
+            most = self._busy(item, allowed(item) if allowed else inf)
+            busy = _short_bound(self.trial(item), confidence, self.terms, most) if most >= 1.0 else inf
             closer = weight(item) * (busy + self.terms.spare_replicas) * item.layout.devices
             heappush(waiting, (max(bound, closer), name, True, item))
 
+    def _busy(self, candidate: ScreenedLayout, gpus: float) -> float:
+        """Return the replicas beside the spares that this many GPUs are enough for."""
+        return floor(gpus / candidate.layout.devices) - self.terms.spare_replicas if gpus < inf else inf
+
     def _sized(self, candidate: ScreenedLayout, confidence: float, most_gpus: float) -> Sized | None:
-        trial, spares = self.trial(candidate), self.terms.spare_replicas
-        devices = candidate.layout.devices
-        most = floor(most_gpus / devices) - spares if most_gpus < inf else inf
-        busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
-        return None if busy is None else Sized(trial, busy, (busy + spares) * devices)
+        known = id(candidate), confidence
+        if known not in self._sizes:
+            trial, most = self.trial(candidate), self._busy(candidate, most_gpus)
+            slower = candidate.slowness.quantile(confidence)
+            if most < 1.0 or not _may_do(trial, slower, self.terms, most, short=False):
+                return None
+            busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
+            if busy is None:
+                return None
+            gpus = (busy + self.terms.spare_replicas) * candidate.layout.devices
+            self._sizes[known] = Sized(trial, busy, gpus)
+        return self._sizes[known] if self._sizes[known].gpus <= most_gpus else None
 
 
-def _name(item: ScreenedLayout) -> tuple[str, str, str]:
+def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:
     """Return a key that breaks ties, independent of the order of the input."""
-    return item.layout.device.name, item.layout.in_words(item.weight_dtype), item.layout.kv_format
+    return layout.device.name, layout.in_words(weight_dtype), layout.kv_format
 
 
 def _too_many(gpus: float, most: float, *, over_budget: bool) -> Reason:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import floor, log10
 
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Rejections
+from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.confirmed import cost_range, plan_of
 from capplan.fleet.plan import (
@@ -14,7 +14,6 @@ from capplan.fleet.plan import (
     FleetAnswer,
     FleetPlan,
     Insensible,
-    Rejection,
 )
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.recommended import by_cost, rank, recommended, sensible, surest_within
@@ -64,10 +63,9 @@ def fleet_decision(
     sized.sort(key=lambda item: rank(item, terms))
     pairs = [(item, _with_range(plan_of(item, terms), item, terms)) for item in sized]
     pairs.sort(key=by_cost)
-    rows = sorted(rejected.items(), key=lambda entry: (entry[0][0], -entry[1]))
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
-        tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count),
+        rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         _choices_of(pairs, terms) if pairs else None,

@@ -8,10 +8,11 @@ import numpy as np
 
 from capplan.fleet.engine_use import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
-from capplan.numbers import Array
+from capplan.numbers import Array, Number
 from capplan.serving.requests import Requests
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.request_class import RequestClass
+from capplan.workload.summary import PrefixReuse
 
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
@@ -41,15 +42,33 @@ class Demand:
         """Return whether prefix-cache hits depend on the size of the cache."""
         return any(item.reuse is not None for item in self.classes)
 
-    def with_cache(self, cache_tokens: float, tiers: Sequence[TierTokens] = ()) -> "Demand":
+    @property
+    def has_sessions(self) -> bool:
+        """Return whether prefix-cache hits depend on the load of a replica too."""
+        return any(item.sessions is not None for item in self.classes)
+
+    def in_flight_tokens(self, share: Number, response_s: Number) -> Number:
+        """Return the prompts of all sessions in flight in a share of the traffic [tokens]."""
+        return sum((item.in_flight_tokens(share, response_s) for item in self.classes), start=0.0)
+
+    def with_cache(
+        self, cache_tokens: float, tiers: Sequence[TierTokens] = (), in_flight_tokens: float | None = None
+    ) -> "Demand":
         """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
 
-        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it.
+        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it. The
+        prompts of sessions in flight are in the cache whether they run or wait, so all of it counts for them.
+
+        Parameters
+        ----------
+        cache_tokens : [tokens]
+        tiers : below the cache
+        in_flight_tokens : [tokens]
+            prompts of all sessions at the replica that are in flight; None: of the whole traffic, with immediate responses
         """
-        sizes = np.cumsum([FREE_SHARE * cache_tokens, *(tier.tokens for tier in tiers)])
-        curves = [
-            item.reuse.hit_fraction(sizes) if item.reuse else np.zeros(sizes.size) for item in self.classes
-        ]
+        held = self.in_flight_tokens(1.0, 0.0) if in_flight_tokens is None else in_flight_tokens
+        below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
+        curves = [_hits(item.reuse, cache_tokens, below, float(held)) for item in self.classes]
         hits = tuple(round(float(curve[-1]), 2) for curve in curves)
         weights = _weights(self.classes)
         per_token = np.array([tier.load_s_per_token for tier in tiers])
@@ -87,6 +106,15 @@ class Demand:
         return total
 
 
+def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_flight_tokens: float) -> Array:
+    """Return the hits of a class in the cache, and in it and each of the tiers below it together."""
+    if reuse is None:
+        return np.zeros(below.size)
+    if reuse.in_flight_tokens is None:
+        return reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
+    return reuse.hit_fraction((cache_tokens + below) * (reuse.in_flight_tokens / max(in_flight_tokens, 1.0)))
+
+
 def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
     rates = np.array([item.request_rate_at() for item in classes])
     return [float(w) for w in rates / rates.sum()]
@@ -101,16 +129,19 @@ def _moments(values: list[Array], weights: list[float]) -> tuple[float, float]:
 
 def demand_of(scenario: Scenario) -> Demand:
     """Return the mixture of all classes, weighted by their rates."""
-    weights = _weights(scenario.classes)
-    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in scenario.classes], weights)
-    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in scenario.classes], weights)
-    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, scenario.classes, strict=True))
+    return replace(demand_of_classes(scenario.classes), tiers=scenario.kv_offload)
+
+
+def demand_of_classes(classes: tuple[RequestClass, ...]) -> Demand:
+    """Return the mixture of classes, weighted by their rates, without offload tiers."""
+    weights = _weights(classes)
+    inputs, input_cv = _moments([c.input_tokens.midpoints(SLICES) for c in classes], weights)
+    outputs, output_cv = _moments([c.output_tokens.midpoints(SLICES) for c in classes], weights)
+    cached = sum(w * c.cached_input_tokens for w, c in zip(weights, classes, strict=True))
     longest = max(
-        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999))
-        for c in scenario.classes
+        float(c.input_tokens.quantile(0.999)) + float(c.output_tokens.quantile(0.999)) for c in classes
     )
-    lengths = Lengths(inputs, outputs, input_cv, output_cv, cached)
-    return Demand(scenario.classes, lengths, math.ceil(longest), tiers=scenario.kv_offload)
+    return Demand(classes, Lengths(inputs, outputs, input_cv, output_cv, cached), math.ceil(longest))
 
 
 def drawn_requests(
@@ -161,5 +192,8 @@ def drawn_requests(
         else:
             hit = random.random(rows.size) < item.prefix_hit_fraction
             shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
+            if item.repeated_fraction:
+                again = random.random(rows.size) < item.repeated_fraction
+                hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
         cached[rows] = np.where(hit, shared, 0)
     return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

@@ -6,6 +6,7 @@ from math import inf
 
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import usd_per_month
 from capplan.fleet.recommended import cost_of
 from capplan.fleet.search import Question
@@ -30,6 +31,10 @@ class Lever:
     """Whether the combination may set the keys of `settings`, instead of adding to lists."""
     keeps: bool = True
     """Whether users get what the scenario promises them: its targets, for all of its traffic."""
+    host_bytes: float = 0.0
+    """Host memory that it adds to every replica, whose price is not in the plan."""
+    slow: bool = False
+    """Whether it is tried only where it is named."""
     broken: str = ""
     """What users no longer get, where that is not kept."""
 
@@ -39,7 +44,7 @@ class LeverRow:
     """A lever, alone, and the plan of the changed question."""
 
     lever: Lever
-    plan: FleetPlan | None
+    plan: FleetPlan | PoolsPlan | None
     """None: not applicable, or no plan meets the targets."""
     usd_per_month_saved: float | None
     gpus_saved: int | None
@@ -78,7 +83,9 @@ class LeversAnswer:
     best: Combination | None
 
 
-def lever_row(lever: Lever, plan: FleetPlan | None, base: FleetPlan | None, why: str = "") -> LeverRow:
+def lever_row(
+    lever: Lever, plan: FleetPlan | PoolsPlan | None, base: FleetPlan | None, why: str = ""
+) -> LeverRow:
     """Return the row of a lever.
 
     Parameters
@@ -106,8 +113,41 @@ def _saved(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else before - after
 
 
-def _same_cost(plan: FleetPlan, base: FleetPlan) -> bool:
+def _same_cost(plan: FleetPlan | PoolsPlan, base: FleetPlan) -> bool:
     return cost_of(plan) == cost_of(base) and plan.gpus == base.gpus
+
+
+def worth_usd_per_byte_month(usd_per_month_saved: float, host_bytes: float, replicas: float) -> float:
+    """Return the price of host memory at which it saves as much as it costs.
+
+        c = S / (n m)
+
+    Parameters
+    ----------
+    usd_per_month_saved : [$/month]
+        S, by the smaller fleet, without the memory.
+    host_bytes : [B]
+        m, of one replica.
+    replicas : [-]
+        n, spares included, as they have to take over.
+
+    Returns
+    -------
+    [$/B/month]
+        c; memory pays where it costs less; 0 or less where it saves nothing.
+
+    Examples
+    --------
+    10,000 $ a month saved with 512 GB on each of 8 replicas: below 2.44 $ a month for a gigabyte.
+
+    >>> round(1e9 * worth_usd_per_byte_month(10_000.0, 512e9, 8.0), 2)
+    2.44
+
+    References
+    ----------
+    Brealey, Myers, Allen 2020, "Principles of Corporate Finance", chapter 10.2 (break-even analysis).
+    """
+    return usd_per_month_saved / (replicas * host_bytes)
 
 
 def most_saved_first(rows: Sequence[LeverRow]) -> tuple[LeverRow, ...]:

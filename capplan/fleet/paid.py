@@ -82,7 +82,7 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
     prompts, outputs = mean_tokens_per_s(demand, response_s)
     hours = job_hours(demand)
     job = None if hours is None else hours * usd_per_hour
-    requests = sum(item.job_requests or 0.0 for item in demand.classes)
+    requests = sum((item.job_requests or 0.0) / item.sequences_per_request for item in demand.classes)
     return Money(
         float(usd_per_million_tokens(usd_per_hour, outputs)),
         float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),

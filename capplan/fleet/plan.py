@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.errors import Refusal
-from capplan.fleet.candidates import Layout
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.paid import Money
+from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.serving.fleet_terms import Routing
 
@@ -60,6 +60,11 @@ class FleetPlan:
     """... or as slow as in the worst tenth; infinite if no number of replicas then meets the targets."""
 
     @property
+    def hardware(self) -> str:
+        """Name of the device."""
+        return self.layout.device.name
+
+    @property
     def busy_replicas(self) -> int:
         """Replicas without spares."""
         return self.replicas - self.spare_replicas
@@ -83,17 +88,6 @@ class FleetPlan:
         if self.price is None or self.price.energy_usd_per_hour is None:
             return None
         return self.gpus * self.price.energy_usd_per_hour
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Candidates that were rejected for one reason."""
-
-    hardware: str
-    reason: str
-    """In words, for people; code decides by `code`."""
-    count: int
-    code: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +140,14 @@ class Insensible:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkedPlan:
+    """The cheapest fleet of identical replicas whose steps take no more than some tokens."""
+
+    max_num_batched_tokens: int
+    plan: FleetPlan
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search; plans cheapest first."""
 
@@ -157,9 +159,27 @@ class FleetAnswer:
     certainty: tuple[Certainty, ...] = ()
     insensible: tuple[Insensible, ...] = ()
     over_budget: FleetPlan | None = None
-    """The recommended plan without a budget, where none is within it."""
+    """The recommended plan without a budget, where none is within it; with commitments the one of the cheapest mix."""
+    over_budget_usd_per_month: float | None = None
+    """What it costs; with commitments by that mix."""
+
+    pools: PoolsAnswer | None = None
+    """Plans with pools of their own for prefill and decode; None where they were not asked for."""
+    chunked: tuple[ChunkedPlan, ...] = ()
+    """What pools of their own are compared with beside the recommended plan."""
 
     @property
     def chosen(self) -> FleetPlan | None:
-        """Return the recommended plan; None if no plan is feasible."""
+        """Return the recommended plan of identical replicas; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None
+
+    @property
+    def chosen_pools(self) -> PoolsPlan | None:
+        """Return the plan with pools of its own where it costs less than identical replicas, which is then recommended."""
+        apart, together = self.pools.chosen if self.pools else None, self.chosen
+        if apart is None or together is None:
+            return apart
+        if apart.usd_per_hour is None or together.usd_per_hour is None:
+            dearer = apart.usd_per_hour is None and together.usd_per_hour is not None
+            return None if dearer or apart.gpus >= together.gpus else apart
+        return apart if apart.usd_per_hour < together.usd_per_hour else None

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from math import floor, inf
 
-from capplan.fleet.cheapest import Search, Sized, Terms
+from capplan.fleet.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.confirmed import met_probability, plan_of
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.search import CONFIDENCES, RATE_SLACK
 
 SMALL_EXTRA = 1.05
@@ -26,7 +27,7 @@ def rank(item: Sized, terms: Terms) -> tuple[float, int, int, str]:
     return cost, item.gpus, item.busy, item.trial.candidate.layout.in_words("")
 
 
-def cost_of(plan: FleetPlan) -> float:
+def cost_of(plan: FleetPlan | PoolsPlan) -> float:
     """Return dollars per hour, or GPUs where no price is known."""
     return plan.usd_per_hour if plan.usd_per_hour is not None else float(plan.gpus)
 
@@ -104,10 +105,13 @@ def sensible(item: Sized, trials: Search) -> bool:
     return item.busy == 1 or 1.0 / (item.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
-def near_cheapest(trials: Search) -> list[Pair]:
-    """Return the plans that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none."""
+def near_cheapest(trials: Search, likely: LayoutName | None = None) -> list[Pair]:
+    """Return the plans that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none.
+
+    The `likely` layout is sized first, which changes no answer, only how soon others are left out.
+    """
     terms, confidence = trials.terms, trials.question.slo.confidence
-    first = trials.cheapest(confidence)
+    first = trials.cheapest(confidence, likely=likely)
     if first is None:
         return []
     if rank(first, terms)[0] < inf:
@@ -116,9 +120,9 @@ def near_cheapest(trials: Search) -> list[Pair]:
         names = dict.fromkeys(item.layout.device.name for item in trials.candidates)
         best = (trials.best_of(name, confidence, Counter()) for name in names)
         items = [item for item in best if item is not None]
+    device = min(items, key=lambda item: rank(item, terms)).trial.candidate.layout.device
     surer = _surer_for_less(trials, first)
     items += [surer] if surer else []
-    device = first.trial.candidate.layout.device
     items = [item for item in items if item.trial.candidate.layout.device == device or sensible(item, trials)]
     return sorted(((item, plan_of(item, terms)) for item in items), key=by_cost)
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-import numpy as np
-
 from capplan.assumption import Assumption
-from capplan.errors import InputError, unknown
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of, links_of
+from capplan.errors import InputError
+from capplan.fleet.engine_use import Engines, EngineUse, engines_of
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, reach_words
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
     FleetOutcome,
@@ -17,11 +16,10 @@ from capplan.fleet.simulation import (
     simulation_summary,
     stream_with_block_ids,
 )
-from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
-from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.replica import Replica
+from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
-from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, KvLink, Routing
+from capplan.serving.fleet_terms import Autoscaling, Failure, Hedging, Routing
 from capplan.serving.requests import Admission, offered
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo
@@ -39,43 +37,28 @@ class Operation:
     prefill_replicas: int | None = None
     decode_replicas: int | None = None
     """Given together with `prefill_replicas`, or not at all."""
-    kv_link: str | None = None
-    """Name of the device link between prefill and decode replicas."""
+    kv_link: LinkTerms | None = None
+    """Between prefill and decode replicas."""
+    decode: Replica | None = None
+    """One of the decode replicas; None: as the prefill replicas."""
 
+    def pool_devices(self, prefill: ReplicaSpec) -> int:
+        """Return the devices of both pools."""
+        decode = self.decode.spec if self.decode else prefill
+        return (self.prefill_replicas or 0) * prefill.devices + (self.decode_replicas or 0) * decode.devices
 
-def _kv_link_of(replica: Replica, name: str, prompt_tokens: float) -> KvLink:
-    """Return the link between two replicas: every device sends its part of the KV cache at the datasheet rate.
-
-    Parameters
-    ----------
-    replica : on either side
-    name : of a link of its device
-    prompt_tokens : [tokens]
-        of a typical prompt, whose KV bytes per token are used for all
-
-    Returns
-    -------
-    bytes per token [B] and rate [B/s], without latency
-
-    Raises
-    ------
-    InputError
-        names the known links
-    """
-    spec = replica.spec
-    links = links_of(spec.device)
-    if name not in links:
-        raise unknown("link", name, links, place="--kv-link")
-    rate = links[name]
-    if rate is None:
-        raise InputError(
-            f"--kv-link {name}: the rate of {spec.device.title} is not known\n"
-            f"  known: {', '.join(link for link, known in links.items() if known is not None)}"
+    def link_use(self, prefill: ReplicaSpec, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
+        """Return what the transfers between the pools are like; None without pools."""
+        if self.kv_link is None:
+            return None
+        return link_use(
+            prefill,
+            self.decode.spec if self.decode else prefill,
+            (self.prefill_replicas or 0, self.decode_replicas or 0),
+            self.kv_link,
+            prompt_tokens=prompt_tokens,
+            requests_per_s=requests_per_s,
         )
-    context = np.asarray(max(prompt_tokens, 1.0))
-    held = kv_bytes_per_sequence(spec.network, context, kv_bytes_per_element(spec.kv_format))
-    state = state_bytes_per_sequence(spec.network)
-    return KvLink(float((held + state) / context), rate * spec.devices)
 
 
 def _routed_fleet(
@@ -120,7 +103,7 @@ def _routed_fleet(
     )
     admission = admission or Admission()
     if _is_disaggregated(operation):
-        run = _disaggregated(engines, stream, operation, routing, until_s, admission)
+        run = _disaggregated(engines, stream, operation, routing, until_s, admission, use)
     else:
         scaling = operation.autoscaling
         if scaling is not None:
@@ -132,6 +115,11 @@ def _routed_fleet(
     count = most_replicas(operation, replicas)
     summary = simulation_summary(engines, outcome, [run.outcome], count)
     summary["assumptions"] += assumed(operation)
+    if _is_disaggregated(operation):
+        decode_blocks = (operation.decode or engines.replica).kv_blocks
+        summary["kv_blocks"] = engines.setup.kv_blocks * (operation.prefill_replicas or 0) + decode_blocks * (
+            operation.decode_replicas or 0
+        )
     return replace(outcome, replicas=count, run=run, **summary)
 
 
@@ -195,12 +183,7 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
     """Return the assumptions behind the operation of a fleet."""
     assumptions = []
     if operation.kv_link is not None:
-        assumptions.append(
-            Assumption(
-                f"KV caches go over {operation.kv_link} at the datasheet rate of all devices of a replica, without latency",
-                "--kv-link",
-            )
-        )
+        assumptions.append(operation.kv_link.assumption)
     rule = operation.autoscaling
     if rule is not None:
         assumptions.append(
@@ -239,14 +222,21 @@ def _disaggregated(
     routing: Routing,
     until_s: float,
     admission: Admission,
+    use: EngineUse,
 ) -> FleetRun:
-    link = _kv_link_of(engines.replica, str(operation.kv_link), stream.mean_input_tokens)
-    engine = replace(engines.setup, table=engines.setup.clock)
+    decode = engines
+    if operation.decode is not None:
+        decode = engines_of(operation.decode, use, stream.block_tokens, stream.mean_input_tokens)
+    terms = operation.kv_link or LinkTerms()
+    counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
+    if words := reach_words(engines.replica.spec, decode.replica.spec, counts, terms):
+        raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
+    link = link_between(engines.replica.spec, decode.replica.spec, terms, stream.mean_input_tokens)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"
     return simulate_disaggregated(
         stream.requests,
-        EnginePlan(engine, operation.prefill_replicas or 0, routing),
-        EnginePlan(engine, operation.decode_replicas or 0, later),
+        EnginePlan(replace(engines.setup, table=engines.setup.clock), counts[0], routing),
+        EnginePlan(replace(decode.setup, table=decode.setup.clock), counts[1], later),
         link,
         concurrency=stream.concurrency,
         crowd=stream.crowd,

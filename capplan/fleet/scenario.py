@@ -1,10 +1,13 @@
 """A scenario: the model, the traffic, the latency targets, and what may be bought."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from capplan.assumption import Assumption
 from capplan.fleet.engine_use import TierSize
 from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
 from capplan.memory.cache_dtype import AUTO
@@ -12,6 +15,19 @@ from capplan.replica.drafting import Method
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.request_class import RequestClass
 from capplan.workload.slo import Slo
+
+Disaggregation = Literal["off", "allowed", "only"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsLimits:
+    """What pools of their own for prefill and decode may be made of."""
+
+    prefill_devices: tuple[Device, ...]
+    decode_devices: tuple[Device, ...]
+    link: LinkTerms
+    only: bool = False
+    """Identical replicas are no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,15 @@ class FleetLimits:
     max_devices: int | None = None
     """Of the whole fleet, spares included."""
     max_devices_per_replica: int | None = None
+    pools: PoolsLimits | None = None
+    """None: every replica does both phases."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All devices that may be bought, those of the pools included."""
+        pools = self.pools
+        both = (*pools.prefill_devices, *pools.decode_devices) if pools else ()
+        return tuple({item.name: item for item in (*self.hardware, *both)}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +138,5 @@ class Scenario:
     """The defaults of keys that the file does not have."""
     warnings: tuple[str, ...] = ()
     """Values in the file that are probably mistakes."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """The keys as written, overridden ones included, which a plan file keeps."""

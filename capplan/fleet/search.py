@@ -42,6 +42,9 @@ UNLIMITED_S = 60.0
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
+COVERS = np.geomspace(1 / 64, 4.0, 13)
+"""Caches over the prompts of all sessions in flight, between which the one is found that the load of a replica leaves."""
+
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
 Flags = NDArray[np.bool_]
@@ -195,7 +198,11 @@ class _Part:
         """Return the layouts that may meet the targets at some load, and how far the others miss them."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
             return self.with_one_demand(kept, cache_tokens, rejected)
-        seen = [self._seen(layout, float(tokens)) for layout, tokens in zip(kept, cache_tokens, strict=True)]
+        held = self._in_flight_tokens(kept, cache_tokens) if self.question.demand.has_sessions else None
+        seen = [
+            self._seen(layout, float(tokens), None if held is None else float(held[row]))
+            for row, (layout, tokens) in enumerate(zip(kept, cache_tokens, strict=True))
+        ]
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
@@ -207,7 +214,30 @@ class _Part:
             near += closest
         return sized, near
 
-    def _seen(self, layout: Layout, cache_tokens: float) -> Demand:
+    def _in_flight_tokens(self, kept: list[Layout], cache_tokens: Array) -> Array:
+        """Return the prompts of the sessions in flight at a replica of each layout, at the largest load that it carries.
+
+        More hits let a replica carry more sessions, which leave less of the cache to each: the load is that at which the
+        cache covers as much of the sessions as was supposed.
+        """
+        question = self.question
+        plans = self.plans(kept)
+        table = plans_tables(plans).table
+        excess = []
+        for cover in COVERS:
+            demand = question.demand.with_cache(cover, in_flight_tokens=1.0)
+            state = steady_states(plans, table, cache_tokens, demand)
+            needed = {target: _least_values(state, target) for target in question.slo.targets}
+            holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
+            holds = np.where(holds.any(axis=1, keepdims=True), holds, ~state.saturated)
+            shares = np.where(holds, carried_shares(state, demand), 0.0)
+            at = np.arange(len(kept)), np.argmax(shares, axis=1)
+            held = demand.in_flight_tokens(np.minimum(shares[at], 1.0), state.e2e_s.mean[at])
+            excess.append(np.log(cache_tokens / np.maximum(held, 1.0) / cover))
+        covers = [np.interp(0.0, row[::-1], np.log(COVERS)[::-1]) for row in np.array(excess).T]
+        return np.asarray(cache_tokens / np.exp(covers))
+
+    def _seen(self, layout: Layout, cache_tokens: float, in_flight_tokens: float | None) -> Demand:
         """Return the demand with the prefix-cache hits of a replica of a layout."""
         demand = self.question.demand
         tiers = [
@@ -221,7 +251,7 @@ class _Part:
             )
             for size in demand.tiers
         ]
-        return demand.with_cache(cache_tokens, tiers)
+        return demand.with_cache(cache_tokens, tiers, in_flight_tokens)
 
     def with_one_demand(
         self, kept: list[Layout], cache_tokens: Array, rejected: Rejections

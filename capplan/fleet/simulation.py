@@ -62,6 +62,12 @@ class Stream:
         return float(np.mean(self.usual.input_tokens))
 
     @property
+    def requests_drawn(self) -> int:
+        """Return the number of requests, those of users included."""
+        asked = self.crowd.requests if self.crowd else None
+        return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
+
+    @property
     def usual(self) -> Requests:
         """Return representative requests: `requests`, or else those of the users."""
         if self.requests is not None:

@@ -12,7 +12,7 @@ from capplan.replica.plans import Plans
 from capplan.replica.rounds import Rounds
 from capplan.serving.screening import screened
 from capplan.serving.steady_state import SteadyState
-from capplan.serving.steady_steps import Limits
+from capplan.serving.steady_steps import Lengths, Limits, decode_rounds, prefill_tokens_per_prompt
 from capplan.serving.step_table import StepTable
 
 LOAD_GRID = np.concatenate((np.geomspace(1e-6, 1e-3, 16, endpoint=False), np.geomspace(1e-3, 1.0, 96)))
@@ -31,18 +31,25 @@ def steady_states(
         return _of_rounds(plans, table, cache_tokens, demand, rounds)
     per_sequence = float(demand.lengths.input_tokens) + float(demand.lengths.output_tokens)
     most = np.maximum(np.minimum(plans.max_num_seqs, cache_tokens / per_sequence), 1.0)[:, None]
-    profile = plans.specs[0].profile
+    profile, budget = plans.specs[0].profile, plans.max_num_batched_tokens[:, None]
     return screened(
-        plans_step_function(table, demand.lengths, plans.max_num_batched_tokens[:, None]),
+        plans_step_function(table, demand.lengths, budget),
         demand.lengths,
         Limits(
             most,
-            plans.max_num_batched_tokens[:, None],
+            budget,
             prefill_first=profile.policy == "prefill_first",
             request_s=profile.host.request_s + demand.load_s,
         ),
-        LOAD_GRID[None, :] * most,
+        LOAD_GRID[None, :] * _fullest(most, budget, demand.lengths),
     )
+
+
+def _fullest(most: Array, budget: Array, lengths: Lengths) -> Array:
+    """Return the largest load to try in decoding sequences: as many as fit, or prompts that fill a step if none decode."""
+    if float(lengths.output_tokens) > 1.0:
+        return most
+    return np.asarray(decode_rounds(lengths) * budget / prefill_tokens_per_prompt(lengths))
 
 
 def _of_rounds(

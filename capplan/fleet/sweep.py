@@ -14,7 +14,7 @@ from capplan.fleet.demand import Demand, drawn_requests
 from capplan.fleet.engine_use import tier_in_tokens
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.fleet.simulation import Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.fleet.trial import with_load_time
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
@@ -113,8 +113,13 @@ def _replica(point: Point) -> tuple[Replica, StepClock]:
     return place[0]
 
 
-def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
-    """Return the demand with the prefix-cache hits of a replica, which depend on its cache size."""
+def demand_at_replica(
+    demand: Demand, replica: Replica, share: float = 1.0, response_s: float = 0.0
+) -> Demand:
+    """Return the demand with the prefix-cache hits of a replica.
+
+    They depend on the size of its cache and, for sessions, on the share of the traffic that it carries and the response time.
+    """
     if not demand.reuses:
         return demand
     spec, tokens = replica.spec, replica.kv_blocks * replica.scheduling.block_tokens
@@ -123,7 +128,7 @@ def demand_at_replica(demand: Demand, replica: Replica) -> Demand:
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    return demand.with_cache(float(tokens), tiers)
+    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, response_s)))
 
 
 def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float]:
@@ -139,14 +144,12 @@ def offered_rates(contender: Contender, demand: Demand, seed: int) -> list[float
 def point_result(point: Point) -> Row:
     """Simulate one replica of a plan at one load; runs in any process."""
     replica, clock = _replica(point)
-    longest = served_context_tokens(point.contender.spec)
-    demand = demand_at_replica(point.demand, replica)
-    if demand.load_s:
-        replica = with_load_time(replica, demand)
-        clock = StepClock(replica.table)
-    stream = _stream(point, demand, longest)
-    outcome = simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
+    total = sum(point.demand.rates_per_s(0.0))
+    outcome = _outcome(point, replica, clock, (point.request_rate or total) / total)
     rate = middle_rate(outcome.parts[0])
+    if point.demand.has_sessions:
+        outcome = _outcome(point, replica, clock, rate / total, outcome.all.e2e_s.mean)
+        rate = middle_rate(outcome.parts[0])
     mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
     hourly = point.contender.usd_per_hour
     tokens_per_s = rate * mean_output
@@ -169,6 +172,18 @@ def point_result(point: Point) -> Row:
         ),
         "preemptions": outcome.preemptions,
     }
+
+
+def _outcome(
+    point: Point, replica: Replica, clock: StepClock, share: float, response_s: float = 0.0
+) -> FleetOutcome:
+    """Simulate one replica with the prefix hits that its share of the traffic leaves."""
+    demand = demand_at_replica(point.demand, replica, share, response_s)
+    if demand.load_s:
+        replica = with_load_time(replica, demand)
+        clock = StepClock(replica.table)
+    stream = _stream(point, demand, served_context_tokens(point.contender.spec))
+    return simulated_fleet(replica, stream, slo=point.slo, clock=clock, warm_share=WARM_SHARE)
 
 
 def _stream(point: Point, demand: Demand, longest: int) -> Stream:

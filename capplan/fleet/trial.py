@@ -23,7 +23,8 @@ from capplan.fleet.steady_plans import carried_shares, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.outcome import Outcome, Spread, spread
+from capplan.serving.gauges import WeightedHistogram
+from capplan.serving.outcome import Outcome, Spread, histogram_spread, spread
 from capplan.serving.simulator import simulate
 from capplan.serving.step_clock import StepClock
 from capplan.workload.slo import Target
@@ -42,6 +43,8 @@ Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
 """
 SHORT_TARGET_SLACK = 1.15
 """... with targets relaxed by this factor, and whether the queue grows left open: a short run may end before that shows."""
+FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
+"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 SHORT_ASKS = 4
 """Requests of each user that a short run must hold; with fewer the first rush of users decides, and a full run is taken."""
 USER_SLACK = 4.0
@@ -60,7 +63,7 @@ class Latencies:
 
     ttft_s: Spread
     tpot_s: Spread
-    itl_s: Spread
+    itl: WeightedHistogram
     e2e_s: Spread
     requests_per_s: float
     steady: bool
@@ -68,7 +71,9 @@ class Latencies:
 
     def value(self, target: Target) -> float:
         """Return the value that a target limits."""
-        spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "itl": self.itl_s, "e2e": self.e2e_s}
+        if target.metric == "itl":
+            return float(getattr(histogram_spread(self.itl), target.statistic))
+        spreads = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2e_s}
         return float(getattr(spreads[target.metric], target.statistic))
 
 
@@ -102,14 +107,14 @@ def _latencies_of(outcome: Outcome, demand: Demand, rate_per_s: float | None = N
     return Latencies(
         spread(outcome.ttft_s[seen]),
         spread(outcome.tpot_s[seen]),
-        Spread(outcome.itl.mean(), *(outcome.itl.percentile(part) for part in (0.5, 0.9, 0.95, 0.99))),
+        outcome.itl,
         spread(outcome.e2e_s[seen]),
         counted if rate_per_s is None else rate_per_s,
-        _steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+        is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
     )
 
 
-def _steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
+def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
     """Return whether the middle half of the requests finishes about as fast as it arrives."""
     ends = np.sort(ends[np.isfinite(ends)])
     if ends.size < 8:
@@ -159,9 +164,10 @@ class Trial:
         candidate: ScreenedLayout,
         question: Question,
         paths: dict[tuple[int, int, float], SamplePath],
+        replica: Replica | None = None,
         seen: SeenRuns | None = None,
     ) -> None:
-        """Build the replica; nothing is simulated yet.
+        """Take the replica, or build it; nothing is simulated yet.
 
         `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
         """
@@ -169,12 +175,9 @@ class Trial:
         self.demand = candidate.demand
         self.question = question
         rounds = candidate.rounds
-        plain = (
-            replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
-            if rounds is None
-            else rounds.replica
-        )
-        self.replica = with_load_time(plain, self.demand)
+        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        built = replica or (rounds.replica if rounds else replica_of(spec))
+        self.replica = with_load_time(built, self.demand)
         tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
         state = steady_states(
             plans_of([self.replica.spec]), table_of_plans(self.replica.table), tokens, self.demand, rounds
@@ -310,9 +313,34 @@ class Trial:
             return 0.0
         return scale_rate(low) / slowness
 
-    def rate_bound(self, slowness: float, limits: Mapping[Target, float]) -> float:
-        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s]."""
-        return SHORT_SLACK * self.limit(REGULARITY[0], slowness, limits, short=True)
+    def may_do(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, *, short: bool
+    ) -> bool:
+        """Return whether at most this many replicas may meet the targets at a total rate, from one run instead of a dozen."""
+        if most == inf or (self.demand.users and not short):
+            return True
+        share = regularity_class(int(most))
+        slack = SHORT_SLACK if short else FULL_SLACK
+        step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
+        least, top = self.scale
+        rate = scale_rate(max(step, least)) / slowness
+        return step < top and self.holds(rate, share, slowness, limits, short=short)
+
+    def rate_bound(
+        self, slowness: float, limits: Mapping[Target, float], *, enough: float = inf, total: float = 0.0
+    ) -> float:
+        """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s].
+
+        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
+        """
+        return SHORT_SLACK * self.limit(
+            REGULARITY[0],
+            slowness,
+            limits,
+            enough=enough / SHORT_SLACK,
+            total=total / SHORT_SLACK,
+            short=True,
+        )
 
     def replicas_for(
         self,
@@ -355,12 +383,14 @@ class Trial:
         def excess(step: int) -> float:
             return self.worst(self.at(rate_per_s, share, slowness(step)), slowness(step), limits)
 
-        low, high = base - 2 * STEPS_PER_DOUBLING, max(self.scale[1], base + 2)
-        if self.demand.users:
-            high = base + 3 * STEPS_PER_DOUBLING
+        least = low = base - 2 * STEPS_PER_DOUBLING
+        high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING
+        if not self.demand.users:  # the loads that `limit` tries, some of which it has
+            low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if excess(middle) <= 1.0 else (low, middle)
+            middle = max((low + high) // 2, high - stride)
+            holds = middle <= least or excess(middle) <= 1.0
+            low, high = (middle, high) if holds else (low, middle)
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
             return slowness(low)

@@ -73,6 +73,44 @@ def expected_tokens_by_position(acceptance_fractions: Sequence[float]) -> float:
     return 1.0 + float(np.cumprod(np.asarray(acceptance_fractions, dtype=np.float64)).sum())
 
 
+def acceptance_of_round(tokens_per_round: float, draft_tokens: float) -> float:
+    """Return the acceptance with which rounds yield as many tokens as were counted: the inverse of expected_tokens_per_round.
+
+        (1 - a^(g+1)) / (1 - a) = E
+
+    The accepted share of all drafts, which engines print, is not it: that counts drafts behind a rejected one too.
+
+    Parameters
+    ----------
+    tokens_per_round : [tokens]
+        E, the bonus token included; 1 to g + 1
+    draft_tokens : [tokens]
+        g, the mean where rounds differ
+
+    Returns
+    -------
+    [-]
+        a, the same for all positions, found by halving
+
+    Examples
+    --------
+    >>> round(acceptance_of_round(3.68928, 5.0), 6)
+    0.8
+    >>> round(acceptance_of_round(6.0, 5.0), 6), round(acceptance_of_round(1.0, 5.0), 6)
+    (1.0, 0.0)
+
+    References
+    ----------
+    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, equation 1, solved for alpha.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        enough = float(expected_tokens_per_round(middle, draft_tokens)) >= tokens_per_round
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
 def round_tokens(acceptance_fractions: Sequence[float], draft_tokens: int) -> float:
     """Return the tokens of a round with one acceptance for all positions, or one for each of the first.
 

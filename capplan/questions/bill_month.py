@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from capplan.errors import InputError
-from capplan.questions.comparison import current_day
+from capplan.questions.price_age import current_day
 from capplan.workload.request_class import RequestClass
 
 

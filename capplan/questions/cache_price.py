@@ -2,16 +2,17 @@
 
 from capplan.errors import InputError
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
-from capplan.questions.comparison import listed_prices
+from capplan.questions.comparison import listed_prices, refuse_unknown_storage, refuse_unsold_life
 from capplan.questions.flags import CachePriceFlags
-from capplan.readers.catalogue.token_prices import find_price, first_day, refuse_unused_day
+from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.token_prices import find_price, refuse_unused_day
 
 STATED = "as stated"
 _USED = ("input_price", "write_price", "read_price")
 
 
-def cache_price(flags: CachePriceFlags) -> TokenPrice:
-    """Return the price that the options name or state."""
+def cache_price(flags: CachePriceFlags, prefix_tokens: float, time_to_live_s: float | None) -> TokenPrice:
+    """Return the price that the options name or state, for a prefix of this length that lives this long."""
     given = [f"--{name.replace('_', '-')}" for name in _USED if getattr(flags, name) is not None]
     if flags.api is not None:
         if given:
@@ -21,6 +22,9 @@ def cache_price(flags: CachePriceFlags) -> TokenPrice:
         known = listed_prices(str(flags.prices) if flags.prices else None, flags.date)
         found = find_price(flags.api, known, flags.date)
         refuse_unused_day(flags.date, [found], "--date")
+        refuse_unsold_life(found, time_to_live_s, "--time-to-live")
+        if prefix_tokens >= found.minimum_prefix_tokens:
+            refuse_unknown_storage(found)
         return found
     if flags.date is not None:
         raise InputError("--date: belongs to --api, and none is given; e.g. --api openai/gpt-5")

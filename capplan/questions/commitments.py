@@ -11,8 +11,17 @@ from capplan.fleet.money.commitments import Mix, Offer, annuity_usd_per_hour, mi
 from capplan.fleet.money.terms import CommitmentTerms, OwnedTerms, ReservedTerms
 from capplan.fleet.over_time import Counts, OverTime
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import ChosenPrice, PriceRecord, choose_price, energy_usd_per_hour, usd_per_month
+from capplan.fleet.price import (
+    ChosenPrice,
+    PriceChoice,
+    PriceRecord,
+    choose_price,
+    energy_usd_per_hour,
+    usd_per_month,
+    with_electricity,
+)
 from capplan.fleet.scenario import Scenario
+from capplan.hardware.device import Device
 from capplan.readers.catalogue.prices import records_of
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
@@ -31,21 +40,36 @@ class AskedMix:
     warnings: tuple[str, ...]
 
 
+def _price(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+    """Return the price of a device with its electricity; None where one of them is not known."""
+    price = choose_price(records, device.name, choice)
+    if price is None or (choice.usd_per_kwh is not None and device.tdp_w is None):
+        return None
+    return with_electricity(price, device.tdp_w or 0.0, choice)
+
+
 def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0) -> Offer:
-    """Return the offer of a listed price, times a ratio, with the range of its other offers."""
-    usd = price.total_usd_per_hour * ratio
-    spread = {
-        "low_ratio": price.low_usd_per_hour / price.usd_per_hour,
-        "high_ratio": price.high_usd_per_hour / price.usd_per_hour,
-    }
-    return Offer(name, usd if fixed else 0.0, 0.0 if fixed else usd, origin=price.basis, **spread)
+    """Return the offer of a listed price, times a ratio, with the range of its other offers; electricity is paid apart from both."""
+    power = price.energy_usd_per_hour or 0.0
+    low, usd, high = (
+        rent * ratio + power for rent in (price.low_usd_per_hour, price.usd_per_hour, price.high_usd_per_hour)
+    )
+    return Offer(
+        name,
+        usd if fixed else 0.0,
+        0.0 if fixed else usd,
+        low_ratio=low / usd,
+        high_ratio=high / usd,
+        origin=price.basis,
+    )
 
 
 def _reserved_offer(
     name: str, terms: ReservedTerms, listed: ChosenPrice | None, on_demand: ChosenPrice
 ) -> Offer:
     if terms.usd_per_gpu_hour is not None:
-        return Offer(name, terms.usd_per_gpu_hour, 0.0, origin="the scenario")
+        power = on_demand.energy_usd_per_hour or 0.0
+        return Offer(name, terms.usd_per_gpu_hour + power, 0.0, origin="the scenario")
     if terms.discount_fraction is not None:
         offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount_fraction)
         return replace(offer, origin=f"{terms.discount_fraction:.0%} off on demand, the scenario")
@@ -55,11 +79,11 @@ def _reserved_offer(
     return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
 
 
-def owned_offer(terms: OwnedTerms, tdp_w: float) -> Offer:
+def owned_offer(terms: OwnedTerms, watts: float) -> Offer:
     """Return what an owned device costs per hour: its annuity, upkeep and idle power always, the rest of its power in use."""
     fixed = float(annuity_usd_per_hour(terms.capex_usd, terms.life_years, terms.interest_fraction))
     upkeep = terms.capex_usd * terms.upkeep_fraction / HOURS_PER_YEAR_OF_UPKEEP
-    power = float(energy_usd_per_hour(tdp_w, terms.usd_per_kwh, terms.facility_ratio))
+    power = float(energy_usd_per_hour(watts, terms.usd_per_kwh, terms.facility_ratio))
     idle = power * terms.idle_fraction
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
 
@@ -71,7 +95,7 @@ def offers_for(
     terms, device = scenario.commitments, plan.layout.device
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
-    on_demand = choose_price(records, device.name, choice)
+    on_demand = _price(records, device, choice)
     if on_demand is None:
         raise InputError(
             f"{scenario.path}: commitments: {device.name} has no price on demand; give prices.per_gpu_hour.{device.name}"
@@ -82,7 +106,7 @@ def offers_for(
     without = replace(choice, overrides={})
     for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
         if key is not None:
-            listed = choose_price(records, device.name, replace(without, commitment=name))
+            listed = _price(records, device, replace(without, commitment=name))
             offer = _reserved_offer(name, key, listed, on_demand)
             offers.append(offer)
             if "assumed" in offer.origin:
@@ -92,17 +116,22 @@ def offers_for(
                         f"commitments.{name.replace('-', '_')}.discount",
                     )
                 )
-    if terms.owned is not None and device.tdp_w is None:
-        warnings.append(f"the power of {device.name} is not known, so owning it is left out")
-    elif terms.owned is not None and device.tdp_w is not None:
-        offers.append(owned_offer(terms.owned, device.tdp_w))
+    if terms.owned is not None:
+        watts = device.tdp_w if terms.owned.watts is None else terms.owned.watts
+        if watts is None:
+            warnings.append(
+                f"the power of {device.name} is not known, so owning it is left out; give commitments.owned.power"
+            )
+        else:
+            offers.append(owned_offer(terms.owned, watts))
     if terms.spot is not None:
-        spot = choose_price(records, device.name, replace(without, commitment="spot"))
+        spot = _price(records, device, replace(without, commitment="spot"))
         if spot is None:
             warnings.append(f"no spot price of {device.name} is known, so spot is left out")
         else:
-            extra = _of_listed("spot", spot, fixed=False, ratio=1.0 + terms.spot.headroom_fraction)
-            offers.append(replace(extra, most_fraction=min(terms.spot.most_fraction, 1.0 - 1e-9)))
+            offer = _of_listed("spot", spot, fixed=False)
+            rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom_fraction)
+            offers.append(replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most_fraction))
             what = (
                 f"spot replicas are rented {terms.spot.headroom_fraction:.0%} over need for interruptions, and are at most "
                 f"{terms.spot.most_fraction:.0%} of the peak"

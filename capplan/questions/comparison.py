@@ -1,28 +1,29 @@
 """A scenario, its plan and the names of hosted APIs -> the comparison of both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, replace
+from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.money.comparison import Comparison, compare, own_fleet
-from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, too_long_fraction
-from capplan.fleet.plan import FleetAnswer, FleetPlan
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.money.hosted import (
+    UNSTATED_TIME_TO_LIVE_S,
+    TokenPrice,
+    hosted_bill,
+    keeps_a_prefix,
+    too_long_fraction,
+    written_to_live,
+)
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plan_over_time import plan_over_time
-from capplan.questions.priced_plan import priced_plan
-from capplan.questions.rate_line import rate_line
+from capplan.questions.paid_plan import paid_plan
+from capplan.questions.price_age import age_warnings
 from capplan.questions.workload_file import is_workload
 from capplan.readers.catalogue.token_prices import (
     HINT,
-    OLD_DAYS,
-    age_days,
     find_price,
-    first_day,
     litellm_prices,
     prices_of_model,
     read_token_prices,
@@ -38,13 +39,10 @@ class AskedComparison:
     """The comparison, and what was assumed for it."""
 
     comparison: Comparison
+    by_mix: bool
+    """The own machines are paid for by a mix of commitments."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
-
-
-def current_day() -> date:
-    """Return the day that prices are judged old by."""
-    return datetime.now(tz=UTC).date()
 
 
 def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
@@ -71,39 +69,38 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
     """Return the prices of the named APIs; without names, those of all that serve the scenario's model."""
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
     known = listed_prices(scenario.hosted_file, scenario.hosted_date)
-    if names:
-        found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
-        if all(price.date != scenario.hosted_date for price in found):
-            refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
-        return found
-    own = tuple(prices_of_model(model, known))
-    if not own:
+    found = tuple(dict.fromkeys(find_price(name, known, scenario.hosted_date) for name in names))
+    if found and all(price.date != scenario.hosted_date for price in found):
+        refuse_unused_day(scenario.hosted_date, found, f"{scenario.path}: hosted.date")
+    found = found or tuple(prices_of_model(model, known))
+    if not found:
         raise InputError(
             f"no listed API serves {model}; name what to compare with: --api PROVIDER/MODEL\n  {HINT}"
         )
-    return own
+    for price in found:
+        refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
+        if any(keeps_a_prefix(item, price) for item in scenario.classes):
+            refuse_unknown_storage(price)
+    return found
 
 
-def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
-    """Return the warnings for prices older than OLD_DAYS, and for those dated in the future."""
-    old = [price for price in prices if age_days(price, today) > OLD_DAYS]
-    early = [price for price in prices if age_days(price, today) < 0]
-    warnings = []
-    if old:
-        named = ", ".join(f"{price.name} ({price.date})" for price in old)
-        warnings.append(f"prices older than {OLD_DAYS} days, check them at the provider: {named}")
-    warnings += [f"{price.name} is dated {price.date}, which is still to come" for price in early]
-    return tuple(warnings)
+def refuse_unsold_life(price: TokenPrice, time_to_live_s: float | None, place: str) -> None:
+    """Raise the error for a time to live beyond those that a provider sells."""
+    longer = price.longer_life
+    if longer is not None and time_to_live_s is not None and time_to_live_s > longer.time_to_live_s:
+        raise InputError(
+            f"{place}: {price.provider} keeps a prefix for {price.time_to_live_s:g} s or {longer.time_to_live_s:g} s since its "
+            f"last use, not for {time_to_live_s:g} s"
+        )
 
 
-def _old_rent(plan: FleetPlan, today: date) -> list[str]:
-    """Return the warnings for offers of the plan's device that are older than OLD_DAYS."""
-    records = plan.price.records if plan.price else ()
-    return [
-        f"the price of {record.device} is of {record.date}, over {OLD_DAYS} days old: check it at {record.provider}"
-        for record in records
-        if record.date is None or (today - first_day(record.date)).days > OLD_DAYS
-    ]
+def refuse_unknown_storage(price: TokenPrice) -> None:
+    """Raise the error for a cache whose storage is paid for at a price that is not known."""
+    if price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour is None:
+        raise InputError(
+            f"{price.name}: the storage of cached tokens is paid for by the hour, and its price is not in the list\n"
+            "  give it as cache_storage in a token-price YAML of your own; 0 $/Mtok/h for implicit caching, which stores for nothing"
+        )
 
 
 def asked_comparison(
@@ -119,28 +116,32 @@ def asked_comparison(
         the price of the plan is not known
     """
     scenario = asked.scenario
-    plan = priced_plan(scenario, answer, "there is no fleet to compare with")
-    mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
-    paid = float(usd_per_month(mix.mix.usd_per_hour)) if mix else None
-    own = own_fleet(plan, scenario.fleet.headroom_fraction, scenario.own, paid)
-    comparison = compare(plan, asked.question.demand, own, tuple(prices), scenario.hosted, _reuse(scenario))
+    paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
+    own = own_fleet(paid.plan, scenario.fleet.headroom_fraction, scenario.own, paid.machines_usd)
+    written = tuple(written_to_live(price, scenario.hosted.time_to_live_s) for price in prices)
+    comparison = compare(paid.plan, asked.question.demand, own, written, scenario.hosted, _reuse(scenario))
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
         for price, share in long
         if share > 0.0
     ]
+    warnings += [
+        f"prompt caching at {api.price.name} costs ${dearer:,.0f} more than plain input would: few requests find their prefix"
+        for api in comparison.apis
+        if (dearer := api.bill.usd - _uncached_usd(comparison, api.price)) > 0.005 * api.bill.usd
+    ]
     return AskedComparison(
         comparison,
-        (*_assumptions(scenario, prices, comparison), *(mix.assumptions if mix else ()), *asked.assumptions),
-        (
-            *(mix.warnings if mix else ()),
-            *age_warnings(prices, today),
-            *_old_rent(plan, today),
-            *warnings,
-            *asked.warnings,
-        ),
+        paid.by_mix,
+        (*_assumptions(scenario, prices, comparison), *paid.assumptions, *asked.assumptions),
+        (*paid.warnings, *age_warnings(prices, today), *warnings, *asked.warnings),
     )
+
+
+def _uncached_usd(comparison: Comparison, price: TokenPrice) -> float:
+    plain = replace(price, rates=replace(price.rates, cache_read=None))
+    return hosted_bill(comparison.traffic, plain, comparison.terms).usd
 
 
 def _reuse(scenario: Scenario) -> dict[str, ReuseByAge]:
@@ -169,10 +170,6 @@ def _assumptions(
             "traffic[0].request_rate",
         )
     ]
-    if not scenario.own.people_usd_per_month:
-        stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))
-    if not scenario.own.overhead_fraction:
-        stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
     cached = [p for p in prices if p.rates.cache_read is not None]
     shared = [item for item in comparison.traffic if item.item.shared_prefix_tokens]
     if cached and shared:

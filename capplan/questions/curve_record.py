@@ -11,6 +11,10 @@ _ALLOWED = f"give {HOURS}, one per hour from midnight on, or a shape: {', '.join
 
 
 def _shape_or_rates(written: object) -> object:
+    if isinstance(written, list):
+        gap = next((hour for hour, rate in enumerate(written) if rate is None), None)
+        if gap is not None:
+            raise ValueError(f"has a gap: hour {gap} has no rate; write 0 for an hour without traffic")
     if not isinstance(written, str):
         return written
     if written not in SHAPES:

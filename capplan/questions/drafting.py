@@ -1,6 +1,7 @@
 """The speculation of a scenario -> how any replica drafts: its method, its acceptance with the source, its draft model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
@@ -9,6 +10,7 @@ from capplan.model.network import Network
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import Speculation
 from capplan.readers.catalogue.model import read_model
+from capplan.readers.traces.accepted_drafts import accepted_drafts
 from capplan.readers.yaml_file import KeyPath
 from capplan.replica.drafting import DraftPlan, Method
 
@@ -68,17 +70,7 @@ def speculation_plan(
     method = section.method or "draft-model"
     _check_source(reading, section, method)
     default = PUBLISHED.get(method)
-    if section.acceptance is None and default is None:
-        raise reading.refuse(
-            ("speculation",),
-            f"acceptance is missing, and none is published for {method}; e.g. acceptance: 0.7",
-        )
-    fractions = tuple(section.acceptance or (default.acceptance_fractions if default else ()))
-    if section.acceptance is None and default is not None:
-        reading.assume(
-            f"a draft is accepted with {fractions[0]:.0%} probability: {default.source}",
-            "speculation.acceptance",
-        )
+    fractions = _acceptance(reading, section, method)
     tokens = section.draft_tokens or (default.draft_tokens if default else None)
     if len(fractions) > 1 and (tokens or 0) > len(fractions):
         at: KeyPath = ("speculation", "draft_tokens")
@@ -90,11 +82,39 @@ def speculation_plan(
             "as many drafts in a round as are best at half of the largest rate", "speculation.draft_tokens"
         )
     verified = section.verified_tokens or (
-        default.verified_tokens if default and section.acceptance is None else None
+        default.verified_tokens if default and not (section.acceptance or section.metrics) else None
     )
     return SpeculationPlan(
         fractions, tokens, draft, section.draft_step_time, method, verified, section.exit_layers
     )
+
+
+def _acceptance(reading: Reading, section: Speculation, method: Method) -> tuple[float, ...]:
+    """Return the acceptance that a scenario states, that an engine counted, or that is published."""
+    if section.acceptance is not None and section.metrics is not None:
+        raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
+    if section.acceptance is not None:
+        return tuple(section.acceptance)
+    if section.metrics is not None:
+        paths = [Path(reading.resolved(name)) for name in section.metrics]
+        seen = accepted_drafts(paths, section.draft_tokens)
+        shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
+        reading.assume(
+            f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
+            "speculation.acceptance",
+        )
+        return seen.fractions
+    if method not in PUBLISHED:
+        raise reading.refuse(
+            ("speculation",),
+            f"acceptance is missing, and none is published for {method}; e.g. acceptance: 0.7",
+        )
+    published = PUBLISHED[method]
+    reading.assume(
+        f"a draft is accepted with {published.acceptance_fractions[0]:.0%} probability: {published.source}",
+        "speculation.acceptance",
+    )
+    return published.acceptance_fractions
 
 
 def _check_source(reading: Reading, section: Speculation, method: Method) -> None:
@@ -130,7 +150,7 @@ def drafting_of(
     network = None
     if plan.draft is not None:
         network = read_model(plan.draft, offline=offline)
-        check_vocabulary(network, target)
+        check_vocabulary(network, target, "speculation.draft", "draft_step_time: 2 ms")
     if plan.method == "mtp" and not target.mtp_parameters:
         raise InputError(
             f"speculation.method: mtp: {target.name} has no layers for multi-token prediction\n  try eagle or ngram"
@@ -151,13 +171,12 @@ def drafting_of(
     return drafting, (_COST_OF[plan.method] if plan.draft_step_s is None else _AS_GIVEN,)
 
 
-def check_vocabulary(draft: Network, target: Network) -> None:
-    """Refuse a draft whose tokens the target does not have."""
+def check_vocabulary(draft: Network, target: Network, place: str, instead: str) -> None:
+    """Refuse a draft whose tokens the target does not have; `instead` is how the time of a draft is given."""
     if draft.vocabulary_size != target.vocabulary_size:
         raise InputError(
-            f"--draft: {draft.name} has {draft.vocabulary_size:,} tokens, {target.name} has {target.vocabulary_size:,}; a target can only "
-            "verify drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: "
-            "--draft-step-time '2 ms'"
+            f"{place}: {draft.name} has {draft.vocabulary_size:,} tokens, {target.name} has {target.vocabulary_size:,}; a target can only "
+            f"verify drafts in its own vocabulary\n  take a draft of the same family, or give the step time of a head: {instead}"
         )
 
 

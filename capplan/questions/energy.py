@@ -1,6 +1,6 @@
 """The power that a scenario states -> the energy of a plan under its load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from capplan.fleet.money.energy import (
 )
 from capplan.fleet.money.hosted import hosted_traffic
 from capplan.fleet.money.terms import PowerTerms
-from capplan.fleet.paid import mean_tokens_per_s
+from capplan.fleet.paid import job_hours, mean_tokens_per_s
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.review import plan_spec
 from capplan.fleet.scenario import Scenario
@@ -48,10 +48,10 @@ def asked_energy(scenario: Scenario, question: Question, plan: FleetPlan) -> Ask
         return AskedEnergy(None, warnings=(warning,))
     terms, assumed = _terms(power, tdp, scenario.prices.usd_per_kwh)
     prefill, occupied = _shares(question, plan)
-    energy = energy_of(
+    energy = replace(energy_of(
         prefill, occupied, plan.busy_replicas * plan.layout.devices, plan.spare_replicas * plan.layout.devices, tdp, terms,
         mean_tokens_per_s(question.demand, plan.e2e_s.mean),
-    )  # fmt: skip
+    ), job_hours=job_hours(question.demand))  # fmt: skip
     warnings = () if energy.gpus_per_rack != 0 else (
         f"energy.rack_limit: one server of {power.gpus_per_server} x {plan.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, more than "
         f"the {power.rack_limit_watts:,.0f} W of a rack",

@@ -13,6 +13,8 @@ from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.demand import demand_of
 from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.pools.chunks import smaller_chunks
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
@@ -21,6 +23,7 @@ from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.benchmark_spec import row_efficiency
+from capplan.questions.budget import within_budget
 from capplan.questions.drafting import drafting_of
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.intervals import shipped_intervals
@@ -45,13 +48,18 @@ class AskedFleet:
     prices: dict[str, ChosenPrice | None]
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    published_formats: tuple[str, ...] = ()
+    """Weight formats of the checkpoint, most elements first."""
 
 
-def _networks(scenario: Scenario, *, offline: bool) -> tuple[dict[str, Network], list[Assumption]]:
+def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
-        shipped = read_model(scenario.model, revision=scenario.revision, offline=offline)
+        return read_model(scenario.model, revision=scenario.revision, offline=offline)
     except InputError as error:
         raise InputError(f"{scenario.path}: model: {error}") from error
+
+
+def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
     if scenario.weight_dtypes == (None,):
         alone = next(filter(None, map(memory_alone, stored_formats(shipped))), "")
         if alone:
@@ -106,7 +114,8 @@ def _drafting(
 
 def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid."""
-    networks, assumed = _networks(scenario, offline=offline)
+    published = _published(scenario, offline=offline)
+    networks, assumed = _networks(scenario, published)
     first = next(iter(networks.values()))
     demand = demand_of(scenario)
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
@@ -115,7 +124,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
-    hosts = [refitted_profile(calibration, engine, device) for device in limits.hardware]
+    hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     prices, price_warnings = scenario_prices(scenario)
     if scenario.kv_offload and not demand.reuses:
@@ -130,7 +139,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
-        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.hardware},
+        efficiencies={device.name: row_efficiency(device, calibration) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
         ranges=Ranges(
@@ -162,21 +171,34 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         prices,
         (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *draft_assumed, *stated, *paid),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
+        stored_formats(published),
     )
 
 
 def terms_of(asked: AskedFleet) -> Terms:
-    """Return headroom, spares, prices, the size limit and the budget of a scenario."""
+    """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
     terms = Terms(limits.headroom_fraction, limits.spare_replicas, asked.prices, limits.max_devices)
-    return terms if budget is None else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
+    if budget is None or asked.scenario.commitments is not None:
+        return terms
+    return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms, budget = terms_of(asked), asked.scenario.budget_usd_per_month
-    answer = fleet_decision(asked.question, terms, progress)
-    if answer.plans or budget is None:
+    limits, terms = asked.scenario.fleet.pools, terms_of(asked)
+    pools = None if limits is None else pools_decision(asked.question, limits, terms, progress=progress)
+    if limits is not None and limits.only:
+        return FleetAnswer((), (), 0, pools=pools)
+    answer = replace(fleet_decision(asked.question, terms, progress), pools=pools)
+    if pools is not None and answer.chosen is not None:
+        answer = replace(answer, chunked=smaller_chunks(asked.question, terms, answer.chosen))
+    if terms.max_usd_per_hour is None:
+        return within_budget(asked.scenario, answer)
+    if answer.plans or answer.chosen_pools:
         return answer
     unlimited = replace(terms, max_usd_per_hour=None)
-    return replace(answer, over_budget=fleet_decision(asked.question, unlimited, progress).chosen)
+    over = fleet_decision(asked.question, unlimited, progress).chosen
+    return replace(
+        answer, over_budget=over, over_budget_usd_per_month=None if over is None else over.usd_per_month
+    )

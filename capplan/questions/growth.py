@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from math import isclose
 
 import numpy as np
 
@@ -10,11 +11,9 @@ from capplan.assumption import Assumption
 from capplan.fleet.money.growth import Growth, grown_ratios, growth_of
 from capplan.fleet.over_time import RateLine
 from capplan.fleet.plan import FleetPlan
-from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import Scenario
-from capplan.questions.commitments import asked_mix
+from capplan.questions.budget import mix_usd_per_month
 from capplan.questions.money_records import Growth as GrowthRecord
-from capplan.questions.plan_over_time import plan_over_time
 from capplan.questions.reading import Reading
 from capplan.questions.sense import MOST_RATE_PER_S
 from capplan.readers.yaml_file import KeyPath
@@ -22,6 +21,7 @@ from capplan.workload.request_class import RequestClass
 
 MONTHS = 12
 """To look ahead where a scenario states a growth and no number of months."""
+MOST_MONTHS = 120
 
 
 def growth_ratios(
@@ -40,29 +40,40 @@ def growth_ratios(
         raise reading.refuse(
             at, "is for continuous traffic; a batch job is planned as it stands, so leave it out"
         )
-    if record.rates is None:
-        if record.months is None:
-            reading.assume(f"growth is followed for {MONTHS} months", "growth.months")
-        ratios = grown_ratios(record.per_month or 0.0, record.months or MONTHS)
-        last = sum(item.request_rate_at() for item in classes) * float(ratios[-1])
-        if last > MOST_RATE_PER_S:
-            raise reading.refuse(
-                (*at, "per_month"),
-                f"leads to {last:.3g} req/s in month {ratios.size}, which no service has; give fewer months",
-            )
-        return tuple(ratios.tolist())
+    ratios = _by_month(reading, record) if record.rates is None else _of_rates(reading, record, classes)
+    key = "per_month" if record.rates is None else "rates"
+    # Of a file with mistakes, today's rates may be missing.
+    now = 0.0 if reading.mistakes else sum(item.request_rate_at() for item in classes)
+    month = int(np.argmax(ratios))
+    if now * ratios[month] > MOST_RATE_PER_S:
+        raise reading.refuse(
+            (*at, key),
+            f"leads to {now * ratios[month]:.3g} req/s in month {month + 1}, which no service has; give less growth",
+        )
+    return ratios
+
+
+def _by_month(reading: Reading, record: GrowthRecord) -> tuple[float, ...]:
+    """Return the ratios of a growth by the same part each month."""
+    if record.months is None:
+        reading.assume(f"growth is followed for {MONTHS} months", "growth.months")
+    return tuple(grown_ratios(record.per_month or 0.0, record.months or MONTHS).tolist())
+
+
+def _of_rates(reading: Reading, record: GrowthRecord, classes: tuple[RequestClass, ...]) -> tuple[float, ...]:
+    """Return the stated rates over the first; refused where a month is missing, or the first is not today's traffic."""
     if record.months is not None:
-        raise reading.refuse((*at, "months"), "belongs to per_month; rates state their months themselves")
-    return _of_rates(reading, record.rates)
-
-
-def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
-    """Return the stated rates over the first; refused where a month is missing."""
+        raise reading.refuse(
+            ("growth", "months"), "belongs to per_month; rates state their months themselves"
+        )
     at: KeyPath = ("growth", "rates")
-    wrong = next((month for month in rates if not month.isdecimal() or not 1 <= int(month) <= 120), None)
+    rates = record.rates or {}
+    months = {str(month) for month in range(1, MOST_MONTHS + 1)}
+    wrong = next((month for month in rates if month not in months), None)
     if wrong is not None:
         raise reading.refuse(
-            (*at, wrong), f"{wrong!r} is not a month; months are counted from 1, today's, to 120"
+            (*at, wrong),
+            f"{wrong!r} is not a month; months are counted from 1, today's, to {MOST_MONTHS}",
         )
     by_month = {int(month): rate for month, rate in rates.items()}
     last = max(by_month, default=0)
@@ -70,6 +81,14 @@ def _of_rates(reading: Reading, rates: dict[str, float]) -> tuple[float, ...]:
     if gap is not None or last < 2:
         missing = f"month {gap or 2} is missing"
         raise reading.refuse(at, f"has a gap: {missing}; give every month from 1 on, at least two")
+    if reading.mistakes or any(item.users for item in classes):
+        return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
+    today = sum(item.request_rate_at() for item in classes)
+    if not isclose(by_month[1], today, rel_tol=0.01):
+        raise reading.refuse(
+            (*at, "1"),
+            f"{by_month[1]:.3g} req/s is not today's traffic, whose peak is {today:.3g} req/s; month 1 is today's",
+        )
     return tuple(by_month[month] / by_month[1] for month in range(1, last + 1))
 
 
@@ -85,12 +104,8 @@ def _mix_usd_per_month(
     scenario: Scenario, plan: FleetPlan, line: RateLine | None, ratio: float, replicas: int
 ) -> float | None:
     """Return the cost of a month by its cheapest mix, at some times the traffic; None without commitments."""
-    if scenario.commitments is None:
-        return None
     grown = None if line is None else replace(line, rates_per_s=line.rates_per_s * ratio)
-    at_ratio = replace(plan, replicas=replicas)
-    asked = asked_mix(scenario, at_ratio, plan_over_time(scenario, at_ratio, grown))
-    return None if asked is None else float(usd_per_month(asked.mix.usd_per_hour))
+    return mix_usd_per_month(scenario, replace(plan, replicas=replicas), grown)
 
 
 def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, ...]:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from capplan.readers.catalogue.prices import Day
 from capplan.readers.record import (
+    Discount,
     Fraction,
     KgPerKwh,
     Number,
@@ -43,7 +44,7 @@ class Reserved(Record):
 
     price: UsdPerHour | None = None
     """Of one device."""
-    discount: Fraction | None = None
+    discount: Discount | None = None
     """Off the price on demand."""
 
 
@@ -68,11 +69,13 @@ class Owned(Record):
     upkeep: Fraction | None = None
     """Of the purchase, every year: maintenance, space, insurance."""
     electricity: UsdPerKwh
-    """For the thermal design power of the device while it runs."""
+    """For the power of the device while it runs."""
+    power: Watts | None = None
+    """Of a device in use, with its share of the server."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
     """Power of the building over that of the devices."""
     idle: Fraction | None = None
-    """Power of a device that waits, over its thermal design power."""
+    """Power of a device that waits, over that of one in use."""
     people: UsdPerMonth | None = None
     """Who runs them, in all."""
 
@@ -99,7 +102,7 @@ class Currency(Record):
 
     name: Annotated[str, Field(min_length=1, max_length=12)]
     """As shown."""
-    usd: Annotated[float, Field(gt=0, le=1e6)]
+    usd: Annotated[float, Field(ge=1e-6, le=1e6)]
     """Dollars that one unit of it costs."""
 
 
@@ -152,4 +155,4 @@ class Budget(Record):
     """What the fleet may cost, a target like those of latency."""
 
     usd_per_month: UsdOfBudget
-    """All devices, spares included, at the price of prices.commitment."""
+    """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""

@@ -46,6 +46,7 @@ def _owned(record: Owned | None) -> OwnedTerms | None:
         usd_per_kwh=record.electricity,
         facility_ratio=_or(record.facility_ratio, defaults.facility_ratio),
         idle_fraction=_or(record.idle, defaults.idle_fraction),
+        watts=record.power,
         people_usd_per_month=_or(record.people, defaults.people_usd_per_month),
     )
 
@@ -83,6 +84,12 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         if item is not None and item.price is not None and item.discount is not None:
             at: KeyPath = ("commitments", term)
             reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
+    if all(item.requests is not None for item in file.traffic):
+        for key in ("commitments", "budget"):
+            if getattr(file, key) is not None:
+                at = (key,)
+                what = "is for continuous traffic; a batch job is paid until it is done, so leave it out"
+                reading.note(reading.refuse(at, what), at)
     least, most = (section.min_replicas or 1, section.max_replicas) if section else (1, None)
     if most is not None and most < least:
         at = ("commitments", "max_replicas")

@@ -3,9 +3,11 @@
 from typing import Any
 
 from capplan.errors import InputError, unknown
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.routed import Operation
+from capplan.hardware.networks import NETWORKS
 from capplan.questions.simulation_flags import OperationFlags
-from capplan.readers.quantity import SECONDS, quantity
+from capplan.readers.quantity import BYTES_PER_S, SECONDS, quantity
 from capplan.serving.fleet_terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing
 
 
@@ -57,6 +59,24 @@ def routing_of(text: str | None) -> Routing | None:
     raise unknown("routing", text, ROUTINGS, place="--routing")
 
 
+def network_bytes_per_s(text: str, place: str) -> float | None:
+    """Return the rate of a network by its name or as it is written; None for a name that only a device may know.
+
+    Examples
+    --------
+    >>> network_bytes_per_s("infiniband-ndr", "fleet.kv_link"), network_bytes_per_s("25 GB/s", "fleet.kv_link")
+    (50000000000.0, 25000000000.0)
+    """
+    if text in NETWORKS:
+        return NETWORKS[text]
+    return quantity(text, BYTES_PER_S, place) if text[:1].isdigit() else None
+
+
+def link_terms_of(text: str, place: str, latency_s: float = 0.0) -> LinkTerms:
+    """Return a link between pools: of the devices, of a standard, or a rate per device."""
+    return LinkTerms(text, network_bytes_per_s(text, place), latency_s, place=place)
+
+
 def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None = None) -> Operation | None:
     """Return how the fleet is operated; None where no flag is given."""
     if replicas is not None and flags.prefill_replicas is not None:
@@ -70,6 +90,6 @@ def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None 
         hedging=None if flags.hedge_s is None else Hedging(flags.hedge_s),
         prefill_replicas=flags.prefill_replicas,
         decode_replicas=flags.decode_replicas,
-        kv_link=flags.kv_link,
+        kv_link=None if flags.kv_link is None else link_terms_of(flags.kv_link, "--kv-link"),
     )
     return None if operation == Operation() else operation

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.fleet.money.energy import Energy
@@ -14,6 +15,7 @@ from capplan.questions.energy import AskedEnergy, asked_energy
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.growth import asked_growth, growth_assumptions
 from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.price_age import rent_warnings
 from capplan.questions.rate_line import rate_line
 
 
@@ -34,9 +36,11 @@ class Outlook:
     warnings: tuple[str, ...] = ()
 
 
-def outlook_of(asked: AskedFleet, answer: FleetAnswer) -> Outlook:
-    """Return what follows from the plans of a fleet; nothing where there is no plan."""
+def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
+    """Return what follows from the plans of a fleet; nothing where there is no plan. Prices are judged old by a day, if one is given."""
     scenario, chosen = asked.scenario, answer.chosen
+    if answer.chosen_pools is not None:
+        return Outlook(warnings=_left_out(scenario))
     if chosen is None:
         return Outlook()
     line = rate_line(scenario)
@@ -53,8 +57,29 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer) -> Outlook:
             *(growth_assumptions(scenario, growth) if growth else ()),
             *power.assumptions,
         ),
-        warnings=tuple(dict.fromkeys((*(text for item in mixes for text in item.warnings), *power.warnings))),
+        warnings=tuple(
+            dict.fromkeys(
+                (
+                    *(text for item in mixes for text in item.warnings),
+                    *power.warnings,
+                    *(rent_warnings(chosen, today) if today else ()),
+                )
+            )
+        ),
     )
+
+
+def _left_out(scenario: Scenario) -> tuple[str, ...]:
+    """Return the warning for what a scenario asks for and a plan with pools of its own has no answer to."""
+    given = {
+        "commitments": scenario.commitments,
+        "energy": scenario.power,
+        "growth": scenario.growth,
+        "replicas over time": any(item.hourly_rate_fractions or item.trace for item in scenario.classes),
+    }
+    names = ", ".join(name for name, value in given.items() if value)
+    said = f"{names}: worked out for identical replicas alone; --set fleet.disaggregation=off"
+    return (said,) if names else ()
 
 
 def _mixes(scenario: Scenario, plans: Sequence[FleetPlan], line: RateLine | None) -> tuple[AskedMix, ...]:

@@ -11,7 +11,7 @@ from capplan.errors import InputError, unknown
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.yaml_file import Document, KeyPath, key_path, parse_yaml
 
-_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]")
+_PART = re.compile(r"\.?([A-Za-z_][\w-]*)|\[([0-9]{1,9})\]")
 _EXAMPLE = "e.g. --set slo.ttft_p95='600 ms', --set 'traffic[0].request_rate=40 req/s'"
 
 

@@ -1,21 +1,23 @@
 """A plan file -> the answer in it, without another search."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.errors import InputError, Refusal
-from capplan.fleet.candidates import Layout
+from capplan.errors import InputError, Refusal, TargetError
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.paid import Money
-from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible, Rejection
+from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible
+from capplan.fleet.scenario import Scenario
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import AskedFleet, asked_fleet
-from capplan.questions.scenario import read_scenario
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.overrides import overridden
+from capplan.questions.scenario import read_scenario, scenario_from
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.plan_file import AGAIN, PlanFile, read_plan_file
+from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
 
 _SAME = (
     "replicas", "spare_replicas", "concurrency_per_replica", "request_rate_per_replica", "request_rate_limit_per_replica",
@@ -108,6 +110,13 @@ def _money(row: Mapping[str, Any]) -> Money | None:
     )
 
 
+def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[str]) -> Scenario:
+    """Return the scenario that a plan is held against: a file, or the one it was made for, with some keys overridden."""
+    if scenario is not None:
+        return read_scenario(scenario, settings)
+    return scenario_from(overridden(file.document, settings), file.scenario.resolve().parent)
+
+
 def asked_of_plan(
     scenario: Path | None, plan: Path | None, settings: Sequence[str] = (), *, offline: bool
 ) -> tuple[AskedFleet, FleetAnswer | None]:
@@ -124,6 +133,29 @@ def asked_of_plan(
             raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
         return asked_fleet(read_scenario(scenario, settings), offline=offline), None
     file = read_plan_file(plan)
-    asked = asked_fleet(read_scenario(scenario or file.scenario, file.settings), offline=offline)
+    as_read = scenario_beside(scenario, file, file.settings if scenario else ())
+    asked = asked_fleet(as_read, offline=offline)
     asked = replace(asked, warnings=(*file.remarks, *asked.warnings))
     return asked, answer_of(file, asked)
+
+
+def answered(
+    path: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool
+) -> tuple[AskedFleet, FleetPlan]:
+    """Return the question and the recommended plan of a plan file, or of a scenario that is searched.
+
+    Raises
+    ------
+    TargetError
+        no plan meets the targets of the scenario
+    """
+    if is_plan_file(path):
+        asked, answer = asked_of_plan(None, path, offline=offline)
+    else:
+        asked, answer = asked_fleet(read_scenario(path), offline=offline), None
+    plan = (answer or fleet_for(asked, progress)).chosen
+    if plan is None:
+        raise TargetError(
+            f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {path}"
+        )
+    return asked, plan

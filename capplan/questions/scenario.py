@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +13,18 @@ from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
+from capplan.hardware.networks import NETWORKS
 from capplan.hardware.weight_kernel import memory_alone
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.drafting import speculation_plan
 from capplan.questions.growth import growth_ratios
 from capplan.questions.money_terms import commitment_terms, note_odd_money, power_terms
+from capplan.questions.operation import network_bytes_per_s
 from capplan.questions.overrides import overridden
+from capplan.questions.pool_limits import pools_limits, refuse_with_pools
 from capplan.questions.reading import Reading, scenario_record
-from capplan.questions.scenario_file import Prices, Promise, ScenarioFile, Speculation
+from capplan.questions.scenario_file import Fleet, Prices, Promise, ScenarioFile, Speculation
 from capplan.questions.sense import warn_of_odd_targets
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
@@ -74,17 +78,41 @@ def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
         raise reading.refuse(at, str(error)) from None
 
 
-def _devices(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
+def _hardware(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
     if names is None:
         reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
         return tuple(device(name) for name in DEFAULT_HARDWARE)
+    return _devices(reading, "hardware", names)
+
+
+def _devices(reading: Reading, key: str, names: list[str]) -> tuple[Device, ...]:
     devices: list[Device] = []
     for index, name in enumerate(names):
-        at: KeyPath = ("fleet", "hardware", index)
+        at: KeyPath = ("fleet", key, index)
         entry = reading.attempt(partial(_device, reading, at, name), None, at)
         if entry and all(entry.name != other.name for other in devices):
             devices.append(entry)
     return tuple(devices)
+
+
+def networked(devices: tuple[Device, ...], network_bytes_per_s: float | None) -> tuple[Device, ...]:
+    """Return devices whose servers are connected at a rate per device; as they are where none is given."""
+    if network_bytes_per_s is None:
+        return devices
+    return tuple(replace(item, network_bytes_per_s=network_bytes_per_s) for item in devices)
+
+
+def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
+    if fleet.network is None:
+        return None
+    rate = network_bytes_per_s(fleet.network, "fleet.network")
+    if rate is None:
+        raise reading.unknown("network", fleet.network, NETWORKS, ("fleet", "network"))
+    reading.assume(
+        f"servers are joined by {fleet.network}: {rate / 1e9:g} GB/s per device and direction",
+        "fleet.network",
+    )
+    return rate
 
 
 def _spares(reading: Reading, given: int | None, classes: tuple[RequestClass, ...]) -> int:
@@ -119,8 +147,10 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     def counts(values: list[int] | None) -> tuple[int, ...] | None:
         return None if values is None else tuple(sorted(set(values)))
 
+    rate = reading.attempt(partial(_network_bytes_per_s, reading, fleet), None, ("fleet", "network"))
+    hardware = networked(_hardware(reading, fleet.hardware), rate)
     return FleetLimits(
-        hardware=_devices(reading, fleet.hardware),
+        hardware=hardware,
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
         spare_replicas=_spares(reading, fleet.spare_replicas, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
@@ -132,6 +162,9 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         data_parallel=counts(fleet.data_parallel),
         max_devices=fleet.max_gpus,
         max_devices_per_replica=fleet.max_gpus_per_replica,
+        pools=pools_limits(
+            reading, file, hardware, lambda key, names: networked(_devices(reading, key, names), rate)
+        ),
     )
 
 
@@ -279,6 +312,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         classes = tuple(without_prefix_cache(item) for item in classes)
     slo = reading.attempt(partial(_slo, reading, file.slo), Slo(), ("slo",))
     limits = _limits(reading, file, classes)
+    refuse_with_pools(reading, file, classes)
     prices = _prices(reading, file.prices)
     note_odd_money(reading, file)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
@@ -319,6 +353,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         prices=prices,
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
+        written=document.value,
     )
 
 

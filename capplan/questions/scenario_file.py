@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from capplan.fleet.scenario import Disaggregation
 from capplan.questions.curve_record import DailyCurve
 from capplan.questions.length_record import LengthRecord
 from capplan.questions.money_records import Budget, Commitments, Currency, Growth, Hosted, Power
@@ -40,6 +41,10 @@ def _as_list(written: object) -> object:
     return [written] if alone else written
 
 
+def _switched_off(written: object) -> object:
+    return "off" if written is False else written  # YAML reads a bare off as false
+
+
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
 Limit = Annotated[Tokens, Field(le=1_000_000_000)]
 Counts = Annotated[
@@ -56,8 +61,17 @@ class SharedPrefix(Record):
 
     tokens: Tokens
     """Less than the mean input length, which includes them."""
-    hit_fraction: Fraction
-    """Share of the requests that hit it in the prefix cache."""
+    hit_fraction: Fraction | None = None
+    """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
+
+
+class Retries(Record):
+    """Outputs that do not have the form that was asked for, and are asked for again."""
+
+    invalid: Annotated[Fraction, Field(lt=1)]
+    """Share of the outputs that are not valid."""
+    attempts: Annotated[Whole, Field(ge=1, le=100)]
+    """Most attempts, the first one included."""
 
 
 class Traffic(Record):
@@ -70,7 +84,11 @@ class Traffic(Record):
     users: Number | None = None
     """Active at the same time; each waits for a response, thinks, and sends the next request."""
     think_time: SecondsOrZero | None = None
-    """From a response to the next request of the same user; 0 s: the next one follows at once."""
+    """From a response to the next request of the same user, or turn of the same session; 0 s: the next one follows at once."""
+    turns: LengthRecord | None = None
+    """Requests of one session, each with all that was said before as its prompt; prefix hits then follow from the traffic."""
+    added_tokens: LengthRecord | None = None
+    """With turns: what the user or the tools add before each later turn; input_tokens is the prompt of the first one."""
     requests: Number | None = None
     """Number of requests in a batch job."""
     within: Seconds | None = None
@@ -87,6 +105,14 @@ class Traffic(Record):
     """Input length of a request, the shared prefix included."""
     output_tokens: LengthRecord | None = None
     """Output length of a request."""
+    reasoning_tokens: LengthRecord | None = None
+    """Tokens of reasoning before the answer, beside output_tokens; max is their budget."""
+    samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
+    retries: Retries | None = None
+    """Outputs that are not valid, and are asked for again."""
+    padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
     """Leading tokens that prompts have in common."""
     tenant: Annotated[str, Field(min_length=1, max_length=60)] | None = None
@@ -156,6 +182,20 @@ class Fleet(Record):
     """Of the whole fleet, spares included."""
     max_gpus_per_replica: Count | None = None
     """Of one copy of the model."""
+    disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
+    """Prefill and decode in pools of their own: off, allowed (beside identical replicas), or only."""
+    prefill_hardware: Names | None = None
+    """Devices of the prefill pool, written as hardware; if left out, those."""
+    decode_hardware: Names | None = None
+    """Devices of the decode pool, written as hardware; if left out, those."""
+    kv_link: str | None = None
+    """Between the pools: network, pcie or a link of the devices, a standard such as infiniband-ndr or ethernet-100g,
+    or a rate per device."""
+    kv_link_latency: SecondsOrZero | None = None
+    """From the end of a transfer until the decode replica has it."""
+    network: str | None = None
+    """Between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
+    device is usually connected."""
     weight_dtypes: Names | None = None
     """Tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None
@@ -188,6 +228,8 @@ class Speculation(Record):
         | None
     ) = None
     """Probability that a draft token is accepted, given that all before it were: one, or one for each position."""
+    metrics: Annotated[Names, Field(max_length=2)] | None = None
+    """Instead of acceptance: Prometheus text of a server that speculates, relative to this file; two scrapes count what lies between."""
     draft_tokens: Annotated[Whole, Field(ge=1, le=64)] | None = None
     """Drafted in one round."""
     verified_tokens: Annotated[Whole, Field(ge=1, le=1024)] | None = None

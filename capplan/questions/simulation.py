@@ -16,16 +16,21 @@ from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.engine_use import EngineUse, engines_of
 from capplan.fleet.offered import SamplePath
+from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.refusal import refuse_illegal
+from capplan.fleet.routed import Operation
 from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.identical_replicas import refuse_pools
+from capplan.questions.operation import operation_of
 from capplan.questions.scenario import read_scenario
-from capplan.questions.simulation_flags import PlanFlags, RequestFlags
+from capplan.questions.simulation_flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.questions.workload_file import is_workload
 from capplan.readers.calibration.host import refitted_profile
 from capplan.readers.catalogue.hardware import device
@@ -36,8 +41,6 @@ from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass
 
-SAMPLED_SECONDS = 600.0
-MOST_SAMPLED = 1_000_000
 PILOT_REQUESTS = 2000
 """Requests of the pilot run that estimates response times, and so how many requests users send in a given time."""
 Progress = Callable[[int, int], None] | None
@@ -57,6 +60,8 @@ class Chosen:
     counted: str
     """The number of replicas as text, for a fleet without autoscaling or pools."""
     plan: FleetPlan | None = None
+    pools: PoolsPlan | None = None
+    """With a prefill and a decode pool; `spec` is then that of a prefill replica."""
 
     @property
     def draft_tokens(self) -> int | None:
@@ -77,17 +82,10 @@ def asked_scenario(path: Path, settings: Sequence[str] = (), *, offline: bool) -
 def fleet_plans(asked: AskedFleet, progress: Progress = None) -> tuple[FleetPlan, ...]:
     """Return the plans of `capplan fleet`, cheapest first; TargetError where there are none."""
     answer = fleet_for(asked, progress)
+    refuse_pools(asked.scenario, answer, "a sweep")
     if not answer.plans:
         raise _no_plan(asked)
     return answer.plans
-
-
-def recommended_plan(asked: AskedFleet, progress: Progress = None) -> FleetPlan:
-    """Return the plan that `capplan fleet` recommends; TargetError where there is none."""
-    answer = fleet_for(asked, progress)
-    if answer.chosen is None:
-        raise _no_plan(asked)
-    return answer.chosen
 
 
 def _no_plan(asked: AskedFleet) -> TargetError:
@@ -103,7 +101,12 @@ def chosen_plan(
     """Return the named plan, or else the one that the fleet search chooses for the scenario."""
     hardware, replicas = flags.hardware, flags.replicas
     if hardware is None and flags.tensor_parallel is None and flags.pipeline_parallel is None:
-        plan = answer.chosen if answer and answer.chosen else recommended_plan(asked, progress)
+        answer = answer or fleet_for(asked, progress)
+        if answer.chosen_pools is not None:
+            return _plan_of_pools(asked, answer.chosen_pools, replicas)
+        plan = answer.chosen
+        if plan is None:
+            raise _no_plan(asked)
         serving = plan.replicas - plan.spare_replicas
         origin, counted = "the layout that capplan fleet chooses", _count_text(replicas or serving)
         if replicas is None:
@@ -137,6 +140,47 @@ def chosen_plan(
         layout_name(layout, dtype),
         "the plan given",
         counted,
+    )
+
+
+def _plan_of_pools(asked: AskedFleet, plan: PoolsPlan, replicas: int | None) -> Chosen:
+    """Return the plan with pools of its own that the fleet search chooses for the scenario."""
+    if replicas is not None:
+        raise InputError(
+            f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
+            "  for other pools: --hardware NAME --prefill-replicas 2 --decode-replicas 2 --kv-link network"
+        )
+    prefill, decode = (layout_name(pool.layout, pool.weight_dtype) for pool in plan.pools)
+    return Chosen(
+        asked,
+        spec_of_layout(plan.prefill.layout, plan.prefill.weight_dtype, asked.question),
+        sum(pool.busy_replicas for pool in plan.pools),
+        prefill if prefill == decode else f"prefill {prefill}, decode {decode}",
+        "the plan that capplan fleet chooses",
+        f"{plan.prefill.replicas} prefill and {plan.decode.replicas} decode replicas, "
+        f"{plan.prefill.spare_replicas} spare in each pool",
+        pools=plan,
+    )
+
+
+def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | None) -> Operation | None:
+    """Return how the fleet is operated: by the flags, and in the pools of the plan where it has them."""
+    operation = operation_of(flags, chosen.asked.scenario.fleet.start_up_s, replicas)
+    if chosen.pools is None:
+        return operation
+    if flags.prefill_replicas is not None or flags.decode_replicas is not None or flags.kv_link is not None:
+        raise InputError(
+            "--prefill-replicas, --decode-replicas and --kv-link: the plan has pools of its own; name --hardware for others"
+        )
+    pools = chosen.pools
+    return replace(
+        operation or Operation(),
+        prefill_replicas=pools.prefill.busy_replicas,
+        decode_replicas=pools.decode.busy_replicas,
+        kv_link=pools.link_terms,
+        decode=replica_of(
+            spec_of_layout(pools.decode.layout, pools.decode.weight_dtype, chosen.asked.question)
+        ),
     )
 
 
@@ -174,21 +218,24 @@ def asked_stream(chosen: Chosen, flags: RequestFlags) -> AskedStream:
 def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     question = chosen.asked.question
     replica = replica_of(chosen.spec)
-    demand = demand_at_replica(question.demand, replica)
+    demand = demand_at_replica(question.demand, replica, share=1.0 / chosen.replicas)
     longest = chosen.spec.max_model_len or demand.longest_tokens
-    span = SAMPLED_SECONDS if seconds is None else seconds
-    response = response_s(replica, demand, chosen.replicas, seed, longest) if demand.users else 0.0
+    response = 0.0
+    if demand.users or demand.has_sessions:
+        response = response_s(replica, demand, chosen.replicas, seed, longest)
     rate = sum(demand.rates_per_s(response))
-    count = min(max(round(rate * span), 2 * chosen.replicas, 10), MOST_SAMPLED)
-    offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response).offered(1.0)
-    users = f" and {offered.crowd.users:,} users, who wait for each response" if offered.crowd else ""
+    stream = peak_stream(
+        demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
+        routing=chosen.asked.scenario.fleet.routing,
+    )  # fmt: skip
+    users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
+    if demand.has_sessions:
+        users += (
+            f"; turns follow {response:.3g} s after the one before, the mean response, and their think time"
+        )
     stated = Assumption(
-        f"{count:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
+        f"{stream.requests_drawn:,} requests drawn from the scenario's traffic at its peak of {rate:.4g} req/s{users}, seed {seed}",
         "--trace, --until, --seed",
-    )
-    names = tuple(item.name for item in demand.classes)
-    stream = Stream(
-        offered.requests, names, crowd=offered.crowd, routing=chosen.asked.scenario.fleet.routing, seed=seed
     )
     return AskedStream(stream, chosen.spec, (stated,), (), rate)
 
@@ -261,9 +308,28 @@ def admission_of(
 
 
 def utilisation_of(
-    replica: Replica, asked: AskedStream, replicas: int, use: EngineUse = ENGINE_DEFAULTS
+    replica: Replica,
+    asked: AskedStream,
+    replicas: int,
+    use: EngineUse = ENGINE_DEFAULTS,
+    operation: Operation | None = None,
 ) -> float:
-    """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers."""
-    engines = engines_of(replica, replace(use, tiers=()), 0, asked.stream.mean_input_tokens)
-    most = capacity_per_s(engines.setup, asked.stream.usual) * replicas
+    """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers.
+
+    Of two pools the busier one counts: prompts yield one token in the first, and are in the cache of the second.
+    """
+    usual, prompt = asked.stream.usual, asked.stream.mean_input_tokens
+
+    def most_per_s(replica: Replica, requests: Requests) -> float:
+        return capacity_per_s(engines_of(replica, replace(use, tiers=()), 0, prompt).setup, requests)
+
+    if operation is not None and operation.kv_link is not None:
+        first = replace(usual, output_tokens=np.ones_like(usual.output_tokens))
+        later = replace(usual, cached_tokens=usual.input_tokens - 1)
+        most = min(
+            most_per_s(replica, first) * (operation.prefill_replicas or 0),
+            most_per_s(operation.decode or replica, later) * (operation.decode_replicas or 0),
+        )
+    else:
+        most = most_per_s(replica, usual) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

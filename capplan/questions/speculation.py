@@ -147,7 +147,7 @@ def _draft_network(
     draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
 ) -> tuple[Network, tuple[Assumption, ...]]:
     network = read_model(draft, offline=offline)
-    check_vocabulary(network, target.network)
+    check_vocabulary(network, target.network, "--draft", "--draft-step-time '2 ms'")
     doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
     if weight_dtype is None:
         return network, doubts

@@ -1,13 +1,15 @@
 """The traffic of a scenario -> classes of requests: rate, lengths and cached prefix of each."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.questions.length_record import lengths
+from capplan.questions.multiples_record import MULTIPLES, refuse_wrong_multiples, with_multiples
 from capplan.questions.rate_line import MOST_WINDOWS, WINDOW_S
 from capplan.questions.reading import Reading
 from capplan.questions.scenario_file import SharedPrefix, Traffic
 from capplan.questions.sense import plausible_rate, refuse_idle_time, refuse_rare_users
+from capplan.questions.session_record import session_lengths, session_reuse, sessions_of, with_one_turn
 from capplan.questions.workload_file import (
     MEANS,
     is_workload,
@@ -20,6 +22,7 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.workload.daily_curve import active_for, mean_rate_fraction
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass
+from capplan.workload.sessions import Sessions
 from capplan.workload.summary import PrefixReuse
 
 RATES = ("request_rate", "users", "requests", "trace")
@@ -37,6 +40,8 @@ def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
             f"{named} given; give exactly one of request_rate, users with think_time, requests with within, trace, e.g. request_rate: 20 req/s",
         )
     for key, owner in (("think_time", "users"), ("within", "requests")):
+        if key == "think_time" and item.turns is not None:
+            continue
         if (getattr(item, key) is not None) != (given[0] == owner):
             raise reading.refuse(
                 at,
@@ -203,9 +208,32 @@ def _source(reading: Reading, item: Traffic, index: int) -> tuple[Traffic, _Sour
     return item, _of_trace(reading, item.name, path, index)
 
 
+def _sessions(
+    reading: Reading, item: Traffic, index: int, prompts: Lengths | None, outputs: Lengths | None
+) -> Sessions | None:
+    """Return the sessions of a line of traffic, if it has any, once its shared prefix is found to be possible."""
+    at: KeyPath = ("traffic", index)
+    if prompts is None or outputs is None:
+        return None
+    if item.shared_prefix:
+        check = partial(_prefix, reading, item.shared_prefix, prompts.mean_tokens, index)
+        reading.attempt(check, None, (*at, "shared_prefix"))
+    about = [(*at, key) for key in ("turns", "added_tokens", "think_time", "shared_prefix")]
+    return reading.attempt(partial(sessions_of, reading, item, index, prompts, outputs), None, *about)
+
+
 def _rate_key(item: Traffic) -> str:
     """Return the key that says how often requests of a line of traffic come."""
     return next((key for key in RATES if getattr(item, key) is not None), RATES[0])
+
+
+def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: list[KeyPath]) -> None:
+    """Note keys of a line of traffic that do not belong together."""
+    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
+    multiples = [(*at, key) for key in MULTIPLES]
+    reading.attempt(partial(refuse_wrong_multiples, reading, item, at), None, *multiples)
+    means = [(*at, key) for key in MEANS]
+    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
 
 
 def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
@@ -213,16 +241,12 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     at: KeyPath = ("traffic", index)
     burst = burst_ratio if item.trace else 1.0
     said = len(reading.mistakes)
-    rate_keys = [(*at, key) for key in (*RATES, "think_time", "within")]
-    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
-    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *((*at, key) for key in MEANS))
+    rate_keys: list[KeyPath] = [(*at, key) for key in (*RATES, "think_time", "within")]
+    _refuse_wrong_keys(reading, item, at, rate_keys)
     item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
-    if prefix and prompts:
-        reading.attempt(
-            partial(_prefix, reading, prefix, prompts.mean_tokens, index), None, (*at, "shared_prefix")
-        )
+    sessions = _sessions(reading, item, index, prompts, outputs)
     fraction, hours = reading.attempt(
         partial(_load_over_time, reading, item, index, source.rate, source.mean_rate),
         (1.0, ()),
@@ -251,10 +275,10 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         output_tokens=outputs,
         request_rate_per_s=None if rate is None else rate * burst,
         users=item.users,
-        think_time_s=item.think_time,
+        think_time_s=None if item.users is None else item.think_time,
         trace=source.path,
         shared_prefix_tokens=prefix.tokens if prefix else 0.0,
-        prefix_hit_fraction=prefix.hit_fraction if prefix else 0.0,
+        prefix_hit_fraction=(prefix.hit_fraction or 0.0) if prefix else 0.0,
         reuse=None if prefix else source.reuse,
         arrival_cv=cv,
         tenant=item.tenant,
@@ -267,7 +291,23 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
-    return described
+    if sessions is None or with_one_turn(sessions):
+        about = [(*at, key) for key in MULTIPLES]
+        return reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
+    return _of_turns(described, sessions)
+
+
+def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
+    """Return the class of all turns of sessions, from that of their first turns."""
+    return replace(
+        item,
+        input_tokens=session_lengths(sessions),
+        shared_prefix_tokens=0.0,
+        prefix_hit_fraction=0.0,
+        reuse=session_reuse(sessions),
+        sessions=sessions,
+        requests_per_conversation=item.requests_per_conversation or sessions.turns.mean_tokens,
+    )
 
 
 def request_classes(

@@ -3,19 +3,21 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from capplan import __version__
+from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.json_file import read_json
-from capplan.readers.plan_record import check_result
-from capplan.readers.text_file import MAX_BYTES, digest
+from capplan.readers.plan_record import InputsRow, checked_inputs
+from capplan.readers.text_file import MAX_BYTES, digest, first_bytes
+from capplan.readers.yaml_file import Document
 
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
-_ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "result_sha256")
+_ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "inputs", "result_sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,16 @@ class PlanFile:
     settings: tuple[str, ...]
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
+    inputs: InputsRow
+    """What it was made from, as it was then."""
+    assumptions: tuple[Assumption, ...]
     remarks: tuple[str, ...]
     """What has changed since it was written."""
+
+    @property
+    def document(self) -> Document:
+        """Return the scenario that the plan was made for, as it was then, overridden keys included."""
+        return Document(str(self.scenario), self.inputs.content, {})
 
 
 def file_digest(path: str | os.PathLike[str] | None) -> str | None:
@@ -47,17 +57,28 @@ def result_digest(result: Mapping[str, Any]) -> str:
 
 
 def plan_origin(
-    scenario: str, settings: Sequence[str], price_file: str | None, result: Mapping[str, Any]
+    scenario: str,
+    settings: Sequence[str],
+    price_file: str | None,
+    result: Mapping[str, Any],
+    inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the origin of a plan file: the files it was made from, and the digest of its result."""
+    """Return the origin of a plan file: what it was made from, and the digest of both."""
     origin = {
         "scenario": os.fspath(scenario),
         "settings": list(settings),
         "scenario_sha256": file_digest(scenario),
         "prices": price_file,
         "prices_sha256": file_digest(price_file),
+        "inputs": inputs,
     }
     return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return whether a file is a plan file rather than a scenario YAML: JSON by its name, else by how it begins."""
+    suffix = path.suffix.lower()
+    return suffix == ".json" or (suffix not in {".yaml", ".yml"} and first_bytes(path, 1) == b"{")
 
 
 def read_plan_file(path: Path) -> PlanFile:
@@ -73,6 +94,10 @@ def read_plan_file(path: Path) -> PlanFile:
     origin = result.get("plan_file") if isinstance(result, dict) else None
     if envelope.get("command") != "fleet" or not isinstance(result, dict) or not isinstance(origin, dict):
         raise InputError(f"{path}: is not a plan file\n  {AGAIN}")
+    if "inputs" not in origin and _same(result, origin.get("result_sha256")):
+        raise InputError(
+            f"{path}: was written by capplan {envelope.get('capplan')}, whose plan files do not hold their inputs\n  {AGAIN}"
+        )
     missing = next((key for key in _ORIGIN if key not in origin), None) or _wrong(origin)
     if missing is not None:
         raise InputError(
@@ -84,7 +109,13 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
-    check_result(path, result)
+    apart = result.get("disaggregated")
+    if isinstance(apart, dict) and apart.get("recommended"):
+        raise InputError(
+            f"{path}: its plan has pools of its own for prefill and decode, which no command takes from a file\n"
+            f"  name the scenario instead: {origin['scenario']}"
+        )
+    inputs = checked_inputs(path, result)
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
@@ -94,11 +125,21 @@ def read_plan_file(path: Path) -> PlanFile:
         scenario,
         tuple(origin["settings"]),
         result,
-        tuple(_remarks(path, envelope, origin, scenario)),
+        inputs,
+        tuple(_assumptions(envelope)),
+        tuple(_remarks(path, envelope, origin, scenario, inputs)),
     )
 
 
-def _same(result: Mapping[str, Any], written: str) -> bool:
+def _assumptions(envelope: Mapping[str, Any]) -> Iterator[Assumption]:
+    """Yield the assumptions of a plan; lines that an editor made of something else are left out."""
+    rows = envelope.get("assumptions")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("assumption"), str):
+            yield Assumption(row["assumption"], str(row.get("replace") or ""))
+
+
+def _same(result: Mapping[str, Any], written: object) -> bool:
     """Return whether a result is the one of which a digest was written."""
     try:
         return result_digest(result) == written
@@ -117,7 +158,9 @@ def _wrong(origin: Mapping[str, Any]) -> str | None:
     return None if sound else "settings"
 
 
-def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path) -> list[str]:
+def _remarks(
+    path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path, inputs: InputsRow
+) -> list[str]:
     remarks = []
     if envelope.get("capplan") != __version__:
         remarks.append(f"was written by capplan {envelope.get('capplan')}; this is {__version__}")
@@ -125,4 +168,7 @@ def _remarks(path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any],
         remarks.append(f"{scenario} has changed since")
     if origin["prices"] and file_digest(origin["prices"]) != origin["prices_sha256"]:
         remarks.append(f"{origin['prices']} has changed since")
-    return [f"{path}: {remark}; {AGAIN}" for remark in remarks]
+    remarks += [
+        f"{file.path} has changed since" for file in inputs.files if file_digest(file.path) != file.sha256
+    ]
+    return [f"{path}: {remark}; {AGAIN}" for remark in dict.fromkeys(remarks)]

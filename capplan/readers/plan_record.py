@@ -133,6 +133,90 @@ class InsensibleRow(_Row):
     gpus_at: list[RelaxedRow]
 
 
+class NamedFileRow(_Row):
+    """A file that a scenario names, and its content at the time."""
+
+    key: str
+    path: str
+    sha256: str | None
+
+
+class ModelRow(_Row):
+    """The model, and where its config was read."""
+
+    name: str
+    revision: str | None
+    source: str
+
+
+class EngineRow(_Row):
+    """The engine that was modelled."""
+
+    name: str
+    version: str
+
+
+class PriceRow(_Row):
+    """The price of a device, and the offers that it comes from."""
+
+    hardware: str
+    usd_per_gpu_hour: Amount
+    low_usd_per_gpu_hour: Amount
+    high_usd_per_gpu_hour: Amount
+    energy_usd_per_gpu_hour: Amount | None
+    commitment: str
+    offers: Count
+    providers: list[str]
+    dates: list[str | None]
+    sources: list[str]
+
+
+class SpeculationRow(_Row):
+    """How the replicas speculate."""
+
+    method: str
+    draft: str | None
+    draft_tokens: Count | None
+
+
+class TierRow(_Row):
+    """An offload tier of a replica."""
+
+    name: str
+    capacity_bytes: Amount
+
+
+class LaunchRow(_Row):
+    """What one engine of the chosen plan is started with."""
+
+    max_model_len: Count
+    max_num_seqs: Count
+    max_num_batched_tokens: Count
+    gpu_memory_utilization: Amount | None
+    prefix_caching: bool
+    published_weight_dtypes: list[str]
+    speculation: SpeculationRow | None
+    kv_offload: list[TierRow]
+
+
+class InputsRow(_Row):
+    """What a plan was made from, so that it can be read, checked and explained without the files of that day."""
+
+    content: dict[str, Any]
+    files: list[NamedFileRow]
+    model: ModelRow
+    engine: EngineRow
+    targets: dict[str, Amount]
+    confidence: Probability
+    budget_usd_per_month: Amount | None
+    headroom_fraction: Probability
+    request_rate: Amount
+    input_tokens: Amount
+    output_tokens: Amount
+    prices: list[PriceRow]
+    launch: LaunchRow | None
+
+
 class ResultRow(_Row):
     """The answer of a fleet search."""
 
@@ -146,12 +230,24 @@ class ResultRow(_Row):
     insensible: list[InsensibleRow]
 
 
-def check_result(path: Path, result: Any) -> None:
-    """Raise the error for a result of which a figure is missing or cannot be.
+class _OriginRow(_Row):
+    """The part of the origin that holds the inputs."""
+
+    inputs: InputsRow
+
+
+class _WholeRow(ResultRow):
+    """A result with what it was made from."""
+
+    plan_file: _OriginRow
+
+
+def checked_inputs(path: Path, result: Any) -> InputsRow:
+    """Return what a plan was made from; InputError for a result of which a figure is missing or cannot be.
 
     Parameters
     ----------
     path : of the plan file, for the error
     result : of a fleet search that found a plan
     """
-    validated(ResultRow, Document(str(path), result, {}))
+    return validated(_WholeRow, Document(str(path), result, {})).plan_file.inputs

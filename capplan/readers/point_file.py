@@ -22,9 +22,8 @@ _COUNTS = (
     "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", "goodput_requests_per_s", "preemptions",
 )  # fmt: skip
 _SPREADS = ("ttft_s", "tpot_s", "e2e_s")
-_OTHERS = (
-    "plan", "gpus", "request_rate", "concurrency", "slo_met_fraction", "holds", "usd_per_million_output_tokens",
-)  # fmt: skip
+_UNSTATED = ("request_rate", "concurrency", "usd_per_million_output_tokens")
+_OTHERS = ("plan", "gpus", "slo_met_fraction", "holds", *_UNSTATED)
 
 
 class PointFile:
@@ -137,8 +136,9 @@ def _checked(row: Any) -> Row:
         _number(row[name])
     _number(row["slo_met_fraction"], most=1.0)
     _number(row["gpus"], least=1.0)
-    if row["usd_per_million_output_tokens"] is not None:
-        _number(row["usd_per_million_output_tokens"])
+    for name in _UNSTATED:
+        if row[name] is not None:
+            _number(row[name])
     if not isinstance(row["plan"], str) or not isinstance(row["holds"], bool):
         raise TypeError("plan or holds")
     for name in _SPREADS:

@@ -1,5 +1,6 @@
 """The strict base of every file schema, the quantity types, and validation errors as one clear line."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
@@ -95,6 +96,7 @@ _start_up = _quantity_type(q.SECONDS, low=0, high=86_400)
 _fraction = _quantity_type(q.FRACTION, low=0, high=1)
 _share = _quantity_type(q.FRACTION, above=0, high=1)
 _confidence = _quantity_type(q.CONFIDENCE, above=0, below=1)
+_discount = _quantity_type(q.FRACTION, low=0, below=1)
 _headroom = _quantity_type(q.FRACTION, low=0, high=0.95)
 _rate = _quantity_type(q.REQUESTS_PER_S, above=0)
 _rate_or_none = _quantity_type(q.REQUESTS_PER_S, low=0)
@@ -103,6 +105,7 @@ _tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
 _count = _quantity_type(q.COUNT, above=0, high=MOST_COUNTED)
 _usd_per_hour = _quantity_type(q.USD_PER_HOUR, above=0)
 _usd_per_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, low=0)
+_usd_per_paid_mtok = _quantity_type(q.USD_PER_MILLION_TOKENS, above=0)
 _usd_per_mtok_hour = _quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)
 _budget = _quantity_type(q.BUDGET, above=0)
 _usd = _quantity_type(q.USD, above=0)
@@ -121,6 +124,7 @@ StartUp: TypeAlias = Annotated[float, *_start_up]
 Fraction: TypeAlias = Annotated[float, *_fraction]
 Share: TypeAlias = Annotated[float, *_share]
 Confidence: TypeAlias = Annotated[float, *_confidence]
+Discount: TypeAlias = Annotated[float, *_discount]
 Headroom: TypeAlias = Annotated[float, *_headroom]
 RequestsPerS: TypeAlias = Annotated[float, *_rate]
 RequestsPerSOrZero: TypeAlias = Annotated[float, *_rate_or_none]
@@ -129,6 +133,7 @@ Tokens: TypeAlias = Annotated[float, *_tokens]
 Number: TypeAlias = Annotated[float, *_count]
 UsdPerHour: TypeAlias = Annotated[float, *_usd_per_hour]
 UsdPerMillionTokens: TypeAlias = Annotated[float, *_usd_per_mtok]
+UsdPerPaidMillionTokens: TypeAlias = Annotated[float, *_usd_per_paid_mtok]
 UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_usd_per_mtok_hour]
 UsdOfBudget: TypeAlias = Annotated[float, *_budget]
 Usd: TypeAlias = Annotated[float, *_usd]
@@ -236,6 +241,11 @@ def _mistake(schema: type, document: Document, error: ErrorDetails) -> InputErro
     return mistake
 
 
+def _in_yaml(value: object) -> str:
+    """Return a single value as it stands in the file."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
 def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
     kind = error["type"]
     place = document.place(path)
@@ -245,7 +255,11 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
         named = error["ctx"]
         return unknown(named["what"], named["name"], named["known"], place=place)
     given = error.get("input")
-    shown = "" if isinstance(given, (dict, list)) or kind in ("quantity", "missing") else f"{given!s:.60} "
+    shown = (
+        ""
+        if isinstance(given, (dict, list)) or kind in ("quantity", "missing")
+        else f"{_in_yaml(given):.60} "
+    )
     if kind == "missing":
         return InputError(f"{place}: is missing; it has no default")
     if kind == "literal_error":

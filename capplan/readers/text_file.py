@@ -5,11 +5,13 @@ import hashlib
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BufferedIOBase, BufferedReader
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from types import MappingProxyType
 
 from capplan.errors import LONGEST_SHOWN, InputError
 
@@ -81,6 +83,24 @@ class _Packed(gzip.GzipFile):
         return content
 
 
+_KEPT: ContextVar[Mapping[object, str]] = ContextVar("kept", default=MappingProxyType({}))
+
+
+@contextmanager
+def reading_none_of(outputs: Mapping[object, str]) -> Iterator[None]:
+    """Refuse to read a file that the answer would take the place of, whoever names it, such as a scenario.
+
+    Parameters
+    ----------
+    outputs : device and inode of a file -> the option that writes it
+    """
+    before = _KEPT.set(outputs)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
 @contextmanager
 def _opened(
     path: str | os.PathLike[str], kind: str, way_out: str, *, unpacked: bool
@@ -90,6 +110,9 @@ def _opened(
     tail = f"; {kind} is expected" + (f"\n  {way_out}" if way_out else "")
     try:
         with Path(path).open("rb") as raw:
+            what = os.fstat(raw.fileno())
+            if option := _KEPT.get().get((what.st_dev, what.st_ino)):
+                raise InputError(f"{option}: {name!r} is read by this command; name another file")
             packed = unpacked and raw.peek(2)[:2] == _GZIP
             yield _Packed(name, raw) if packed else raw
     except FileNotFoundError:

@@ -8,7 +8,7 @@ import numpy as np
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import InputError
 from capplan.memory.usable import engine_memory_bytes
-from capplan.numbers import Array, Number
+from capplan.numbers import Array
 from capplan.phases.speculation import round_tokens
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica
@@ -103,17 +103,20 @@ def round_table(
     least as long as a prefill of that size.
     """
     table, spec = replica.table, replica.spec
-    batch, contexts = np.maximum(table.sequence_knots, 1.0), table.context_knots
-    columns = [float(context) for context in contexts]
+    batch = np.maximum(table.sequence_knots, 1.0)
     query = float(query_tokens or draft_tokens + 1)
-    one, many = np.ones_like(batch), np.full_like(batch, query)
-    plain = _columns([step_time_s(spec, batch, context, one) for context in columns], batch)
-    verified = _columns([step_time_s(spec, batch, context, many) for context in columns], batch)
-    if isinstance(draft, DraftModel):
-        drafts = _columns([step_time_s(draft.spec, batch, context, one) for context in columns], batch)
-    else:
-        drafts = np.full(plain.shape, draft)
-    more = np.maximum(verified - plain, 0.0)
+
+    def steps(of: ReplicaSpec, each: float) -> Array:
+        """Return device times by batch and context, with `each` tokens of every sequence."""
+        sequences, contexts = np.broadcast_arrays(batch[:, None], table.context_knots)
+        times: Array = np.broadcast_to(
+            step_time_s(of, sequences, contexts, np.full(sequences.shape, each)), sequences.shape
+        )
+        return times
+
+    plain = steps(spec, 1.0)
+    drafts = steps(draft.spec, 1.0) if isinstance(draft, DraftModel) else np.full(plain.shape, draft)
+    more = np.maximum(steps(spec, query) - plain, 0.0)
     longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
     verified_tokens = batch * query
     eager = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
@@ -134,8 +137,3 @@ def largest_graph_sequences(spec: ReplicaSpec) -> int:
     return int(spec.sharding.data) * graph_max_sequences(
         spec.profile, entry, seats, int(spec.sharding.tensor)
     )
-
-
-def _columns(values: list[Number], batch: Array) -> Array:
-    result: Array = np.stack([np.broadcast_to(value, batch.shape) for value in values], axis=1)
-    return result

@@ -108,7 +108,7 @@ def _micro_batch(sharding: Sharding, batch: Array) -> Array:
     return sequences
 
 
-def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: float, query_tokens: Array) -> Number:
+def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_tokens: Array) -> Number:
     """Return the device time of one step in which every sequence computes `query_tokens` tokens, in a CUDA graph.
 
     The tokens of one sequence share one read of its KV cache. What the graph saves of the kernels is as in `with_host`.

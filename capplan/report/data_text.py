@@ -49,11 +49,12 @@ def csv_text(answer: Answer) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    writer.writerows([csv_cell(row.get(name)) for name in names] for row in rows)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
+    """Return a value as it stands in CSV: no null, no formula."""
     if value is None:
         return ""
     if isinstance(value, str):

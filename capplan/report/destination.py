@@ -34,18 +34,22 @@ def refuse_unwritable(path: Path | None, option: str = "--output") -> None:
         raise _unwritable(path, option, _reason(error)) from None
 
 
-def refuse_losing(outputs: Mapping[str, Path], inputs: Iterable[str]) -> None:
+def refuse_losing(outputs: Mapping[str, Path], inputs: Iterable[str]) -> Mapping[object, str]:
     """Raise the error for an answer that would take the place of a file that is read for it, or of another answer.
 
     Parameters
     ----------
     outputs : option -> file to write
     inputs : words that may be names of files that are read
+
+    Returns
+    -------
+    what tells each output from other files -> its option
     """
-    read = {place for word in inputs if (place := _place(Path(word), existing=True)) is not None}
+    read = {place for word in inputs if (place := place_of(Path(word), existing=True)) is not None}
     taken: dict[object, str] = {}
     for option, path in outputs.items():
-        place = _place(path, existing=False)
+        place = place_of(path, existing=False)
         if place is None:
             continue
         if place in read:
@@ -55,9 +59,10 @@ def refuse_losing(outputs: Mapping[str, Path], inputs: Iterable[str]) -> None:
                 f"{option}: {visible(str(path))!r} is written by {taken[place]} already; name another file"
             )
         taken[place] = option
+    return taken
 
 
-def _place(path: Path, *, existing: bool) -> object:
+def place_of(path: Path, *, existing: bool) -> object:
     """Return what tells a plain file from others, by whatever name; None for anything else, such as a device."""
     try:
         if path.is_file():

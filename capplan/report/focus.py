@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from capplan.fleet.money.who_pays import Share
 from capplan.questions.who_pays import AskedBill
+from capplan.report.data_text import csv_cell
 
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
@@ -49,11 +50,8 @@ def focus_text(asked: AskedBill, scenario: str, model: str, month: tuple[int, in
     }  # fmt: skip
     for share in asked.bill.shares:
         for row in _rows(share, asked):
-            writer.writerow(
-                row
-                | period
-                | {"BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model}
-            )
+            account = {"BillingAccountId": scenario, "BillingAccountName": scenario, "x_Model": model}
+            writer.writerow({column: csv_cell(value) for column, value in (row | period | account).items()})
     return out.getvalue()
 
 
@@ -64,7 +62,7 @@ def _stamp(moment: datetime) -> str:
 def _rows(share: Share, asked: AskedBill) -> Iterator[dict[str, object]]:
     device = asked.plan.layout.device.name
     use = share.use
-    committed = "Committed" if asked.by_mix else "Standard"
+    category = "Other" if asked.by_mix else "Standard"  # a mix is partly committed, partly not
     for meter, usd, tokens in (
         ("Input Tokens", share.prefill_usd, use.input_tokens),
         ("Output Tokens", share.decode_usd, use.output_tokens),
@@ -76,7 +74,7 @@ def _rows(share: Share, asked: AskedBill) -> Iterator[dict[str, object]]:
             "ChargeCategory": "Usage", "ChargeClass": "", "ChargeFrequency": "Usage-Based",
             "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
             "ConsumedQuantity": tokens, "ConsumedUnit": "Tokens", "PricingQuantity": tokens * 1e-6, "PricingUnit": "1000000 Tokens",
-            "ListUnitPrice": price, "ContractedUnitPrice": price, "PricingCategory": committed,
+            "ListUnitPrice": price, "ContractedUnitPrice": price, "PricingCategory": category,
             "ProviderName": "own fleet", "PublisherName": "own fleet", "InvoiceIssuerName": "own fleet",
             "ResourceId": use.name, "ResourceName": use.name, "ResourceType": "LLM traffic class",
             "ServiceCategory": "AI and Machine Learning", "ServiceSubcategory": "Generative AI", "ServiceName": "LLM serving",

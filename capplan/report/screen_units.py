@@ -18,8 +18,10 @@ _FIXED = {
     "kwh_per_million_output_tokens": ("kWh/Mtok out", 1.0, "energy"),
     "kwh_per_million_tokens": ("kWh/Mtok", 1.0, "energy"),
     "kwh_per_month": ("kWh/month", 1.0, "energy"),
+    "kwh_per_job": ("kWh/job", 1.0, "energy"),
     "joules_per_output_token": ("J/tok out", 1.0, "energy"),
     "kg_co2_per_month": ("kg/month", 1.0, "CO2"),
+    "kg_co2_per_job": ("kg/job", 1.0, "CO2"),
     "usd_per_day": ("$/day", 1.0, "price"),
     "usd_per_year": ("$/year", 1.0, "price"),
     "usd_per_job": ("$/job", 1.0, "price"),
@@ -175,12 +177,14 @@ def shown_number(value: float, factor: float) -> str:
 
     Returns
     -------
-    text without exponent
+    text; with an exponent where there would be more than a dozen zeros
 
     Examples
     --------
     >>> shown_number(8030261248, 1.0), shown_number(0.0123456, 1e3), shown_number(1234.5, 1.0)
     ('8,030,261,248', '12.3', '1,234')
+    >>> shown_number(1e-14, 1e3), shown_number(2e21, 1.0)
+    ('1e-11', '2e+21')
     """
     if not math.isfinite(value):
         return "-"
@@ -189,6 +193,8 @@ def shown_number(value: float, factor: float) -> str:
     scaled = value * factor
     if scaled == 0:
         return "0"
+    if not 1e-9 <= abs(scaled) < 1e18:
+        return f"{scaled:.3g}"
     digits = 2 - math.floor(math.log10(abs(scaled)))
     rounded = round(scaled, max(0, digits))
     if abs(rounded) >= 100:

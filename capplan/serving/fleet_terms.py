@@ -93,6 +93,43 @@ def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latenc
     return latency_s + tokens * bytes_per_token / bytes_per_s
 
 
+def link_load_fraction(
+    tokens_per_s: float, bytes_per_token: float, replicas: float, bytes_per_s: float
+) -> float:
+    """Return the fraction of time for which the links of a pool send KV caches.
+
+        u = x b / (n B)
+
+    Parameters
+    ----------
+    tokens_per_s : [tokens/s]
+        x, prompt tokens of the whole fleet, cached ones included: the decode engine has none of them.
+    bytes_per_token : [B]
+        b, KV cache of all layers.
+    replicas : [-]
+        n, of the pool.
+    bytes_per_s : [B/s]
+        B, of one replica.
+
+    Returns
+    -------
+    [-]
+        u; at 1 and beyond transfers pile up.
+
+    Examples
+    --------
+    20 prompts a second of 1,000 tokens, 100 kB each, over two links of 4 GB/s:
+
+    >>> link_load_fraction(tokens_per_s=20e3, bytes_per_token=100e3, replicas=2.0, bytes_per_s=4e9)
+    0.25
+
+    References
+    ----------
+    Kleinrock 1975, "Queueing Systems" vol. 1, equation 2.25 (utilisation: arrival rate times mean service time per server).
+    """
+    return tokens_per_s * bytes_per_token / (replicas * bytes_per_s)
+
+
 def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: int, waiting: int) -> int:
     """Return how many replicas an autoscaler asks for.
 

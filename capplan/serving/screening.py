@@ -48,7 +48,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     """
     most = most_sequences(lengths, limits)
     asked = np.asarray(sequences, dtype=np.float64) + 0.0 * most
-    held = np.maximum(np.minimum(asked, most), 1e-6)
+    held = np.maximum(np.minimum(asked, most), 1e-15)
     rounds = decode_rounds(lengths)
     steps = phase_steps(step_s, held, held / rounds, lengths, limits)
     token = steps.mean_s

@@ -68,6 +68,7 @@ def simulate(
     requests, crowd = offered(requests, concurrency, crowd)
     _check(engine, until_s)
     check_admission(admission, crowd)
+    engine = replace(engine, table=engine.clock)
     if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
         return flat_outcome(requests, engine, crowd=crowd, until_s=until_s)
     return served(requests, engine, crowd=crowd, until_s=until_s, admission=admission)

@@ -135,8 +135,8 @@ class StepClock:
         check_step_table(table)
         self.table = table
         self._rows: list[DecodeRow | None] = [None] * 64
-        self._mixed = _dense(table.token_knots, table.mixed_s, 1024)
-        self._head = _dense(table.sequence_knots, table.head_s, 64)
+        self._mixed: list[float] = []
+        self._head: list[float] = []
         new, past, each = prefill_attention_per_token_s(table)
         self._new: list[float] = new.tolist()
         self._past: list[float] = past.tolist()
@@ -229,12 +229,12 @@ class StepClock:
 
     def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):
-            self._mixed = _dense(self.table.token_knots, self.table.mixed_s, 2 * tokens)
+            self._mixed = _dense(self.table.token_knots, self.table.mixed_s, max(2 * tokens, 1024))
         return self._mixed[tokens]
 
     def _head_s(self, logits: int) -> float:
         if logits >= len(self._head):
-            self._head = _dense(self.table.sequence_knots, self.table.head_s, 2 * logits)
+            self._head = _dense(self.table.sequence_knots, self.table.head_s, max(2 * logits, 64))
         return self._head[logits]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
+from capplan.workload.sessions import Sessions, sessions_in_flight
 from capplan.workload.summary import PrefixReuse
 
 LEAST_TURN_S = 0.1
@@ -64,7 +65,9 @@ class RequestClass:
     prefix_hit_fraction: float = 0.0
     """Share of the requests that find the shared prefix in the cache."""
     reuse: PrefixReuse | None = None
-    """How much of the prompts a prefix cache of which size finds, where a trace tells; instead of shared_prefix_tokens."""
+    """How much of the prompts a prefix cache of which size finds, where a trace or sessions tell; instead of shared_prefix_tokens."""
+    sessions: Sessions | None = None
+    """Whose turns the requests are; lengths are then those of all turns."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
     tenant: str | None = None
@@ -81,6 +84,10 @@ class RequestClass:
     """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
     job_requests: float | None = None
     """Of a batch job; None for traffic without an end."""
+    sequences_per_request: float = 1.0
+    """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
+    repeated_fraction: float = 0.0
+    """Share of the prompts that were sent just before, by another sample or attempt, and are found in the cache whole."""
     burst_ratio: float = 1.0
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
@@ -94,11 +101,25 @@ class RequestClass:
             response_time_s = max(response_time_s, LEAST_TURN_S)
         return float(offered_request_rate_per_s(self.users, self.think_time_s, response_time_s))
 
+    def in_flight_tokens(self, share: Number, response_time_s: Number) -> Number:
+        """Return the prompts of all sessions in flight in a share of the traffic, given the response time."""
+        if self.sessions is None:
+            return 0.0
+        if self.request_rate_per_s is None:
+            return (self.users or 0.0) * share * self.input_tokens.mean_tokens
+        rate = self.request_rate_per_s * share
+        return (
+            sessions_in_flight(rate, self.sessions.think_time_s, response_time_s)
+            * self.input_tokens.mean_tokens
+        )
+
     @property
     def cached_input_tokens(self) -> float:
         """Prompt tokens per request that need no prefill, in the mean: of the prefix what a prompt holds, but for its last token."""
         held = np.minimum(np.floor(self.shared_prefix_tokens), self.input_tokens.whole_tokens(SLICES) - 1.0)
-        return float(held.mean()) * self.prefix_hit_fraction
+        alone = float(held.mean()) * self.prefix_hit_fraction
+        whole = float((self.input_tokens.whole_tokens(SLICES) - 1.0).mean())
+        return alone + self.repeated_fraction * (whole - alone)
 
     @property
     def short_prompt_fraction(self) -> float:
@@ -108,4 +129,11 @@ class RequestClass:
 
 def without_prefix_cache(item: RequestClass) -> RequestClass:
     """Return the class with no hit in a prefix cache."""
-    return replace(item, shared_prefix_tokens=0.0, prefix_hit_fraction=0.0, reuse=None)
+    return replace(
+        item,
+        shared_prefix_tokens=0.0,
+        prefix_hit_fraction=0.0,
+        repeated_fraction=0.0,
+        reuse=None,
+        sessions=None,
+    )

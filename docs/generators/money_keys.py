@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "commitments.owned.interest": f"{_OWNED.interest_fraction:.0%}",
         "commitments.owned.upkeep": f"{_OWNED.upkeep_fraction:.0%}",
         "commitments.owned.facility_ratio": f"{_OWNED.facility_ratio:g}",
+        "commitments.owned.power": "the thermal design power",
         "commitments.owned.idle": f"{_OWNED.idle_fraction:.0%}",
         "commitments.owned.people": "nobody",
         "commitments.min_replicas": "1",

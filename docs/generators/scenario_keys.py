@@ -20,7 +20,7 @@ from capplan.readers.record import Record, record_of
 from capplan.serving.fleet_terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.slo import METRICS, STATISTICS, Slo
-from docs.generators import money_keys
+from docs.generators import money_keys, traffic_keys
 
 _LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
@@ -42,22 +42,12 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "speculation": "none",
         "speculation.method": "draft-model",
         "speculation.acceptance": "what is published for the method",
+        "speculation.metrics": "-",
         "speculation.draft_tokens": "as many as are best at the load",
         "speculation.verified_tokens": "the drafts and one more",
         "speculation.exit_layers": "-",
         "speculation.draft": "-",
         "speculation.draft_step_time": "-",
-        **{f"traffic.{key}": "-" for key in ("request_rate", "users", "think_time", "requests", "within", "trace")},
-        "traffic.mean_rate": "the trace's mean, else the peak",
-        "traffic.daily_curve": "-",
-        "traffic.active_hours": "-",
-        "traffic.input_tokens": "the trace's",
-        "traffic.output_tokens": "the trace's",
-        **{f"traffic.input_tokens.{part}": "-" for part in ("fixed", "mean", "p50", "p90", "p95", "p99", "min", "max", "values")},
-        "traffic.shared_prefix": "none, or what the blocks of a trace say",
-        "traffic.arrival_cv": "the trace's, else 1",
-        "traffic.priority": "0",
-        "traffic.deadline": "none",
         "slo": "none",
         **{f"slo.{metric}_{statistic}": "none" for metric in METRICS for statistic in STATISTICS},
         "slo.confidence": f"{Slo().confidence:.0%}",
@@ -74,6 +64,12 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.data_parallel": "1 and all ranks of a stage",
         "fleet.max_gpus": "any number",
         "fleet.max_gpus_per_replica": "any number",
+        "fleet.disaggregation": "off",
+        "fleet.prefill_hardware": "hardware",
+        "fleet.decode_hardware": "hardware",
+        "fleet.kv_link": "network",
+        "fleet.kv_link_latency": "0 s",
+        "fleet.network": "that of each device",
         "fleet.weight_dtypes": "weight_dtype alone",
         "fleet.kv_dtypes": "kv_dtype alone",
         "prices": "as below",
@@ -84,6 +80,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
         "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        **traffic_keys.DEFAULTS,
         **money_keys.DEFAULTS,
     }
 )  # fmt: skip
@@ -112,28 +109,13 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "speculation": "{acceptance: 0.7, draft_tokens: 4, draft_step_time: 2 ms}",
         "speculation.method": "eagle",
         "speculation.acceptance": "0.7",
+        "speculation.metrics": "scrape.txt",
         "speculation.verified_tokens": "64",
         "speculation.exit_layers": "8",
         "speculation.draft_tokens": "4",
         "speculation.draft": "meta-llama/Llama-3.2-1B",
         "speculation.draft_step_time": "2 ms",
         "traffic": "[{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}]",
-        "traffic.name": "chat",
-        "traffic.requests": "500k",
-        "traffic.think_time": "30 s",
-        "traffic.within": "8 h",
-        "traffic.trace": "traces/monday.csv",
-        "traffic.mean_rate": "6 req/s",
-        "traffic.daily_curve": "office",
-        "traffic.input_tokens": "{mean: 1800, p95: 6000}",
-        "traffic.output_tokens": "350",
-        **{f"traffic.input_tokens.{part}": value for part, value in (("fixed", "1800"), ("mean", "1800"), ("p50", "1200"), ("p90", "4000"), ("p95", "6000"), ("p99", "9000"), ("min", "100"), ("max", "8000"), ("values", "[120, 800, 2400]"))},
-        "traffic.shared_prefix": "{tokens: 1200, hit_fraction: 0.85}",
-        "traffic.shared_prefix.tokens": "1200",
-        "traffic.shared_prefix.hit_fraction": "85 %",
-        "traffic.arrival_cv": "1.5",
-        "traffic.priority": "1",
-        "traffic.deadline": "30 s",
         "slo": "{ttft_p95: 800 ms, tpot_p95: 40 ms}",
         **{f"slo.{metric}_{statistic}": {"ttft": "800 ms", "tpot": "40 ms", "itl": "60 ms", "e2e": "20 s"}[metric] for metric in METRICS for statistic in STATISTICS},
         "fleet": "{hardware: [h100-sxm, h200-sxm], headroom: 30 %}",
@@ -148,6 +130,12 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "fleet.data_parallel": "[1, 8]",
         "fleet.max_gpus": "64",
         "fleet.max_gpus_per_replica": "8",
+        "fleet.disaggregation": "allowed",
+        "fleet.prefill_hardware": "[h100-sxm]",
+        "fleet.decode_hardware": "[h200-sxm]",
+        "fleet.kv_link": "infiniband-ndr",
+        "fleet.kv_link_latency": "10 us",
+        "fleet.network": "ethernet-400g",
         "fleet.weight_dtypes": "[as-published, fp8]",
         "fleet.kv_dtypes": "[bf16, fp8]",
         "prices": "{commitment: reserved, provider: aws}",
@@ -157,6 +145,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.per_gpu_hour": "{h100-sxm: 2.2 $/h}",
         "prices.file": "our-prices.yaml",
         "prices.facility_ratio": "1.3",
+        **traffic_keys.EXAMPLES,
         **money_keys.EXAMPLES,
     }
 )  # fmt: skip
@@ -173,8 +162,16 @@ _KINDS = {
     "traffic.daily_curve": "24 rates, or a shape: " + ", ".join(SHAPES),
     "traffic.input_tokens": "tokens, or the keys below",
     "traffic.output_tokens": "tokens, or the keys of input_tokens",
+    "traffic.turns": "a number, or the keys of input_tokens",
+    "traffic.reasoning_tokens": "tokens, or the keys of input_tokens",
+    "traffic.added_tokens": "tokens, or the keys of input_tokens",
     "fleet.hardware": "a name or a list",
     "fleet.weight_dtypes": "a name or a list",
+    "fleet.disaggregation": "off, allowed, only",
+    "fleet.prefill_hardware": "a name or a list",
+    "fleet.decode_hardware": "a name or a list",
+    "fleet.kv_link": "a name, or a rate in GB/s",
+    "fleet.network": "a name, or a rate in GB/s",
     "fleet.kv_dtypes": "a name or a list",
     "prices.per_gpu_hour": "`hardware: price` lines, in $/h",
     **{
@@ -278,6 +275,7 @@ _TABLES = {
     "scenario": "",
     "traffic": "traffic.",
     "lengths": "traffic.input_tokens.",
+    "retries": "traffic.retries.",
     "prefix": "traffic.shared_prefix.",
     "slo": "slo.",
     "fleet": "fleet.",
@@ -335,6 +333,10 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### Lengths
 
 <lengths>
+
+### retries
+
+<retries>
 
 ### shared_prefix
 

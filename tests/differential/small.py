@@ -63,6 +63,8 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 24},
     "mistral4": {"qk_nope_head_dim": 8, "head_dim": 16, "qk_head_dim": 16},
     "nemotron": {"head_dim": 24, "num_key_value_heads": 2},
+    "nemotron_h_omni": {"audio_config": {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
+                                         "subsampling_conv_channels": 16, "projection_hidden_size": 40, "projection_bias": True}},
     "qwen2_vl": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "qwen2_5_omni_thinker": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "qwen2_5_vl": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},

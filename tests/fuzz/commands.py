@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from capplan.cli.main import main as capplan
+from docs.generators.scenario_keys import example, keys_of
 from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty
 from tests.fuzz.turns import arguments, asked_until_time_is_over
 
@@ -31,30 +32,28 @@ LONGEST_S = 20.0
 LONGEST_LINE = 2000
 REFUSED = 2
 FILES = (
-    "config.json",
-    "hardware.yaml",
-    "c.calibration.yaml",
-    "model.gguf",
-    "scenario.yaml",
-    "table.csv",
-    "scrape.txt",
-)
+    "config.json", "hardware.yaml", "c.calibration.yaml", "model.gguf", "scenario.yaml", "money.yaml", "table.csv", "scrape.txt", "log.jsonl",
+    "tokens.yaml", "litellm.json",
+)  # fmt: skip
 """Files with faults that stand in a command line by their name."""
 
 DEVICES = ("l4", "h100-sxm", "mi300x", "cpu", "hardware.yaml", "h20", "")
 MODELS = (
-    "llama-3.2-1b",
-    "llama-3.1-8b",
-    "deepseek-v3",
-    "mixtral-8x7b",
-    "sound.json",
-    "config.json",
-    "model.gguf",
-    "nobody/none",
+    "llama-3.2-1b", "llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "sound.json", "config.json", "model.gguf", "nobody/none",
+)  # fmt: skip
+APIS = (
+    "openai/gpt-5-mini",
+    "anthropic/claude-sonnet-4-5",
+    "google/gemini-2.5-flash",
+    "cerebras/llama3.1-8b",
+    "openai/",
+    "/",
 )
+LEVERS = ("kv-dtype", "target", "commitment", "answers", "weight-dtype", "speculation", "nothing")
 NUMBERS = (
     "1", "2", "8", "64", "1000", "0", "-1", "1.5", "1e9", "1e-14", "nan", "inf", "1,8", "٣", "9" * 400, "", "5 s", "20 ms", "-5 s", "3 req/s",
     "1e24 req/s", "0 req/s", "10 %", "110 %", "0.5", "ttft_p95=1 s", "ttft_p50=-1 s", "abc", "--", "x" * 3000, "\x1b[2J", "bf16", "fp8", "int4",
+    "2026-13", "2027-02", "2026-11-31", "3.00 $", "1e300", "null", "{}", "[]", "{1: 2}", "[[[[", "*a", "1:", "-1@1 s", "x:1 B",
 )  # fmt: skip
 SERVED = (
     "--tensor-parallel", "--pipeline-parallel", "--expert-parallel", "--data-parallel", "--weight-dtype", "--kv-dtype", "--engine",
@@ -62,55 +61,78 @@ SERVED = (
     "--prefix-hit-fraction", "--calibration", "-tp",
 )  # fmt: skip
 LOADS = ("--concurrency", "--request-rate", "--input-tokens", "--output-tokens")
+SIMULATED = (
+    "--seed", "--replicas", "--until", "--fail", "--deadline", "--queue-limit", "--routing", "--autoscale", "--hedge", "--scheduling",
+    "--batch-timeout", "--kv-offload", "--draft-step-time", "--draft-tokens", "--acceptance", "--pipeline-parallel", "-tp", "--set", "--trace",
+    "--prefill-replicas", "--decode-replicas", "--kv-link",
+)  # fmt: skip
+OF_ONE = ("--hardware", "DEVICE", "--input-tokens", "200", "--output-tokens", "20")
+SETS = ("--set", "--set", "--set", "--set")
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": (("MODEL",), ("--weight-dtype", "--revision")),
     "kv-size": (("MODEL",), ("--context", "--sequences", "--kv-dtype", "-tp", "--engine")),
     "hardware": (("DEVICE",), ()),
     "fit": (("MODEL", "--hardware", "DEVICE"), SERVED),
-    "estimate": (
-        (
-            "MODEL",
-            "--hardware",
-            "DEVICE",
-            "--concurrency",
-            "4",
-            "--input-tokens",
-            "200",
-            "--output-tokens",
-            "20",
-        ),
-        (*SERVED, *LOADS),
-    ),
+    "estimate": (("MODEL", *OF_ONE, "--concurrency", "4"), (*SERVED, *LOADS)),
     "spec": (
         ("--draft-step-time", "2 ms", "--target-step-time", "30 ms", "--acceptance", "0.7"),
         ("--draft-tokens", "--batch", "--acceptance", "--draft-step-time", "--target-step-time"),
     ),
-    "simulate": (
-        ("SCENARIO", "--hardware", "DEVICE", "-tp", "1", "--replicas", "1", "--until", "5 s"),
-        (
-            "--seed",
-            "--replicas",
-            "--until",
-            "--request-rate",
-            "--fail",
-            "--slo",
-            "--retry",
-            "-tp",
-            "--pipeline-parallel",
-        ),
+    "simulate": (("SCENARIO", "--hardware", "DEVICE", "-tp", "1", "--replicas", "1", "--until", "5 s"), SIMULATED),
+    "workload": (("TRACE",), ("--interval", "--eviction", "--lognormal")),
+    "fleet": (("SCENARIO",), ("--hardware", "--confidence", *SETS)),
+    "levers": (("SCENARIO", "--lever", "LEVER"), ("--lever", *SETS)),
+    "compare": (("SCENARIO", "--api", "API"), ("--api", *SETS)),
+    "bill": (("SCENARIO", "--focus", "focus.csv"), ("--month", *SETS)),
+    "report": (("SCENARIO",), SETS),
+    "sweep": (("MODEL", *OF_ONE, "--concurrency", "1,4"), ("--slo", "--seed", "-tp", "--weight-dtype", "--kv-dtype", *LOADS)),
+    "cache": (
+        ("--prefix-tokens", "4000", "--requests-per-day", "1000", "--api", "API"),
+        ("--input-price", "--read-price", "--write-price", "--prices", "--date", "--suffix-tokens", "--time-to-live", "--api"),
     ),
-    "workload": (("TRACE",), ()),
-}
+}  # fmt: skip
 """Words of a sound command line, and options that it may have besides."""
 PLACES = {
     "MODEL": MODELS,
     "DEVICE": DEVICES,
-    "SCENARIO": ("sound.yaml", "scenario.yaml"),
-    "TRACE": ("table.csv", "scrape.txt"),
+    "SCENARIO": ("sound.yaml", "scenario.yaml", "money.yaml"),
+    "TRACE": ("table.csv", "scrape.txt", "log.jsonl"),
+    "API": APIS,
+    "LEVER": LEVERS,
 }
+VALUES = {
+    "--api": APIS,
+    "--lever": LEVERS,
+    "--prices": ("tokens.yaml", "litellm.json"),
+    "--trace": ("table.csv", "log.jsonl"),
+    "--calibration": ("c.calibration.yaml", "h100-sxm"),
+    "--eviction": ("lru", "lfu", "none"),
+    "--routing": ("round_robin", "least_loaded", "prefix", "power_of_two"),
+    "--scheduling": ("static", "dynamic", "continuous"),
+    "--kv-offload": ("host:9 GB@5 GB/s",),
+    "--fail": ("0@1 s",),
+    "--autoscale": ("1:9",),
+}
+"""What an option takes besides numbers."""
+KEYS = [(key.replace("traffic.", "traffic[0].", 1), key, field) for key, field in keys_of()]
+"""Of a scenario, as --set takes them."""
+ONLINE = ("hardware", "workload", "cache")
+"""Commands that never open a connection, and have no --offline."""
+NO_NUMBERS = {"nan", "inf", "-inf", "None", "True", "False"}
 USD_AND_LATENCY = ("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_hour")
-SIGNED = {"bias", "low_ratio", "change", "error", "offset_s", "waterfall", "kv_bytes_available_per_gpu"}
-"""Keys whose numbers may be below zero: differences, what is left of memory that does not suffice."""
+SIGNED = {
+    "bias", "low_ratio", "change", "error", "offset_s", "waterfall", "memory_bytes", "kv_bytes_available_per_gpu",
+    "saved_usd_per_month", "usd_per_month_saved", "months_saved",
+}  # fmt: skip
+"""Keys whose numbers may be below zero: differences, what is taken from memory, what is left of memory that does not suffice."""
+
+
+def value_of(option: str, random: Random) -> str:
+    """Return what stands behind an option: as often what it takes as anything else."""
+    if option == "--set":
+        written, key, field = random.choice(KEYS)
+        return f"{written}={example(key, field) if random.random() < 0.6 else random.choice(NUMBERS)}"
+    return random.choice(VALUES[option] if option in VALUES and random.random() < 0.5 else NUMBERS)
 
 
 def command_line(name: str, random: Random) -> list[str]:
@@ -119,16 +141,16 @@ def command_line(name: str, random: Random) -> list[str]:
     words = [random.choice(PLACES[word][: 2 if random.random() < 0.6 else None]) if word in PLACES else word for word in sound]  # fmt: skip
     for _ in range(random.randint(0, 3)):
         turn = random.random()
-        if turn < 0.6 and options:
-            words += [random.choice(options), random.choice(NUMBERS)]
-        elif turn < 0.8 and len(words) > 1:
+        if turn < 0.7 and options:
+            option = random.choice(options)
+            words += [option, value_of(option, random)]
+        elif turn < 0.85 and len(words) > 1:
             words[random.randrange(1, len(words))] = random.choice(NUMBERS)
-        elif turn < 0.9:
+        elif turn < 0.92:
             words.insert(random.randrange(len(words) + 1), random.choice(NUMBERS))
         elif words:
             del words[random.randrange(len(words))]
-    offline = [] if name in ("hardware", "workload") else ["--offline"]
-    return [name, *words, *offline]
+    return [name, *([] if name in ONLINE else ["--offline"]), *words]
 
 
 def ran(words: list[str]) -> tuple[int, str, str]:
@@ -143,16 +165,24 @@ def _strict(word: str) -> Any:
     raise AssertionError(f"{word} in JSON")
 
 
-def numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number of an answer with the keys that lead to it."""
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every number, text and null of an answer with the keys that lead to it."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from numbers(inner, f"{key}.{name}")
+            yield from leaves(inner, f"{key}.{name}")
     elif isinstance(value, list):
         for inner in value:
-            yield from numbers(inner, key)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield from leaves(inner, key)
+    else:
         yield key, value
+
+
+def numbers(value: Any) -> Iterator[tuple[str, float]]:
+    """Yield every number of an answer with the keys that lead to it."""
+    found = leaves(value)
+    return (
+        (key, leaf) for key, leaf in found if isinstance(leaf, (int, float)) and not isinstance(leaf, bool)
+    )
 
 
 def check_numbers(command: str, result: dict[str, Any]) -> None:
@@ -185,13 +215,24 @@ def check_same_in_csv(words: list[str], code: int, result: dict[str, Any]) -> No
     other, text, _ = ran([*words, "--format", "csv"])
     assert other == code, f"exit {other} in CSV and {code} in JSON"
     known = {float(value) for _, value in numbers(result)}
+    texts = {leaf for _, leaf in leaves(result) if isinstance(leaf, str)}  # a version may look like a number
     for row in csv.DictReader(io.StringIO(text)):
         for name, cell in row.items():
             try:
                 value = float(cell or "")
             except ValueError:
                 continue
-            assert value in known, f"{name} is {cell} in CSV alone"
+            assert value in known or cell in texts, f"{name} is {cell} in CSV alone"
+
+
+def check_same_on_screen(words: list[str], code: int) -> None:
+    """Assert that the table has the exit code of JSON, sends no control sequence and shows no number that is none."""
+    other, text, _ = ran([*words, "--format", "table"])
+    assert other == code, f"exit {other} as a table and {code} in JSON"
+    assert text.strip(), "an empty table"
+    assert all(letter.isprintable() or letter == "\n" for letter in text), "a control character on the screen"
+    odd = NO_NUMBERS & set(text.split()) - set(" ".join(words).split())
+    assert not odd, f"{odd} on the screen"
 
 
 def check(words: list[str]) -> None:
@@ -212,6 +253,7 @@ def check(words: list[str]) -> None:
     check_numbers(words[0], envelope["result"])
     check_code(words[0], code, envelope["result"])
     check_same_in_csv(words, code, envelope["result"])
+    check_same_on_screen(words, code)
 
 
 def prepared(folder: Path, random: Random) -> None:

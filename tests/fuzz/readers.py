@@ -31,8 +31,11 @@ from capplan.readers.calibration.file import _checksum, read_calibration_file
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.prices import read_prices
+from capplan.readers.catalogue.skypilot import skypilot_prices
+from capplan.readers.catalogue.token_prices import litellm_prices, read_token_prices
 from capplan.readers.measured.table import measured_table
 from capplan.readers.plan_file import read_plan_file, result_digest
+from capplan.readers.point_file import PointFile
 from capplan.readers.results.read import read_results
 from capplan.readers.traces.read import workload_of
 from capplan.readers.traces.trace import read_trace
@@ -60,11 +63,11 @@ TOKENS = (
 )  # fmt: skip
 
 CONFIG = {
-    "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 320, "num_experts": 8, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+    "model_type": "qwen3_moe", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 384, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128, "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
     "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16], "ignored_layers": ["lm_head"]},
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"]},
 }  # fmt: skip
 SCENARIO = {
     "name": "s", "model": "llama-3.2-1b", "weight_dtype": "bf16", "max_model_len": 4096, "gpu_memory_utilization": 0.9,
@@ -85,6 +88,8 @@ HASHED = "".join(
 )
 CLIENTS = "client,start_s,rate_rps,cv\n0,0,1,1\n1,600,2,1.5\n"
 LENGTHS = "field,value,prob\ninput_tokens,30,0.5\ninput_tokens,90,0.5\noutput_tokens,9,1\n"
+MONEY = ("api-or-own", "commitments", "drafts", "energy", "growing", "who-pays")
+"""Shipped scenarios with sections that the others lack."""
 BESIDE = {
     "a_clients.csv": ("a_length_hist.csv", LENGTHS),
     "b_length_hist.csv": ("b_clients.csv", CLIENTS),
@@ -98,6 +103,18 @@ LLAMA = {
     "model_type": "llama 8B",
     "gpu_info": "x",
 }
+LITELLM = {
+    "sample_spec": {"input_cost_per_token": 0.0},
+    "gpt-5-mini": {
+        "litellm_provider": "openai", "input_cost_per_token": 3e-7, "output_cost_per_token": 2.5e-6,
+        "cache_read_input_token_cost": 3e-8, "input_cost_per_token_above_200k_tokens": 6e-7, "max_input_tokens": 272000,
+    },
+}  # fmt: skip
+MACHINES = (
+    "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
+    "gpu_8x_h100,192,2048,H100,8,,24.0,12.8,east,east-a\ngpu_1x_l4,8,32,L4,1,,0.8,,east,east-a\n"
+)
+DAY = "2026-11-01"
 MEASURED = (
     "id,engine,engine_version,model_hf_id,gpu,num_gpus,tp,isl,osl,concurrency,tpot_ms_mean,kind,notes\n"
     "a,vllm,0.11.0,meta-llama/Llama-3.1-8B,h100-sxm,1,1,500,60,4,9,online_conc,n_requests=20\n"
@@ -134,6 +151,11 @@ KINDS = (
     Kind("scenario.yaml", read_scenario, lambda: [SCENARIO]),
     Kind("hardware.yaml", lambda path: device(str(path)), lambda: [_yaml(ROOT / "hardware_specs" / "l4.yaml")]),
     Kind("prices.yaml", read_prices, lambda: [PRICES]),
+    Kind("tokens.yaml", read_token_prices, lambda: [_short(_yaml(ROOT / "hardware_specs" / "token_prices.yaml"))]),
+    Kind("litellm.json", lambda path: litellm_prices(path, DAY), lambda: [LITELLM]),
+    Kind("machines.csv", lambda path: skypilot_prices(path, DAY), lambda: [MACHINES.encode()]),
+    Kind("points.jsonl", lambda path: PointFile(path).rows, lambda: [_points()]),
+    Kind("money.yaml", read_scenario, lambda: [_yaml(ROOT / "scenarios" / f"{name}.yaml") for name in MONEY]),
     Kind("text.yaml", read_scenario, lambda: [(ROOT / "scenarios" / "support-chat.yaml").read_bytes()]),
     Kind("workload.yaml", lambda path: read_workload(str(path)), lambda: [_workload()]),
     Kind("c.calibration.yaml", read_calibration_file, lambda: [_calibration()]),
@@ -155,28 +177,31 @@ KINDS = (
 NAMED = {kind.name: kind for kind in KINDS}
 
 
-def _workload() -> Any:
+def _written(name: str, text: str, command: str, *words: str) -> bytes:
+    """Return the file that a command about a file writes."""
     from capplan.cli.main import main
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "t.csv").write_text(TABLE)
-        out = Path(folder) / "w.yaml"
+        asked, out = Path(folder) / name, Path(folder) / f"out{Path(words[-1]).suffix}"
+        asked.write_text(text)
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            assert main(["workload", str(Path(folder) / "t.csv"), "-o", str(out)]) == 0
-        return _yaml(out)
+            assert main([command, str(asked), *words[:-1], str(out)]) == 0
+        return out.read_bytes()
+
+
+def _workload() -> Any:
+    return parse_yaml(_written("t.csv", TABLE, "workload", "-o", "w.yaml").decode(), "w.yaml").value
 
 
 @lru_cache(maxsize=1)
 def _plan() -> Any:
     """Return a plan of the tiny scenario; its seal is that of the file, so most faults are found by it."""
-    from capplan.cli.main import main
+    return json.loads(_written("s.yaml", json.dumps(SCENARIO), "fleet", "--offline", "-o", "plan.json"))
 
-    with tempfile.TemporaryDirectory() as folder:
-        scenario, out = Path(folder) / "s.yaml", Path(folder) / "plan.json"
-        scenario.write_text(json.dumps(SCENARIO))
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            assert main(["fleet", str(scenario), "--offline", "-o", str(out)]) == 0
-        return json.loads(out.read_text())
+
+def _points() -> bytes:
+    words = ("--hardware", "l4", "--concurrency", "1,2", "--input-tokens", "50", "--output-tokens", "8")
+    return _written("config.json", json.dumps(CONFIG), "sweep", *words, "--offline", "--points", "p.jsonl")
 
 
 def _calibration() -> Any:
@@ -369,7 +394,7 @@ def main() -> int:
         name: partial(some, NAMED[name]) for name in ([asked.kind] if asked.kind else [k.name for k in KINDS])
     }
     return asked_until_time_is_over(
-        "readers", turns, asked, lambda name, folder: (folder / name).read_bytes()
+        "readers", turns, asked, lambda name, folder: [path.read_bytes() for path in folder.glob(name)]
     )
 
 

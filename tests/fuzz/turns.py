@@ -1,6 +1,7 @@
 """Turns of cases until the time is over: every kind once, then again with the next seed; findings are printed, cases counted."""
 
 import argparse
+import contextlib
 import resource
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from tests.installs.environment import FIGURES, add_cases
 
@@ -30,39 +32,64 @@ def arguments(about: str | None, kinds: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Findings:
+    """What turns raised, each printed at once with its place, its case and the line that repeats it; nothing raised leaves a turn."""
+
+    def __init__(self, fuzzer: str, shown: Callable[[str], object]) -> None:
+        self.fuzzer, self.shown = fuzzer, shown
+        self.kinds: list[str] = []
+        self.turn = ("", 0)
+
+    def of(self, kind: str, number: int) -> "Findings":
+        """Return itself, about to watch the turn of a kind with a seed."""
+        self.turn = (kind, number)
+        return self
+
+    def __enter__(self) -> None:
+        """Watch a turn."""
+
+    def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        """Take in whatever is raised, for all but a refusal is a finding; Ctrl-C ends the run."""
+        if not isinstance(error, Exception):
+            return False
+        kind, number = self.turn
+        self.kinds.append(kind)
+        place = traceback.extract_tb(trace)[-1]
+        print(
+            f"FOUND {kind}: {type(error).__name__}: {str(error)[:300]} at {place.filename}:{place.lineno}\n"
+            f"  {str(self.shown(kind))[:2000]}\n"
+            f"  again: python -m tests.fuzz.{self.fuzzer} --kind {kind} --seed {number} --seconds 1",
+            flush=True,
+        )
+        return True
+
+
 def asked_until_time_is_over(
     fuzzer: str, turns: Mapping[str, Turn], asked: argparse.Namespace, shown: Callable[[str, Path], object]
 ) -> int:
     """Ask until the time is over and return 1 where there was a finding; a kind with a finding is asked no more."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    until, began_s = time.monotonic() + asked.seconds, time.process_time()
-    open_turns, number, findings = dict(turns), asked.seed, 0
+    until, began_s, number = time.monotonic() + asked.seconds, time.process_time(), asked.seed
     cases = dict.fromkeys(turns, 0)
     in_memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as name:
-        while open_turns and time.monotonic() < until:
-            for kind in list(open_turns):
+    with (
+        tempfile.TemporaryDirectory(dir=in_memory if in_memory.is_dir() else None) as name,
+        contextlib.chdir(name),  # for what a command line writes
+    ):
+        found = Findings(fuzzer, lambda kind: shown(kind, Path(name)))
+        while len(found.kinds) < len(turns) and time.monotonic() < until:
+            for kind in [kind for kind in turns if kind not in found.kinds]:
                 if time.monotonic() >= until:
                     break
-                try:
-                    cases[kind] += open_turns[kind](Path(name), number)
-                except Exception as error:  # noqa: BLE001 - whatever is not a refusal is a finding
-                    findings += 1
-                    del open_turns[kind]
-                    place = traceback.extract_tb(error.__traceback__)[-1]
-                    print(
-                        f"FOUND {kind}: {type(error).__name__}: {str(error)[:300]} at {place.filename}:{place.lineno}\n"
-                        f"  {str(shown(kind, Path(name)))[:2000]}\n"
-                        f"  again: python -m tests.fuzz.{fuzzer} --kind {kind} --seed {number} --seconds 1",
-                        flush=True,
-                    )
+                with found.of(kind, number):
+                    cases[kind] += turns[kind](Path(name), number)
             number += 1
     took_s = time.process_time() - began_s
     if asked.record:
-        add_cases(fuzzer, cases, findings, took_s)
+        add_cases(fuzzer, cases, len(found.kinds), took_s)
     print(
         f"{sum(cases.values()):,} cases of {len(turns)} kinds, seeds {asked.seed} to {number - 1}, "
-        f"{took_s:,.0f} s of processor time, {findings} findings"
+        f"{took_s:,.0f} s of processor time, {len(found.kinds)} findings"
     )
     sys.stdout.flush()
-    return 1 if findings else 0
+    return 1 if found.kinds else 0

@@ -9,7 +9,7 @@ import pytest
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.accuracy.intervals import Interval
 from capplan.errors import Refusal
-from capplan.fleet.candidates import Layout
+from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.fit import fit
 from capplan.fleet.paid import Money
 from capplan.fleet.plan import (
@@ -18,7 +18,6 @@ from capplan.fleet.plan import (
     FleetAnswer,
     FleetPlan,
     Insensible,
-    Rejection,
     Relaxation,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins

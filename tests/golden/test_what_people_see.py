@@ -27,6 +27,8 @@ SEEN = {
         "estimate", "qwen3-0.6b", "--hardware", "l40s", "--request-rate", "5 req/s", *VERSION, "--format", "markdown",
     ),
     "fleet.txt": ("fleet", SMALL),
+    "diff.md": ("diff", SMALL, "tests/golden/review.yaml", "--format", "markdown"),
+    "explain.txt": ("explain", SMALL, "usd_per_month"),
     "levers.txt": ("levers", SMALL, "--lever", "weight-dtype", "--lever", "kv-dtype", "--lever", "target", "--lever", "autoscaling"),
     "compare.txt": ("compare", SMALL, "--api", "anthropic/claude-haiku-4-5", "--api", "openai/gpt-5-mini"),
     "fleet-with-commitments.txt": (
@@ -39,7 +41,7 @@ SEEN = {
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
-SIMULATED = {"compare", "estimate", "fleet", "levers", "simulate", "sweep"}
+SIMULATED = {"compare", "diff", "estimate", "explain", "fleet", "levers", "simulate", "sweep"}
 """Commands whose numbers are sums of thousands of steps."""
 
 

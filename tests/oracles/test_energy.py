@@ -36,12 +36,26 @@ def test_energy_by_hand():
     assert energy.gpu_watts == pytest.approx(8 * (0.25 * 650 + 0.5 * 420 + 0.25 * 80) + 2 * 80)
     assert energy.server_watts == pytest.approx(energy.gpu_watts + 10 * 200)
     assert energy.facility_watts == pytest.approx(1.25 * energy.server_watts)
-    assert energy.kwh_per_month == pytest.approx(energy.facility_watts * 0.73)
-    assert energy.usd_per_month == pytest.approx(energy.kwh_per_month * 0.1)
-    assert energy.kg_co2_per_month == pytest.approx(energy.kwh_per_month * 0.4)
+    assert energy.kwh == pytest.approx(energy.facility_watts * 0.73)
+    assert energy.usd == pytest.approx(energy.kwh * 0.1)
+    assert energy.kg_co2 == pytest.approx(energy.kwh * 0.4)
     assert energy.joules_per_output_token == pytest.approx(energy.facility_watts / 100)
     assert energy.kwh_per_million_tokens == pytest.approx(energy.facility_watts / 1000 / 3.6)
     assert [phase.time_fraction for phase in energy.phases] == pytest.approx([0.2, 0.4, 0.4])
+
+
+def test_a_batch_job_takes_energy_until_it_is_done(capplan):
+    """Ten hours of the mean power, and as much for each of its tokens as their number says."""
+    ran = capplan(
+        "fleet", "scenarios/batch-summaries.yaml", "--offline", "--format", "json",
+        "--set", "energy.grid=380 g/kWh", "--set", "prices.electricity=0.14 $/kWh",
+    )  # fmt: skip
+    energy = json.loads(ran.out)["result"]["energy"]
+    assert energy["kwh_per_job"] == pytest.approx(energy["facility_watts"] * 10 / 1000)
+    assert energy["kwh_per_job"] == pytest.approx(energy["kwh_per_million_output_tokens"] * 2 * 290, rel=1e-6)
+    assert energy["kg_co2_per_job"] == pytest.approx(0.38 * energy["kwh_per_job"])
+    assert energy["electricity_usd_per_job"] == pytest.approx(0.14 * energy["kwh_per_job"])
+    assert "kwh_per_month" not in energy
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.outlook import outlook_of
 from capplan.questions.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small
 model: meta-llama/Llama-3.1-8B-Instruct
 traffic: [{request_rate: 30 req/s, daily_curve: office, input_tokens: 900, output_tokens: 150}]

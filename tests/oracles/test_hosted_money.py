@@ -10,11 +10,13 @@ from capplan.fleet.money.cached_prefix import cached_prefix
 from capplan.fleet.money.comparison import breakeven_rate
 from capplan.fleet.money.hosted import (
     HostedTraffic,
+    LongerLife,
     TokenPrice,
     TokenRates,
     class_bill,
     hosted_bill,
     hosted_traffic,
+    written_to_live,
 )
 from capplan.fleet.money.prompt_cache import (
     breakeven_requests,
@@ -51,6 +53,28 @@ def test_caching_pays_from_the_second_request(requests, cheaper):
     assert breakeven_requests(1.25, 0.1) == pytest.approx(1.15 / 0.9)
     assert (1.25 + 0.1 * (requests - 1) < requests) == cheaper
     assert cached_prefix(price(), 4000.0, 10_000.0).breakeven_requests == 2
+
+
+def test_storage_by_the_hour_delays_the_request_from_which_caching_pays():
+    """Gemini 2.5 Pro: 1.25 $ a million, reads 0.125 $, an hour of storage 4.50 $: 1 + 0.1 (n - 1) + 3.6 < n from the sixth on."""
+    offer = price(
+        TokenRates(1.25, 10.0, 0.125), time_to_live_s=3600.0, storage_usd_per_million_tokens_hour=4.5
+    )
+    for n in (5, 6):
+        assert (1.25 + 0.125 * (n - 1) + 4.5 < 1.25 * n) == (n == 6)
+    assert cached_prefix(offer, 50_000.0, 100.0).breakeven_requests == 6
+    assert cached_prefix(offer, 50_000.0, 100.0, time_to_live_s=600.0).breakeven_requests == 2
+
+
+def test_an_hour_of_life_costs_twice_the_input_to_write():
+    """Anthropic's writes: 1.25 times input for five minutes, twice for an hour; tiers alike."""
+    offer = price(longer_life=LongerLife(3600.0, 2.0), tiers=((200_000.0, TokenRates(6.0, 22.5, 0.6, 7.5)),))
+    assert written_to_live(offer, 3600.0).rates == TokenRates(3.0, 15.0, 0.3, 6.0)
+    assert written_to_live(offer, 3600.0).tiers == ((200_000.0, TokenRates(6.0, 22.5, 0.6, 12.0)),)
+    assert written_to_live(offer, 300.0) == written_to_live(offer, None) == offer
+    day = cached_prefix(offer, 4000.0, 24.0, time_to_live_s=3600.0)
+    found = 23 * (1 - math.exp(-1.0))
+    assert day.cached_usd_per_day == pytest.approx((found * 0.3 + (24 - found) * 6.0) * 4000e-6)
 
 
 def test_a_read_that_costs_as_much_as_input_never_pays():

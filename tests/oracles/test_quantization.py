@@ -346,3 +346,18 @@ def test_aqlm_takes_the_bits_of_its_codes():
     assert formats(held, 0) == {**every, "down": "bf16"}
     with pytest.raises(InputError, match="num_codebooks"):
         llama(**{**section, "num_codebooks": 99})
+
+
+def test_70_billion_parameters_in_int4_take_35_gb_and_their_scales():
+    """Llama-3.1-70B by hand from its model card: 80 layers, width 8192, 8 of 64 heads for keys and values, feed-forward 28,672.
+
+    Of 70.55 billion parameters at half a byte, 35.3 GB; a 16-bit scale for every 128 of a matrix adds 1.07 GB, and embedding,
+    LM head and norms, which stay in 16 bits, 3.16 GB.
+    """
+    matrices = 80 * (8192 * (8192 + 2 * 1024) + 8192 * 8192 + 3 * 8192 * 28_672)
+    rest = 2 * 128_256 * 8192 + (2 * 80 + 1) * 8192
+    held = weight_bytes(in_weight_format(read_model("llama-3.1-70b", offline=True), "int4"))
+    scales = 2 * matrices / 128
+    assert (matrices + rest) / 2 == pytest.approx(35.3e9, rel=1e-3)
+    assert held - scales - 1.5 * rest == pytest.approx((matrices + rest) / 2, rel=1e-9)
+    assert scales == pytest.approx(1.07e9, rel=1e-3)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet import search as screening
-from capplan.fleet.cheapest import Search, Terms, busy_replicas
+from capplan.fleet.cheapest import Search, Terms, busy_replicas, layout_name
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.search import search
 from capplan.fleet.trial import Trial, regularity_class
@@ -181,6 +181,30 @@ def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
             gpus = (busy + rules.spare_replicas) * candidate.layout.devices
             costs.append(gpus * PRICES[candidate.layout.device.name])
     assert cost(question, rules) == min(costs, default=float("inf"))
+
+
+@LAW
+@given(scenarios(), some_devices, st.integers(0, 99), st.floats(1.0, 1.5))
+def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(text, few, pick, extra):
+    """The layout sized first may be any; all within a cost are those that trying every layout to the end finds there."""
+    question, rules = asked(text, few), terms()
+    found = Search(question, search(question).candidates, rules)
+    assume(found.candidates)
+    first = found.candidates[pick % len(found.candidates)]
+    best = found.cheapest(question.slo.confidence, likely=layout_name(first.layout, first.weight_dtype))
+    cheapest = cost(question, rules)
+    assume(best is not None)
+    assert best.gpus * PRICES[best.trial.candidate.layout.device.name] == cheapest
+    sizes = {}
+    for candidate in found.candidates:
+        trial = Trial(candidate, question, {})
+        busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
+        gpus = 0 if busy is None else (busy + rules.spare_replicas) * candidate.layout.devices
+        if busy is not None and gpus * PRICES[candidate.layout.device.name] <= extra * cheapest:
+            sizes[layout_name(candidate.layout, candidate.weight_dtype)] = gpus
+    within = found.within(extra * cheapest, question.slo.confidence)
+    names = [(item.trial.candidate.layout, item.trial.candidate.weight_dtype) for item in within]
+    assert {layout_name(*name): item.gpus for name, item in zip(names, within, strict=True)} == sizes
 
 
 @LAW

@@ -130,9 +130,9 @@ fleet: {{hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}}
 def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, tmp_path, capplan):
     model, scenario = tmp_path / "config.json", tmp_path / "odd.yaml"
     towers = {
-        "model_type": "qwen2_audio",
+        "model_type": "llava_onevision",
         "text_config": LLAMA_8B | {"surprising_width": 12},
-        "audio_config": {},
+        "vision_config": {},
     }
     model.write_text(json.dumps(towers))
     scenario.write_text(SCENARIO.format(model=model))
@@ -141,7 +141,7 @@ def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, 
     assert ran.code in {0, 4}, ran.err
     said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]
     assert sum("not read: text_config.surprising_width" in what for what in said) == 1
-    assert said.count("the tower of audio_config is not counted") == 1
+    assert said.count("the tower of vision_config is not counted") == 1
 
 
 def test_a_draft_is_named_with_what_was_not_read_of_it(tmp_path, capplan):

@@ -9,6 +9,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.scenario import read_scenario
 from capplan.report.answers.fleet import fleet_answer
 
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small
 model: meta-llama/Llama-3.1-8B-Instruct
 traffic: [{request_rate: 2 req/s, input_tokens: 400, output_tokens: 60}]

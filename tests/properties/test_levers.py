@@ -7,11 +7,20 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
+from capplan.fleet import cheapest
 from capplan.fleet.levers import Lever, lever_row, most_saved_first, scaled_plan
 from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
-from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
+from capplan.questions.levers.answer import (
+    AUTOSCALING,
+    LEVERS,
+    PREFIX_HITS,
+    Asking,
+    asked_levers,
+    checked_names,
+    levers_of,
+)
 from capplan.questions.scenario import read_scenario
 
 SMALL = """name: small
@@ -59,6 +68,21 @@ def test_a_lever_has_the_plan_of_fleet_with_its_settings(small, whole):
         plan = fleet_with(small, row.lever.settings)
         assert (plan.gpus, plan.usd_per_month) == (row.plan.gpus, row.plan.usd_per_month)
         assert row.usd_per_month_saved == pytest.approx(whole[1].plan.usd_per_month - plan.usd_per_month)
+
+
+def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
+    """Every lever again, each by a search of its own that simulates all layouts to the end."""
+    rows = [row for row in whole[2].rows if row.plan is not None and row.lever.settings]
+    assert len(rows) > 10
+    monkeypatch.setattr(cheapest, "_may_do", lambda *_asked, **_how: True)
+    for row in rows:
+        alone = Asking(small, (), offline=True)
+        assert alone.plans(alone.changed(row.lever.settings))[0] == row.plan
+
+
+def test_every_lever_has_a_plan_or_a_reason(whole):
+    assert {row.lever.name for row in whole[2].rows} == {*LEVERS, AUTOSCALING} - {PREFIX_HITS}
+    assert all(row.plan is not None or row.reason for row in whole[2].rows)
 
 
 def test_the_best_combination_is_the_cheapest_plan_of_fleet_with_its_settings(small, whole):
@@ -115,7 +139,8 @@ def test_rows_come_by_what_they_save_and_a_looser_promise_is_not_kept(whole):
 def test_a_lever_without_a_plan_beats_none_and_says_why(whole):
     lever = Lever("target", "impossible", ("slo.ttft_p95=1 us",))
     row = levers._row(*whole[:2], lever)
-    assert (row.plan, row.meets_targets, row.reason) == (None, False, "no plan meets the targets")
+    said = "no plan meets the targets: ttft_p95 over 1e-06 s even at the lightest load"
+    assert (row.plan, row.meets_targets, row.reason) == (None, False, said)
     assert lever_row(Lever("x", "y", reason="no"), None, None).meets_targets is None
 
 
@@ -143,6 +168,35 @@ def test_an_unknown_lever_names_the_nearest():
     with pytest.raises(InputError, match="weight-dtype"):
         checked_names(["weight-dtypes"])
     assert checked_names(["target", "device"]) == ("device", "target")
+
+
+BAD_INPUT = {
+    "an acceptance over one": ("speculation={method: eagle, acceptance: 1.2}", "speculation.acceptance: '1.2' is over 1"),
+    "an acceptance below zero": ("speculation.acceptance=-0.1", "speculation.acceptance: '-0.1'"),
+    "no drafts": ("speculation={method: eagle, draft_tokens: 0}", "speculation.draft_tokens: 0"),
+    "ten thousand drafts": ("speculation={method: eagle, draft_tokens: 10000}", "speculation.draft_tokens: 10000"),
+    "another vocabulary": ("speculation={draft: qwen2.5-0.5b, acceptance: 0.7}", "speculation.draft: Qwen/Qwen2.5-0.5B has 151,936 tokens"),
+    "no such dtype": ("weight_dtype=fp9", "weight_dtype: unknown weight dtype 'fp9': did you mean 'fp8'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_refused_in_a_clear_line(small, capplan, case):
+    setting, words = BAD_INPUT[case]
+    ran = capplan("levers", str(small), "--offline", "--lever", "speculation", "--set", setting)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err.partition("\n")[0]
+
+
+def test_a_dtype_that_no_device_has_is_named_and_is_no_lever(small, capplan):
+    """As the scenario is, there is no plan, and the first line says why; as a lever, it is not applicable."""
+    ran = capplan("levers", str(small), "--offline", "--lever", "kv-dtype", "--set", "kv_dtype=int4")
+    assert ran.code == 4
+    assert "vllm does not run int4 KV cache on" in ran.out.partition("\n")[0]
+    asking, base = asked_levers(small, None, ("fleet.hardware=[a100-sxm-80gb]",), offline=True)
+    rows = {row.lever.change: row for row in levers_of(asking, base, ("weight-dtype", "kv-dtype")).rows}
+    assert not rows["KV cache in int4"].applicable
+    assert "vllm does not run int4 KV cache on ampere" in rows["KV cache in int4"].reason
 
 
 def test_keys_beside_a_plan_file_are_refused(tmp_path):

@@ -68,6 +68,27 @@ def test_the_limit_is_the_largest_load_that_holds(ceiling, capacity, slowness):
     ceiling=st.floats(0.5, 100.0),
     capacity=CAPACITIES,
     rate=st.floats(0.1, 500.0),
+    slowness=st.floats(0.3, 4.0),
+    more=st.integers(0, 9),
+    short=st.booleans(),
+)
+def test_one_run_leaves_out_no_number_of_replicas_that_is_enough(
+    ceiling, capacity, rate, slowness, more, short
+):
+    trial = Formula(ceiling, capacity)
+    needed = trial.replicas_for(rate, slowness, inf)
+    if needed is not None:
+        assert trial.may_do(rate, slowness, inf, needed + more, short=short)
+    few = rate * slowness / (1.6 * max(capacity.values()))
+    if few >= 1.0:
+        assert not trial.may_do(rate, slowness, inf, int(few), short=short)
+
+
+@settings(max_examples=examples(100, 1000), deadline=None)
+@given(
+    ceiling=st.floats(0.5, 100.0),
+    capacity=CAPACITIES,
+    rate=st.floats(0.1, 500.0),
     most=st.one_of(st.just(inf), st.integers(1, 60)),
     at_least=st.integers(1, 20),
 )

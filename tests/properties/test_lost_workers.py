@@ -77,7 +77,6 @@ def ended(process):
 @contextmanager
 def cluster(folder, count):
     """Yield the address, the scheduler and the workers of a cluster of processes on this machine."""
-    pytest.importorskip("distributed")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DASK_TEMPORARY_DIRECTORY": str(folder)}  # fmt: skip
     said = (folder / "said.txt").open("w")
 

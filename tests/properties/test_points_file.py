@@ -166,6 +166,8 @@ def test_a_file_of_anything_else_is_refused_and_stays_as_it_is(tmp_path, content
         {"ttft_s": 5},
         {"e2e_s": {"mean": "x"}},
         {"gpus": None},
+        {"request_rate": float("inf")},
+        {"concurrency": -1},
     ],
     ids=str,
 )

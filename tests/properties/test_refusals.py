@@ -21,6 +21,8 @@ from capplan.questions.scenario import read_scenario
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.model import read_model
+from capplan.replica.plans import plans_of, plans_tables
+from capplan.replica.spec import ReplicaSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "Qwen/Qwen3-32B"
@@ -146,3 +148,39 @@ def test_nobody_looks_into_the_words_of_a_reason():
                     looking.add(path.relative_to(ROOT).as_posix())
     # torch says in words alone that a processor is out of memory; pydantic's words are made readable.
     assert looking == {"capplan/readers/record.py"}
+
+
+def test_experts_over_nodes_are_the_only_replicas_beyond_a_link_domain():
+    """8 devices of an HGX server, 72 of a rack: attention on every rank, whole experts on all of them."""
+    sparse, rules = read_model("Qwen/Qwen3-30B-A3B", offline=True), profile("vllm")
+
+    def reason(name, tensor, data, expert, network=sparse):
+        layout = Layout(
+            device(name), Sharding(float(tensor), 1.0, float(expert), float(data)), "auto", "bf16"
+        )
+        return layout_reason(network, layout, rules)
+
+    assert reason("h200-sxm", 1, 16, 16) is None
+    assert reason("gb200", 1, 64, 64) is None
+    for tensor, data, expert in ((1, 16, 1), (2, 8, 16), (16, 1, 16)):
+        assert reason("h200-sxm", tensor, data, expert).code == Refusal.LINK_DOMAIN
+    dense = read_model(MODEL, offline=True)
+    assert reason("h200-sxm", 1, 16, 1, dense).code == Refusal.LINK_DOMAIN
+
+
+@pytest.mark.parametrize(("name", "within", "beyond"), [("h200-sxm", 8, 16), ("gb200", 64, 128)])
+def test_the_exchange_of_experts_goes_over_the_network_beyond_a_link_domain(name, within, beyond):
+    """A network ten times as fast changes the step beyond the domain alone, and never for the worse."""
+    network, rules = read_model("Qwen/Qwen3-30B-A3B", offline=True), profile("vllm")
+
+    def step_s(ranks, faster):
+        gpu = device(name)
+        gpu = replace(gpu, network_bytes_per_s=gpu.network_bytes_per_s * faster)
+        sharding = Sharding(1.0, 1.0, float(ranks), float(ranks))
+        spec = ReplicaSpec(
+            network, gpu, efficiency_for(gpu), rules, sharding, "bf16", max_model_len=4096, max_num_seqs=64
+        )
+        return float(plans_tables(plans_of([spec])).table.mixed_s.max())
+
+    assert step_s(within, 10.0) == step_s(within, 1.0)
+    assert step_s(beyond, 10.0) < step_s(beyond, 1.0)

@@ -217,7 +217,8 @@ def test_processes_find_what_one_process_finds():
 
 
 def test_a_dask_cluster_finds_what_one_process_finds():
-    distributed = pytest.importorskip("distributed")
+    import distributed
+
     points = asked(concurrency="1, 8").points
     here = swept(points, runner(None, PointFile(None)), refine=False)
     with (

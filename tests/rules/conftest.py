@@ -12,6 +12,7 @@ from capplan.cli.main import main
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS
+from tests.sweeps import size_on_few_requests
 
 SMALL = {
     "name": "small",
@@ -125,6 +126,11 @@ def small_files(tmp_path_factory, host_file):
     folder = tmp_path_factory.mktemp("small")
     for name, scenario in SCENARIOS.items():
         (folder / f"{name}.yaml").write_text(json.dumps(scenario))
+    for name, accepted in (("drafts", 1200), ("better", 2400)):
+        counts = {"drafts": 1000, "draft_tokens": 3000, "accepted_tokens": accepted}
+        (folder / f"{name}.txt").write_text(
+            "".join(f"vllm:spec_decode_num_{key}_total {count}\n" for key, count in counts.items())
+        )
     (folder / "prices.yaml").write_text(json.dumps(PRICES))
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
     (folder / "vms.csv").write_text(VMS)
@@ -141,7 +147,9 @@ def small_files(tmp_path_factory, host_file):
         "-o",
         str(folder / "plan.json"),
     ]
-    assert main(plan) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        assert main(plan) == 0
     return folder
 
 
@@ -192,8 +200,9 @@ def stand_ins(monkeypatch):
 
 
 @pytest.fixture
-def line(small_files, monkeypatch, capsys, stand_ins):
+def line(small_files, monkeypatch, capsys, stand_ins, shared_runs):
     """Run a command line among the small files; a line that was run before is not run again."""
+    size_on_few_requests(monkeypatch)
     monkeypatch.chdir(small_files)
 
     def run(words, *, anew=False):

@@ -37,6 +37,9 @@ LINES = [
     ("fleet", "SCENARIO"),
     ("levers", "SCENARIO", "--lever", "answers", "--lever", "speculation"),
     ("report", "SCENARIO"),
+    ("explain", "SCENARIO"),
+    ("check", "SCENARIO", "--plan", "PLAN"),
+    ("diff", "SCENARIO", "PLAN"),
     ("bill", "SCENARIO"),
     ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "cerebras/llama3.1-8b"),
     (
@@ -115,6 +118,9 @@ def assumptions(tmp_path, capplan):
     places = {"SCENARIO": tmp_path / "chat.yaml", "TRACE": tmp_path / "trace.csv"}
 
     def run(*words):
+        if "PLAN" in words:
+            places["PLAN"] = tmp_path / "plan.json"
+            assert capplan("fleet", places["SCENARIO"], "-o", places["PLAN"]).code == 0
         ran = capplan(*(places.get(word, word) for word in words), "--format", "json")
         assert ran.code in {0, 4}, ran.err
         return json.loads(ran.out)["assumptions"]

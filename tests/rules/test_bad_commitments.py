@@ -23,6 +23,10 @@ cpu,8,64,,,,0.3,0.1,east,east-a
         ("commitments={reserved_2y: {}}", "commitments.reserved_2y: unknown key 'reserved_2y': did you mean"),
         ("commitments={spot: {most: 120 %}}", "commitments.spot.most: '120 %' is over 1"),
         ("commitments={reserved_1y: {discount: -5 %}}", "commitments.reserved_1y.discount: '-5 %' is below 0"),
+        ("commitments={reserved_1y: {discount: 100 %}}", "commitments.reserved_1y.discount: '100 %' is not below 1"),
+        ("currency={name: EUR, usd: 1e-300}", "currency.usd: "),
+        ("traffic[" + "9" * 5000 + "].name=a", "is not a key of a scenario"),
+        ("traffic=null", "traffic: null must be a list"),
         ("commitments={reserved_1y: {discount: 5 %, price: 1 $/h}}", "commitments.reserved_1y: price and discount"),
         ("commitments={min_replicas: 5, max_replicas: 2}", "commitments.max_replicas: 2 is below min_replicas of 5"),
         ("budget={usd_per_month: 0}", "budget.usd_per_month: '0' is not above 0"),
@@ -36,9 +40,14 @@ cpu,8,64,,,,0.3,0.1,east,east-a
         ("growth={per_month: 3 %, months: 500}", "growth.months: "),
         ("growth={rates: {1: 2 req/s, 3: 4 req/s}}", "growth.rates: has a gap: month 2 is missing"),
         ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s, 01: 3 req/s, 2: 4 req/s}}", "'01' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 2 req/s, ٢: 4 req/s}}", "'٢' is not a month; months are counted from 1"),
+        ("growth={rates: {1: 20 req/s, 2: 9e9 req/s}}", "growth.rates: leads to"),
         ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
         ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
-        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve"),
+        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve: has a gap: hour 2 has no rate; write 0 for an hour"),
+        ("traffic[0].daily_curve=[1, 2, 3]", "traffic[0].daily_curve: has 3 values; give 24, one per hour from midnight on"),
+        ("growth={rates: {1: 2 req/s, 2: 3 req/s}}", "growth.rates.1: 2 req/s is not today's traffic, whose peak is 20 req/s"),
         ("trafic[0].request_rate=40", "--set: trafic[0].request_rate: unknown key 'trafic': did you mean 'traffic'?"),
         ("traffic[0].request_rat=40", "traffic[0].request_rat: unknown key 'request_rat': did you mean 'request_rate'?"),
         ("traffic[1].request_rate=40", "the scenario has no 1 for traffic[1].request_rate; it has 1 entries"),
@@ -50,6 +59,25 @@ def test_what_makes_no_sense_is_refused(capplan, setting, said):
     assert ran.code == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
+def test_a_batch_job_has_no_month(capplan, setting):
+    ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
+    assert ran.code == 2
+    key = setting.partition("=")[0].partition(".")[0]
+    assert (
+        f"{key}: is for continuous traffic; a batch job is paid until it is done, so leave it out" in ran.err
+    )
+
+
+def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
+    """Found by make fuzz: the mistakes of the traffic are told, where there is no rate that could grow."""
+    words = ("--set", "growth.per_month=5 %", "--set", "traffic[0].request_rate=abc", "--set", "traffic[0].input_tokens=-1")  # fmt: skip
+    ran = capplan("fleet", SMALL, "--offline", *words)
+    assert ran.code == 2
+    assert "traffic[0].request_rate: 'abc'" in ran.err
+    assert "traffic[0].input_tokens: '-1'" in ran.err
 
 
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
@@ -106,6 +134,9 @@ def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
         (VMS.replace("0.8,0.3", "cheap,0.3"), "vms.csv: line 2: Price: 'cheap' is not a number"),
         (VMS.replace("0.8,0.3", "-0.8,0.3"), "vms.csv: line 2: Price: '-0.8' is out of range"),
         (VMS.replace("L4", "Trainium9"), "has no offer of a device in the catalogue"),
+        (VMS.replace("L4", "./mine.yaml"), "has no offer of a device in the catalogue"),
+        (VMS + "x" * 200_000, "vms.csv: is not CSV (field larger than field limit"),
+        (VMS + '"' + "x,\n" * 60_000, "vms.csv: is not CSV (field larger than field limit"),
     ],
 )
 def test_a_broken_catalogue_is_refused(capplan, small, tmp_path, text, said):

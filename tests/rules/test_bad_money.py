@@ -1,6 +1,8 @@
 """What cannot be priced is refused in one clear line that names the place, what is allowed and the nearest match."""
 
+import csv
 import json
+import math
 import sys
 from datetime import date
 from types import ModuleType, SimpleNamespace
@@ -8,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from capplan.fleet.money.hosted import TokenPrice, TokenRates
-from capplan.questions.comparison import age_warnings
-from capplan.readers.catalogue.token_prices import find_price, litellm_prices, token_prices
+from capplan.questions.price_age import age_warnings, current_day
+from capplan.readers.catalogue.token_prices import find_price, genai_price, litellm_prices, token_prices
 
 SMALL = "tests/golden/small.yaml"
 
@@ -22,7 +24,8 @@ SMALL = "tests/golden/small.yaml"
         (("--api", "openai/gtp-5"), "--api: unknown model of openai 'gtp-5': did you mean"),
         (("--set", "hosted.batch_fraction=2"), "hosted.batch_fraction: '2' is over 1, so it needs its unit"),
         (("--set", "hosted.prefixs=3"), "hosted.prefixs: unknown key 'prefixs': did you mean 'prefixes'?"),
-        (("--set", "hosted.date=yesterday"), "hosted.date:"),
+        (("--set", "hosted.date=yesterday"), "hosted.date: yesterday is not a date; write it as 2026-11-01"),
+        (("--set", "hosted.date=2026-02-31"), "hosted.date: 2026-02-31 is not a date"),
         (("--set", "prices.people=-5 $/month"), "prices.people: '-5 $/month' is below 0"),
         (("--set", "prices.people=9000"), "prices.people: '9000' is not in $/month (the unit is missing)"),
         (("--set", "hosted.date=2026-11-01", "--api", "openai/gpt-5"), "hosted.date: openai/gpt-5 states its own date, 2026-08-21"),
@@ -34,6 +37,53 @@ def test_a_comparison_that_cannot_be_made_is_refused(capplan, words, said):
     assert ran.code == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+UNKNOWN_STORAGE = "google/gemini-2.5-flash: the storage of cached tokens is paid for by the hour, and its price is not in the list"
+
+
+def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(capplan, tmp_path):
+    words = ("--set", "hosted.prefixes=3", "--api", "google/gemini-2.5-flash", "--offline")
+    assert capplan("compare", SMALL, *words).code == 0
+    stored = capplan("compare", SMALL, "--set", "traffic[0].shared_prefix={tokens: 1100, hit_fraction: 50 %}",
+                     "--set", "traffic[0].input_tokens=2000", *words)  # fmt: skip
+    assert (stored.code, stored.err.splitlines()[0]) == (2, UNKNOWN_STORAGE)
+    alone = ("cache", "--requests-per-day", "100", "--api", "google/gemini-2.5-flash", "--prefix-tokens")
+    assert UNKNOWN_STORAGE in capplan(*alone, "5000").err
+    assert capplan(*alone, "500").code == 0
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "providers: {google: {paid_storage: true, source: page}}\n"
+        "prices: [{provider: google, model: gemini-2.5-flash, input: 1 $/Mtok, output: 1 $/Mtok, cache_read: 0.1 $/Mtok, "
+        "cache_storage: 0 $/Mtok/h, date: 2026-11-01, source: page}]\n"
+    )
+    assert capplan(*alone, "5000", "--prices", own).code == 0
+
+
+def test_caching_that_costs_more_than_it_saves_is_said(capplan):
+    """A million prefixes are hardly ever found again: every request pays 1.25 instead of 1 for its 2,000 tokens of prefix."""
+    words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-4-5", "--set", "traffic[0].input_tokens=2500",
+             "--set", "traffic[0].shared_prefix={tokens: 2000, hit_fraction: 100 %}", "--set", "slo.ttft_p95=3 s")  # fmt: skip
+    rare = capplan(*words, "--set", "hosted.prefixes=1000000000")
+    found = 1 - math.exp(-20 * 300 / 1e9)
+    more = 20 * 730 * 3600 * 2000 * 3e-6 * (0.25 - 1.15 * found)
+    assert (
+        f"prompt caching at anthropic/claude-sonnet-4-5 costs ${more:,.0f} more than plain input would"
+        in rare.err
+    )
+    assert "plain input would" not in capplan(*words).err
+
+
+def test_a_life_that_no_provider_sells_is_refused(capplan):
+    said = "anthropic keeps a prefix for 300 s or 3600 s since its last use, not for 7200 s"
+    api = ("--api", "anthropic/claude-sonnet-4-5")
+    ran = capplan(
+        "cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--time-to-live", "2 h", *api
+    )
+    assert (ran.code, f"--time-to-live: {said}" in ran.err) == (2, True)
+    ran = capplan("compare", SMALL, "--offline", "--set", "hosted.time_to_live=2 h", *api)
+    assert (ran.code, f"hosted.time_to_live: {said}" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +143,38 @@ def test_a_price_file_without_a_date_is_refused(capplan, tmp_path):
     assert "hosted.date=2026-11-01" in ran.err
 
 
+def test_a_price_that_states_no_date_is_refused_in_lists_of_ones_own(capplan, tmp_path):
+    (tmp_path / "tokens.yaml").write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices: [{provider: a, model: b, input: 1 $/Mtok, output: 1 $/Mtok, source: page}]\n"
+    )
+    ran = capplan("compare", scenario(tmp_path, file="tokens.yaml"), "--api", "a/b", "--offline")
+    assert (ran.code, "tokens.yaml: line 2: prices[0].date: is missing" in ran.err) == (2, True)
+    path = scenario(tmp_path)
+    path.write_text(path.read_text() + "prices: {file: own.yaml}\n")
+    (tmp_path / "own.yaml").write_text(
+        "sources: {page: {title: page, url: 'https://example.org'}}\n"
+        "prices: [{device: l4, provider: a, commitment: on-demand, price: 1 $/h, source: page}]\n"
+    )
+    ran = capplan("fleet", path, "--offline")
+    assert (ran.code, "own.yaml: line 2: prices[0].date: is missing" in ran.err) == (2, True)
+
+
+def test_litellm_tiers_are_read_wherever_they_start(tmp_path):
+    entry = {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    entry |= {f"input_cost_per_token_above_{start}k_tokens": start * 1e-8 for start in (512, 32)}
+    (tmp_path / "litellm.json").write_text(json.dumps({"long": entry}))
+    (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
+    assert price.tiers == ((32_000.0, TokenRates(0.32, 2.0)), (512_000.0, TokenRates(5.12, 2.0)))
+
+
 def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
     (tmp_path / "litellm.json").write_text(json.dumps(LITELLM))
     (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
     assert price.rates == TokenRates(1.25, 10.0, 0.125)
     assert price.tiers == ((200_000.0, TokenRates(2.5, 10.0)),)
     assert (price.batch_discount_fraction, price.context_tokens, price.date) == (0.5, 272_000, "2026-11-02")
+    assert (price.minimum_prefix_tokens, price.time_to_live_s) == (1024.0, 300.0)  # the terms of OpenAI
     path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
     ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline", "--format", "json")
     api = json.loads(ran.out)["result"]["apis"][0]
@@ -111,6 +187,7 @@ def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
     [
         ({"gpt-x": {"input_cost_per_token": "1e-6", "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '1e-6' is not a price"),
         ({"gpt-x": {"input_cost_per_token": -1e-6, "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '-1e-06' is not a price"),
+        ({"gpt-x": {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}}, "has no model with input_cost_per_token"),
         ({"gpt-x": {"mode": "chat"}}, "has no model with input_cost_per_token and output_cost_per_token"),
     ],
 )  # fmt: skip
@@ -120,6 +197,23 @@ def test_a_broken_litellm_file_is_refused(capplan, tmp_path, content, said):
     ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline")
     assert ran.code == 2
     assert said in ran.err
+
+
+@pytest.mark.parametrize("day", ["9" * 400, "2026-02-31", "2026-1-5", "٢٠٢٦", ""])
+def test_a_day_that_is_in_no_calendar_is_refused(capplan, day):
+    words = ("--prefix-tokens", "4000", "--requests-per-day", "100", "--api", "openai/gpt-5", "--date", day)
+    ran = capplan("cache", *words)
+    assert ran.code == 2
+    assert f"--date: {day[:40]!r} is not a date; write it as 2026-11-01, 2026-11 or 2026" in ran.err
+
+
+def test_a_name_in_a_focus_bill_is_no_formula_and_moves_no_cursor(capplan, tmp_path):
+    path = tmp_path / "focus.csv"
+    names = ("--set", 'traffic[0].name="=cmd|calc"', "--set", 'traffic[0].tenant="+\\e[31m"')
+    assert capplan("bill", SMALL, "--offline", "--focus", path, *names).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["ResourceName"] for row in rows} == {"'=cmd|calc"}
+    assert {row["SubAccountId"] for row in rows} == {r"'+\x1b[31m"}
 
 
 @pytest.mark.parametrize(("today", "flagged"), [(date(2026, 11, 19), False), (date(2026, 11, 20), True)])
@@ -133,6 +227,26 @@ def test_a_price_of_tomorrow_is_flagged():
         [TokenPrice("a", "b", TokenRates(1.0, 2.0), "2027-01", "page")], date(2026, 12, 31)
     )
     assert said == "a/b is dated 2027-01, which is still to come"
+
+
+@pytest.mark.parametrize("command", ["fleet", "bill"])
+def test_a_rent_that_is_old_or_undated_is_flagged_wherever_a_plan_is_priced(capplan, tmp_path, command):
+    offer = {"device": "l4", "commitment": "on-demand", "source": "page"}
+    path = scenario(tmp_path)
+    path.write_text(path.read_text() + "prices: {file: own.yaml}\n")
+
+    def said(*dated):
+        offers = [
+            offer | {"provider": name, "price": f"{i} $/h", "date": day}
+            for i, (name, day) in enumerate(dated, 1)
+        ]
+        page = {"page": {"title": "page", "url": "https://example.org"}}
+        (tmp_path / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
+        return capplan(command, path, "--offline").err
+
+    assert "the price of l4 is of 2020-01, over 90 days old: check it at A" in said(("A", "2020-01"))
+    assert "the price of l4 at A has no date: check it there" in said(("A", None))
+    assert "check it" not in said(("A", current_day().isoformat()))
 
 
 @pytest.fixture
@@ -166,6 +280,22 @@ def test_a_name_that_no_list_has_is_looked_up_in_genai_prices(genai):
     assert price.rates == TokenRates(3.0, 15.0, 0.3)
     assert price.tiers == ((200_000.0, TokenRates(6.0, 15.0, 0.3)),)
     assert (price.batch_discount_fraction, price.date) == (0.5, "2026-11")
+
+
+def test_the_package_itself_is_read_where_it_is_installed():
+    """Claude Sonnet 4.5 as Anthropic lists it: 3 and 15 $, writes 1.25 and reads 0.1 times input, twice above 200,000 tokens."""
+    pytest.importorskip("genai_prices")
+    price = genai_price("anthropic", "claude-sonnet-4-5", "2026-11-01")
+    assert price.rates == TokenRates(3.0, 15.0, 0.3, 3.75)
+    assert price.tiers == ((200_000.0, TokenRates(6.0, 22.5, 0.6, 7.5)),)
+    assert (price.batch_discount_fraction, price.minimum_prefix_tokens, price.time_to_live_s) == (
+        0.5,
+        1024.0,
+        300.0,
+    )
+    assert genai_price("anthropic", "no-such-model", "2026-11-01") is None
+    assert genai_price("no-such-provider", "gpt-5", "2026-11-01") is None
+    assert genai_price("google", "gemini-2.5-flash", "2026-11-01").storage_usd_per_million_tokens_hour is None
 
 
 def test_a_price_of_genai_prices_needs_its_date(genai, capplan):

@@ -79,6 +79,9 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
+    "diff": "diff plan.json small.yaml --offline",
+    "explain": "explain plan.json usd_per_month --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
     "report": "report small.yaml --offline",
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
@@ -162,6 +165,26 @@ CASES = {
         "--confidence": Case("95%"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "check": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("busy.yaml", refused="is not a plan file"),
+        "--max-price-age": Case("1"),
+        "--set": Case("slo.ttft_p95=1ms"),
+        "--offline": HUB._replace(line="check hub.yaml --plan plan.json"),
+        **OUT,
+    },
+    "diff": {
+        "{before}": Case("busy.yaml"),
+        "{after}": Case("busy.yaml"),
+        "--offline": HUB._replace(line="diff plan.json hub.yaml"),
+        **OUT,
+    },
+    "explain": {
+        "{plan_file}": Case("busy.yaml"),
+        "{quantity}": Case("gpus"),
+        "--offline": HUB._replace(line="explain hub.yaml gpus"),
         **OUT,
     },
     "levers": {
@@ -402,7 +425,8 @@ def with_flag(words, flag, value):
     """Return a line with a flag added, or set anew where the line has it; an argument in its place."""
     found, values = list(words), shlex.split(value)
     if flag.startswith("{"):
-        found[1] = value
+        arguments = [name for name in CASES[words[0]] if name.startswith("{")]
+        found[1 + arguments.index(flag)] = value
     elif flag in found:
         at = found.index(flag) + 1
         found[at : at + len(values)] = values

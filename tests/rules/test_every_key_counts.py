@@ -51,10 +51,13 @@ JOB = {"traffic.request_rate": None, "traffic.requests": 10_000, "traffic.within
 TRACE = {"traffic": [{"trace": "day.csv"}], "fleet.hardware": ["l4"], "fleet.spare_replicas": 0}
 PREFIXES = {"traffic": [{"trace": "chats.jsonl"}], "gpu_memory_utilization": 0.25, "max_model_len": 4096}
 TIER = PREFIXES | {"kv_offload": [{"name": "host", "capacity": "40 GB"}]}
+TURNS = {"traffic.turns": 4, "traffic.added_tokens": 100, "traffic.think_time": "2 s"}
 DRAFT = {"speculation": {"acceptance": 0.7, "draft_tokens": 3, "draft_step_time": "1 ms"}}
 CROWD = {"traffic.request_rate": "20 req/s", "max_num_seqs": 2}
 TWO = CROWD | {"traffic": [{"name": name, **BASE["traffic"][0], "request_rate": "10 req/s"} for name in "ab"]}
 SPARSE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.tensor_parallel": 2}
+WIDE = {"model": "Qwen/Qwen3-30B-A3B", "fleet.data_parallel": [16]}
+APART = {"fleet.disaggregation": "allowed", "fleet.kv_link": "network"}
 OWN = {"prices.electricity": "0.1 $/kWh"}
 CURVE = {"traffic.request_rate": "200 req/s", "traffic.daily_curve": "office"}
 OWNED = {"capex": "20000 $", "electricity": "0.1 $/kWh"}
@@ -66,12 +69,12 @@ CACHED = {
 AWS = {"prices.provider": "aws", "prices.commitment": "spot"}
 
 
-def lengths(kind: str) -> dict[str, Case]:
-    """Return the cases of the ways to write a length."""
+def lengths(kind: str, scale: int = 1, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Case]:
+    """Return the cases of the ways to write a length, or one of so many times less; turns are asked in a simulation."""
     ways = {
         "fixed": ({"fixed": 300}, 500),
-        "mean": ({"mean": 300, "p95": 800}, 350),
-        "p50": ({"p50": 300, "p95": 800}, 350),
+        "mean": ({"mean": 300, "p95": 800}, 450),
+        "p50": ({"p50": 300, "p95": 800}, 450),
         "p90": ({"mean": 300, "p90": 600}, 500),
         "p95": ({"mean": 300, "p95": 800}, 900),
         "p99": ({"mean": 300, "p99": 900}, 1200),
@@ -79,9 +82,17 @@ def lengths(kind: str) -> dict[str, Case]:
         "max": ({"min": 100, "max": 500}, 700),
         "values": ({"values": [100, 200]}, [100, 900]),
     }
+
+    def scaled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: scaled(part) for key, part in value.items()}
+        return [part // scale for part in value] if isinstance(value, list) else value // scale
+
     return {
-        f"traffic.{kind}.{key}": Case(after, {f"traffic.{kind}": before})
-        for key, (before, after) in ways.items()
+        f"traffic.{kind}.{key}": Case(
+            scaled(after), {**before, f"traffic.{kind}": scaled(first)}, "simulate" if before else "fleet"
+        )
+        for key, (first, after) in ways.items()
     }
 
 
@@ -104,6 +115,11 @@ CASES = {
     "kv_offload.capacity": Case("10 GB", TIER),
     "kv_offload.bandwidth": Case("1 GB/s", TIER),
     "speculation.acceptance": Case(0.9, DRAFT, "simulate"),
+    "speculation.metrics": Case(
+        "better.txt",
+        {"speculation": {"metrics": "drafts.txt", "draft_tokens": 3, "draft_step_time": "1 ms"}},
+        "simulate",
+    ),
     "speculation.draft_tokens": Case(5, DRAFT, "simulate"),
     "speculation.draft_step_time": Case("4 ms", DRAFT, "simulate"),
     "speculation.method": Case(
@@ -130,6 +146,13 @@ CASES = {
     "traffic.active_hours": Case("10 h"),
     **lengths("input_tokens"),
     **lengths("output_tokens"),
+    **lengths("reasoning_tokens"),
+    "traffic.samples": Case(8),
+    "traffic.retries.invalid": Case("50 %", {"traffic.retries": {"invalid": "5 %", "attempts": 3}}),
+    "traffic.retries.attempts": Case(9, {"traffic.retries": {"invalid": "60 %", "attempts": 2}}),
+    "traffic.padded_batch": Case(64, JOB | {"traffic.input_tokens": {"min": 100, "max": 700}}),
+    **lengths("turns", 100, TURNS),
+    **lengths("added_tokens", 1, TURNS),
     "traffic.shared_prefix.tokens": Case(
         350, {"traffic.shared_prefix": {"tokens": 100, "hit_fraction": 0.9}}
     ),
@@ -159,6 +182,12 @@ CASES = {
     "fleet.data_parallel": Case([2], SPARSE),
     "fleet.max_gpus": Case(1),
     "fleet.max_gpus_per_replica": Case(1, {"fleet.tensor_parallel": [1, 2]}),
+    "fleet.disaggregation": Case("only", APART | {"fleet.kv_link": None}),
+    "fleet.prefill_hardware": Case(["h200-sxm"], APART),
+    "fleet.decode_hardware": Case(["h200-sxm"], APART),
+    "fleet.kv_link": Case("ethernet-25g", APART),
+    "fleet.kv_link_latency": Case("1 ms", APART),
+    "fleet.network": Case("ethernet-25g", WIDE),
     "fleet.weight_dtypes": Case(["as-published", "fp8"]),
     "fleet.kv_dtypes": Case(["bf16", "fp8"]),
     "prices.commitment": Case("spot"),
@@ -195,13 +224,14 @@ CASES = {
             "electricity": "0.2 $/kWh",
             "facility_ratio": 1.6,
             "idle": "20 %",
+            "power": "1.2 kW",
             "people": "9 $/month",
         }.items()
     },
     "commitments.min_replicas": Case(3, CURVE | {"commitments": {"min_replicas": 1}}),
     "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
-    "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}, shown=True),
-    "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}, "commitments": {}}),
+    "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}}, shown=True),
+    "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}}),
     **{
         f"energy.{key}": Case(value, {"energy": {"rack_limit": "20 kW", "grid": "400 g/kWh"}})
         for key, value in {
@@ -235,6 +265,16 @@ REFUSALS = {
     "revision": ("v1", {"model": "./config.json"}, "only models on the hub have revisions"),
     "slo.confidence": ("90 %", {}, "slo.confidence: .* there are none"),
     "fleet.burst": (2, {}, "fleet.burst: .* no traffic has one"),
+    "traffic.added_tokens": (100, {}, "traffic.*added_tokens: is what later turns add"),
+    "traffic.samples": (4, USERS, "traffic.*samples: is for request_rate"),
+    "traffic.padded_batch": (4, {}, "traffic.*padded_batch: is for a batch job"),
+    "traffic.retries": ({"invalid": 1, "attempts": 3}, {}, "traffic.*retries.invalid"),
+    "traffic.turns": (4, {}, "traffic.*turns: needs think_time"),
+    "traffic.shared_prefix": (
+        {"tokens": 100, "hit_fraction": 0.5},
+        TURNS,
+        "hit_fraction: follows from the turns",
+    ),
     "prices.facility_ratio": (1.2, {}, "prices.facility_ratio: .* none is given"),
 }
 """What has nothing to apply to -> the change, what is there before, the reason."""

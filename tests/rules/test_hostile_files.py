@@ -22,6 +22,9 @@ CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
 }  # fmt: skip
+OFFERS = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region
+one,L4,1,0.8,0.3,east
+"""
 GROUP = {"weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 
 
@@ -199,6 +202,8 @@ PLACES = (
     ("chosen", "ttft_s", "mean"), ("chosen", "e2e_s", "low"), ("chosen", "slo_met_probability"), ("chosen", "target_probabilities", "ttft_p95"),
     ("chosen", "usd_per_month"), ("chosen", "weight_dtype"), ("chosen", "label"), ("chosen", "routing"), ("chosen", "few_open_loops_measured"),
     ("chosen", "watts"), ("plans",), ("plans", 0, "kv_cache_tokens"), ("choices", "fewest"), ("certainty", 0, "gpus"), ("rejected",),
+    ("plan_file", "inputs"), ("plan_file", "inputs", "launch", "max_num_seqs"), ("plan_file", "inputs", "targets", "ttft_p95"),
+    ("plan_file", "inputs", "prices", 0, "usd_per_gpu_hour"), ("plan_file", "inputs", "confidence"),
 )  # fmt: skip
 FREE_TEXTS = {"why", "weight_dtype"}
 IMPOSSIBLE = (True, -1, 10**400, 1e308, float("nan"), float("inf"), "abc", [], {}, [[]], "\x1b[31m")
@@ -359,6 +364,13 @@ def test_where_points_go_is_settled_before_the_search_for_plans(tmp_path, monkey
         (("simulate", "s.yaml", "--trace", "t.csv", "-o", "t.csv"), "is read by this command"),
         (("validate", "t.csv", "--predictions", "t.csv"), "--predictions: 't.csv' is read by this command"),
         (("report", "--plan", "s.yaml", "-o", "s.yaml"), "is read by this command"),
+        (("bill", "s.yaml", "--focus", "s.yaml"), "--focus: 's.yaml' is read by this command"),
+        (("simulate", "named.yaml", "-o", "t.csv"), "t.csv' is read by this command"),
+        (("report", "named.yaml", "-o", "p.csv"), "p.csv' is read by this command"),
+        (
+            ("levers", "named.yaml", "--set", "traffic[0].trace=gone.csv", "-o", "p.csv"),
+            "gone.csv: no such file",
+        ),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
 )
@@ -367,6 +379,9 @@ def test_an_answer_never_takes_the_place_of_what_it_was_made_from(tmp_path, monk
     written(tmp_path / "s.yaml", SCENARIO)
     (tmp_path / "link.yaml").symlink_to("s.yaml")
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,5,5\n1,5,5\n")
+    named = {"traffic": [{"trace": "t.csv"}], "prices": {"file": "p.csv", "date": "2026-11-01"}}
+    written(tmp_path / "named.yaml", SCENARIO | named)
+    (tmp_path / "p.csv").write_text(OFFERS)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     assert says in error_of(capsys, *words)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,7 +1,7 @@
 """Where people install it: an ASCII stdout, a home folder that cannot be written, an archive without links, other locales."""
 
 import json
-import os
+import shutil
 import subprocess
 
 import pytest
@@ -53,11 +53,33 @@ def test_a_home_folder_that_cannot_be_written_is_one_line(shell, program, tmp_pa
     assert "Traceback" not in done.err
 
 
-def test_no_file_of_the_repository_is_a_link(root):
+def links_among_the_files_of(clone):
+    """Return the files that git keeps as links."""
+    words = ["git", "ls-files", "--stage"]
+    listed = subprocess.run(words, cwd=clone, capture_output=True, text=True, check=True).stdout
+    return [line.partition("\t")[2] for line in listed.splitlines() if line.startswith("120000")]
+
+
+@pytest.fixture
+def clone(root, tmp_path):
+    """This repository where it is a clone; else one that is made of the same files, as from an archive."""
+    if (root / ".git").exists():
+        return root
+    made = tmp_path / "clone"
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.so")
+    shutil.copytree(root, made, symlinks=True, ignore=left_out)
+    for words in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *words], cwd=made, check=True)
+    return made
+
+
+def test_no_file_of_the_repository_is_a_link(clone):
     """A link is lost in a zip download, and with it what it stands for."""
-    if not (root / ".git").exists():
-        pytest.skip("not a clone")
-    listed = subprocess.run(
-        ["git", "ls-files", "--stage"], cwd=root, capture_output=True, text=True, check=True, env=os.environ
-    )
-    assert not [line for line in listed.stdout.splitlines() if line.startswith("120000")]
+    assert links_among_the_files_of(clone) == []
+
+
+def test_a_link_would_be_found(tmp_path):
+    (tmp_path / "here").symlink_to("there")
+    for words in (["init", "--quiet"], ["add", "here"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert links_among_the_files_of(tmp_path) == ["here"]

@@ -11,13 +11,17 @@ from capplan.readers.yaml_file import parse_yaml
 from docs.generators.scenario_keys import DEFAULTS, EXAMPLES, example, keys_of, page
 
 ROOT = Path(__file__).resolve().parents[2]
-KEYS = {key: field for key, field in keys_of() if not key.startswith("traffic.output_tokens.")}
-"""Of lengths those of prompts, which answers share."""
+LIKE_PROMPTS = tuple(
+    f"traffic.{name}." for name in ("output_tokens", "turns", "added_tokens", "reasoning_tokens")
+)
+KEYS = {key: field for key, field in keys_of() if not key.startswith(LIKE_PROMPTS)}
+"""Of lengths those of prompts, which the others share."""
 TRAFFIC = "{request_rate: 20 req/s, input_tokens: 1800, output_tokens: 350}"
 NEEDED = {
     "kv_offload": "name: host, capacity: 9 GB",
     "speculation": "acceptance: 0.5, draft_tokens: 2",
     "traffic.shared_prefix": "tokens: 9, hit_fraction: 0.5",
+    "traffic.retries": "invalid: 8 %, attempts: 3",
     "commitments.owned": "capex: 30k$, electricity: 0.1 $/kWh",
     "currency": "name: EUR, usd: 1.1",
 }
@@ -46,6 +50,7 @@ def order(key):
         "",
         "traffic",
         "traffic.input_tokens",
+        "traffic.retries",
         "traffic.shared_prefix",
         "slo",
         "fleet",

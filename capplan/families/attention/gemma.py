@@ -3,7 +3,7 @@
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, heads, with_tower
 from capplan.families.parts.stacks import Traits, block_decoder, layer_windows
-from capplan.families.parts.vision import siglip
+from capplan.families.parts.vision import gemma3_vision
 from capplan.model.network import Network
 
 
@@ -42,4 +42,4 @@ def read_gemma3_text(config: Config, name: str) -> Network:
 
 def read_gemma3(config: Config, name: str) -> Network:
     """Return a Gemma 3 with its SigLIP vision tower."""
-    return with_tower(read_gemma3_text(config.needed_section("text_config"), name), config, siglip)
+    return with_tower(read_gemma3_text(config.needed_section("text_config"), name), config, gemma3_vision)

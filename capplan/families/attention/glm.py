@@ -1,7 +1,7 @@
 """ChatGLM, GLM-4 and GLM-4.5: dense, and with experts."""
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Heads, decoder, heads, with_tower
+from capplan.families.parts.blocks import Heads, decoder, heads
 from capplan.families.parts.stacks import (
     Traits,
     block,
@@ -11,7 +11,6 @@ from capplan.families.parts.stacks import (
     parts_after,
     with_next_token_layers,
 )
-from capplan.families.parts.vision import glm4v_vision
 from capplan.model.network import Network
 
 
@@ -38,12 +37,6 @@ def read_glm4_moe(config: Config, name: str) -> Network:
     parts = parts_after(config, dense, sparse, layers, first)
     network = block_decoder(config, name, traits, parts, shape=shape)
     return with_next_token_layers(config, network, network.layers[-1])
-
-
-def read_glm4v_moe(config: Config, name: str) -> Network:
-    """Return a GLM-4.5V or 4.6V: GLM-4.5 Air with a vision tower."""
-    network = read_glm4_moe(config.needed_section("text_config"), name)
-    return with_tower(network, config, lambda vision, _: glm4v_vision(vision))
 
 
 def read_chatglm(config: Config, name: str) -> Network:

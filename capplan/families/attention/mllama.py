@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from capplan.families.config import Config
-from capplan.families.parts.blocks import Heads, attention_output, decoder, gated_mlp, heads, qkv, with_vision
+from capplan.families.parts.blocks import Heads, attention_output, decoder, gated_mlp, heads, qkv, with_tower
 from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.towers import linear
+from capplan.families.parts.vision import image_positions, mllama_vision
 from capplan.model.network import Layer, Network
 
 IMAGE_TOKENS = 8
@@ -16,13 +18,22 @@ _CROSSING = range(3, 39, 5)
 
 
 def read_mllama(config: Config, name: str) -> Network:
-    """Return a Llama 3.2 Vision; tower and the cache of image keys are not counted."""
-    network = read_mllama_text(config.needed_section("text_config"), name)
-    config.uncounted(
-        "the vision tower is not counted, nor are the keys of an image that cross-attention caches"
-    )
-    config.unused("vision_config")
-    return with_vision(network, config, 0)
+    """Return a Llama 3.2 Vision; its KV cache is that of a request without an image, and a remark says what an image adds."""
+    text = config.needed_section("text_config")
+    network = read_mllama_text(text, name)
+    shape = heads(text)
+    crossed = sum(not layer.mixers for layer in network.layers)
+
+    def tower(vision: Config, hidden: int) -> int:
+        tokens = vision.dimension("max_num_tiles") * image_positions(vision)
+        held = 2 * crossed * tokens * shape.kv_heads * shape.head_dim
+        config.uncounted(
+            f"an image of a request keeps the keys and values of up to {tokens:,} positions in {crossed} cross-attention layers: "
+            f"{held:,} elements beside the KV cache of the text, which alone is in the figures"
+        )
+        return mllama_vision(vision) + linear(vision.dimension("vision_output_dim"), hidden)
+
+    return with_tower(network, config, tower)
 
 
 def read_mllama_text(config: Config, name: str) -> Network:

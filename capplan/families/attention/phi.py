@@ -36,18 +36,10 @@ def read_phi3(config: Config, name: str) -> Network:
 
 
 def read_phi_with_towers(config: Config, name: str) -> Network:
-    """Return the text model of a Phi-3 or 3.5 Vision or of a Phi-4 Multimodal, without towers and their adapters."""
+    """Return the text model of a Phi-3 or 3.5 Vision or of a Phi-4 Multimodal as it was first published, without towers and adapters."""
     config.uncounted("the towers and their adapters are not counted")
-    towers = (
-        "img_processor",
-        "embd_layer",
-        "audio_processor",
-        "vision_lora",
-        "speech_lora",
-        "vision_config",
-        "audio_config",
-    )
-    config.unused(*towers, "embed_layer", "image_embd_layer", "audio_embd_layer")
+    config.unused("img_processor", "embd_layer", "audio_processor", "vision_lora", "speech_lora", "embed_layer",
+                  "image_embd_layer", "audio_embd_layer")  # fmt: skip
     return read_phi3(config, name)
 
 

@@ -57,3 +57,62 @@ def aya_vision(config: Config, tower: Config, text: int) -> int:
     inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
     wide = config.dimension("alignment_intermediate_size", default=text)
     return 2 * inputs + linear(inputs, wide) + linear(wide // 2, text)
+
+
+def nothing(_config: Config, _tower: Config, _text: int) -> int:
+    """Return 0: the tower ends in what joins it to the text."""
+    return 0
+
+
+def one_matrix(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Qwen 2 Audio: one matrix."""
+    return linear(tower.dimension("hidden_size"), text)
+
+
+def voxtral(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Voxtral: two matrices without biases; the first reads as many frames as the feed-forward is wide."""
+    return tower.dimension("intermediate_size") * text + text * text
+
+
+def granite_speech(config: Config, queries: Config, text: int) -> int:
+    """Return the queries of Granite Speech's Q-Former and the matrix behind it; the adapter of the text is a file of its own."""
+    config.unused("has_lora_adapter")
+    hidden = queries.dimension("hidden_size")
+    return config.dimension("window_size") // config.dimension("downsample_rate") * hidden + linear(
+        hidden, text
+    )
+
+
+def phi4_vision(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Phi-4 Multimodal's images: two matrices."""
+    return linear(tower.dimension("hidden_size"), text) + linear(text, text)
+
+
+def phi4_audio(_config: Config, tower: Config, text: int) -> int:
+    """Return the projectors of Phi-4 Multimodal's sound: two matrices for sound alone and two beside an image."""
+    frames = tower.dimension("downsample_rate", default=1)
+    return 2 * (linear(frames * tower.dimension("hidden_size"), text) + linear(text, text))
+
+
+def nemotron_vision(config: Config, tower: Config, text: int) -> int:
+    """Return what joins Nemotron Omni's tower to the text: frames of video into it, a norm and two matrices out of it.
+
+    Another norm stands between them where the text predicts several tokens.
+    """
+    tower.unused("video_temporal_patch_size")
+    frames = tower.dimension("num_channels") * tower.dimension("patch_size") ** 2
+    frames *= config.count("video_temporal_patch_size")
+    hidden = config.dimension("vision_hidden_size", "vit_hidden_size")
+    inputs = hidden * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
+    wide = config.dimension("projector_hidden_size")
+    several = config.needed_section("text_config", "llm_config").count("num_nextn_predict_layers")
+    joined = inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
+    return frames * tower.dimension("hidden_size") + joined
+
+
+def nemotron_audio(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Nemotron Omni's sound: a norm and two matrices."""
+    hidden = tower.dimension("hidden_size", default=1024)
+    wide = tower.dimension("projection_hidden_size")
+    bias = tower.flag("projection_bias", default=False)
+    return hidden + linear(hidden, wide, bias=bias) + linear(wide, text, bias=bias)

@@ -8,9 +8,9 @@ def linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
     return inputs * outputs + (outputs if bias else 0)
 
 
-def encoder_block(hidden: int, intermediate: int) -> int:
-    """Return the parameters of a transformer block with biases and two layer norms."""
-    attended = 4 * linear(hidden, hidden)
+def encoder_block(hidden: int, intermediate: int, *, biased: int = 4) -> int:
+    """Return the parameters of a transformer block with two layer norms; `biased` of its four attention matrices have a bias."""
+    attended = 4 * hidden * hidden + biased * hidden
     return attended + linear(hidden, intermediate) + linear(intermediate, hidden) + 4 * hidden
 
 
@@ -34,12 +34,7 @@ def clip(vision: Config) -> int:
 def siglip(vision: Config) -> int:
     """Return the parameters of SigLIP, with its pooling head where the file has it."""
     hidden, inputs, patches, blocks = _sizes(vision)
-    pooled = 0
-    if vision.flag("vision_use_head", default=True):
-        pooled = hidden + 4 * linear(hidden, hidden) + 2 * hidden
-        wide = vision.dimension("intermediate_size", default=3072)
-        pooled += linear(hidden, wide) + linear(wide, hidden)
-    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + pooled
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + _pooling_head(vision, hidden)
 
 
 def siglip2(vision: Config) -> int:
@@ -47,13 +42,20 @@ def siglip2(vision: Config) -> int:
     vision.unused("image_size")
     hidden, inputs, _, blocks = _sizes(vision)
     patches = vision.dimension("num_patches", default=256)
-    pooled = 0
-    if vision.flag("vision_use_head", default=True):
-        wide = vision.dimension("intermediate_size", default=3072)
-        pooled = (
-            hidden + 4 * linear(hidden, hidden) + 2 * hidden + linear(hidden, wide) + linear(wide, hidden)
-        )
-    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + pooled
+    return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + _pooling_head(vision, hidden)
+
+
+def _pooling_head(vision: Config, hidden: int) -> int:
+    if not vision.flag("vision_use_head", default=True):
+        return 0
+    query = hidden
+    return query + encoder_block(hidden, vision.dimension("intermediate_size", default=3072)) - 2 * hidden
+
+
+def phi4(vision: Config) -> int:
+    """Return the parameters of the Phi-4 Multimodal tower: SigLIP, and one row each that separates images and lines."""
+    vision.unused("crop_size", "feature_layer")
+    return siglip(vision) + 2 * vision.dimension("hidden_size")
 
 
 def idefics3(vision: Config) -> int:

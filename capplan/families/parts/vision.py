@@ -3,40 +3,16 @@
 from math import prod
 
 from capplan.families.config import Config
+from capplan.families.parts.towers import encoder_block, linear, siglip
+
+_TILE_SHAPES = 8
+"""Shapes of up to four tiles in which Llama 3.2 Vision lays out an image where the file does not list them."""
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
-    return inputs * outputs + (outputs if bias else 0)
-
-
-def _block(hidden: int, intermediate: int) -> int:
-    """Return the parameters of a transformer block with biases and two layer norms."""
-    return (
-        4 * _linear(hidden, hidden)
-        + _linear(hidden, intermediate)
-        + _linear(intermediate, hidden)
-        + 4 * hidden
-    )
-
-
-def siglip(vision: Config, text_hidden: int) -> int:
+def gemma3_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of SigLIP and the Gemma 3 projector."""
     hidden = vision.dimension("hidden_size", default=768)
-    intermediate = vision.dimension("intermediate_size", default=3072)
-    layers = vision.layers()
-    patch = vision.dimension("patch_size", default=16)
-    side = vision.dimension("image_size", default=224) // patch
-    channels = vision.dimension("num_channels", default=3)
-    tower = (
-        _linear(channels * patch * patch, hidden)
-        + side * side * hidden
-        + layers * _block(hidden, intermediate)
-    )
-    pooled = 0
-    if vision.flag("vision_use_head", default=True):
-        pooled = hidden + 4 * _linear(hidden, hidden) + 2 * hidden
-        pooled += _linear(hidden, intermediate) + _linear(intermediate, hidden)
-    return tower + 2 * hidden + pooled + hidden * text_hidden + hidden
+    return siglip(vision) + hidden * text_hidden + hidden
 
 
 def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
@@ -50,7 +26,7 @@ def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
     merge = outer.dimension("spatial_merge_size", default=2) ** 2
     bias = outer.flag("multimodal_projector_bias", default=False)
     projector = hidden + merge * hidden * hidden
-    projector += _linear(hidden, text_hidden, bias=bias) + _linear(text_hidden, text_hidden, bias=bias)
+    projector += linear(hidden, text_hidden, bias=bias) + linear(text_hidden, text_hidden, bias=bias)
     return tower + projector
 
 
@@ -64,12 +40,16 @@ def qwen2_vision(vision: Config, text_hidden: int) -> int:
     merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
     out = vision.dimension("hidden_size", default=text_hidden)
     tower = channels * frames * patch * patch * hidden
-    tower += vision.dimension("depth", default=32) * _block(hidden, intermediate)
-    return tower + 2 * hidden + _linear(merged, merged) + _linear(merged, out)
+    tower += vision.dimension("depth", default=32) * encoder_block(hidden, intermediate)
+    return tower + 2 * hidden + linear(merged, merged) + linear(merged, out)
 
 
-def qwen2_5_vision(vision: Config, text_hidden: int) -> int:
-    """Return the parameters of the Qwen 2.5-VL tower with its merger: RMS norms and a gated feed-forward with biases."""
+def qwen2_5_vision(vision: Config, text_hidden: int | None = None) -> int:
+    """Return the parameters of the Qwen 2.5-VL tower with its merger: RMS norms, a gated feed-forward, biases.
+
+    EXAONE 4.5 has grouped queries in it.
+    """
+    vision.unused("window_size")
     hidden = vision.dimension("hidden_size", default=1280)
     intermediate = vision.dimension("intermediate_size", default=3420)
     patch = vision.dimension("patch_size", default=14)
@@ -77,10 +57,13 @@ def qwen2_5_vision(vision: Config, text_hidden: int) -> int:
     channels = vision.dimension("in_channels", "in_chans", default=3)
     merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
     out = vision.dimension("out_hidden_size", default=text_hidden)
-    block = 4 * _linear(hidden, hidden) + 2 * _linear(hidden, intermediate) + _linear(intermediate, hidden)
+    block = 4 * linear(hidden, hidden) + 2 * linear(hidden, intermediate) + linear(intermediate, hidden)
+    if (kv_heads := vision.optional("num_key_value_heads")) is not None:
+        heads = vision.dimension("num_heads")
+        block += linear(hidden, (heads + 2 * kv_heads) * (hidden // heads)) - 3 * linear(hidden, hidden)
     tower = channels * frames * patch * patch * hidden
     tower += vision.dimension("depth", default=32) * (block + 2 * hidden)
-    return tower + hidden + _linear(merged, merged) + _linear(merged, out)
+    return tower + hidden + linear(merged, merged) + linear(merged, out)
 
 
 def glm4v_vision(vision: Config) -> int:
@@ -95,8 +78,8 @@ def glm4v_vision(vision: Config) -> int:
     merge = vision.dimension("spatial_merge_size", default=2) ** 2
     attention = 4 * hidden * hidden + (4 * hidden if vision.flag("attention_bias", default=False) else 0)
     block = attention + 3 * hidden * out + 2 * hidden
-    tower = side * side * hidden + _linear(channels * frames * patch * patch, hidden) + 2 * hidden
-    tower += vision.dimension("depth", default=24) * block + _linear(merge * hidden, out)
+    tower = side * side * hidden + linear(channels * frames * patch * patch, hidden) + 2 * hidden
+    tower += vision.dimension("depth", default=24) * block + linear(merge * hidden, out)
     return tower + out * out + 2 * out + 3 * out * wide
 
 
@@ -109,10 +92,10 @@ def qwen3_vision(vision: Config) -> int:
     channels = vision.dimension("in_channels", default=3)
     merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
     out = vision.dimension("out_hidden_size")
-    tower = _linear(channels * frames * patch * patch, hidden)
+    tower = linear(channels * frames * patch * patch, hidden)
     tower += vision.dimension("num_position_embeddings") * hidden
-    tower += vision.layers("depth") * _block(hidden, intermediate)
-    merger = _linear(merged, merged) + _linear(merged, out)
+    tower += vision.layers("depth") * encoder_block(hidden, intermediate)
+    merger = linear(merged, merged) + linear(merged, out)
     deep = len(vision.items("deepstack_visual_indexes") or ())
     return tower + 2 * hidden + merger + deep * (2 * merged + merger)
 
@@ -125,11 +108,11 @@ def moonvit(vision: Config, outer: Config, text_hidden: int) -> int:
     patch = vision.dimension("patch_size")
     rows = vision.dimension("init_pos_emb_height", "pos_emb_height")
     columns = vision.dimension("init_pos_emb_width", "pos_emb_width")
-    tower = _linear(3 * patch * patch, hidden) + rows * columns * hidden
-    tower += layers * _block(hidden, intermediate) + 2 * hidden
+    tower = linear(3 * patch * patch, hidden) + rows * columns * hidden
+    tower += layers * encoder_block(hidden, intermediate) + 2 * hidden
     merged = hidden * prod(vision.whole_numbers("merge_kernel_size") or (2, 2))
     normed = outer.optional("projection_hidden_size") or hidden
-    return tower + 2 * normed + _linear(merged, merged) + _linear(merged, text_hidden)
+    return tower + 2 * normed + linear(merged, merged) + linear(merged, text_hidden)
 
 
 def llama4_vision(vision: Config, text_hidden: int) -> int:
@@ -147,7 +130,7 @@ def llama4_vision(vision: Config, text_hidden: int) -> int:
         + (side * side + 1) * hidden
         + 4 * hidden
     )
-    tower += vision.layers() * _block(hidden, intermediate)
+    tower += vision.layers() * encoder_block(hidden, intermediate)
     adapter = intermediate * wide + out * out
     return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
 
@@ -179,9 +162,9 @@ def step_vision(vision: Config, text_hidden: int) -> int:
     channels = vision.dimension("num_channels", default=3)
     tower = channels * patch * patch * hidden + side * side * hidden + 2 * hidden
     tower += vision.dimension("layers", "num_hidden_layers", default=47) * (
-        _block(hidden, intermediate) + 2 * hidden
+        encoder_block(hidden, intermediate) + 2 * hidden
     )
-    down = _linear(9 * hidden, 2 * hidden) + _linear(9 * 2 * hidden, 4 * hidden)
+    down = linear(9 * hidden, 2 * hidden) + linear(9 * 2 * hidden, 4 * hidden)
     return tower + down + 4 * hidden * text_hidden
 
 
@@ -198,10 +181,10 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
     tower = (
         channels * frames * patch * patch * hidden
         + 2 * hidden
-        + vision.layers() * _block(hidden, intermediate)
+        + vision.layers() * encoder_block(hidden, intermediate)
     )
-    projector = _linear(hidden, wide) + _linear(wide, text_hidden)
-    projector += _linear(merge * merge * text_hidden, wide) + _linear(wide, text_hidden)
+    projector = linear(hidden, wide) + linear(wide, text_hidden)
+    projector += linear(merge * merge * text_hidden, wide) + linear(wide, text_hidden)
     return tower + projector
 
 
@@ -211,10 +194,51 @@ def ernie_vision(vision: Config, text_hidden: int) -> int:
     patch = vision.dimension("patch_size", default=14)
     channels = vision.dimension("in_channels", default=3)
     tower = channels * patch * patch * hidden + 2 * hidden
-    tower += vision.dimension("depth", default=32) * _block(
+    tower += vision.dimension("depth", default=32) * encoder_block(
         hidden, vision.dimension("intermediate_size", default=5120)
     )
     merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
     frames = merged * vision.dimension("temporal_merge_size", default=2)
-    resampler = _linear(merged, merged) + _linear(frames, merged) + 2 * _linear(merged, merged) + 4 * merged
-    return tower + resampler + _linear(merged, text_hidden) + text_hidden
+    resampler = linear(merged, merged) + linear(frames, merged) + 2 * linear(merged, merged) + 4 * merged
+    return tower + resampler + linear(merged, text_hidden) + text_hidden
+
+
+def mllama_vision(vision: Config) -> int:
+    """Return the parameters of the Llama 3.2 Vision tower: blocks by tile, gated blocks over all tiles, tables of tile positions."""
+    hidden = vision.dimension("hidden_size")
+    patch = vision.dimension("patch_size")
+    positions = image_positions(vision)
+    tiles = vision.dimension("max_num_tiles")
+    listed = vision.items("supported_aspect_ratios")
+    shapes = 1 + (_TILE_SHAPES if listed is None else len(listed))
+    vision.unused("intermediate_layers_indices")
+    tower = vision.dimension("num_channels") * patch * patch * hidden + 5 * hidden
+    tower += positions * hidden + shapes * tiles * positions * hidden + 2 * shapes * tiles * hidden + 3
+    block = encoder_block(hidden, vision.dimension("intermediate_size"), biased=0)
+    return tower + vision.layers() * block + vision.count("num_global_layers") * (block + 2)
+
+
+def image_positions(vision: Config) -> int:
+    """Return the positions of one tile of Llama 3.2 Vision: its patches and the class token."""
+    return (vision.dimension("image_size") // vision.dimension("patch_size")) ** 2 + 1
+
+
+def radio(vision: Config) -> int:
+    """Return the parameters of RADIO, without the projection of video frames, whose number the file of the whole model says."""
+    hidden = vision.dimension("hidden_size")
+    patch = vision.dimension("patch_size")
+    inputs = vision.dimension("num_channels") * patch * patch
+    side = vision.dimension("max_img_size") // patch
+    vision.unused("image_size", "patch_dim", "video_patch_dim", "summary_idxs", "norm_mean", "norm_std", "layerscale_value",
+                  "drop_path_rate")  # fmt: skip
+    prefix = vision.count("num_cls_tokens") + vision.count("num_registers")
+    tower = (inputs + side * side + prefix) * hidden
+    heads = vision.dimension("num_attention_heads")
+    inner = heads * (hidden // heads)
+    bias = vision.flag("qkv_bias", default=True)
+    block = 3 * linear(hidden, inner, bias=bias) + linear(inner, hidden) + 6 * hidden
+    wide = int(hidden * vision.ratio("mlp_ratio"))
+    if vision.flag("use_swiglu_ffn", default=False):
+        wide = (wide * 2 // 3 + 7) // 8 * 8
+        block += linear(hidden, wide)
+    return tower + vision.layers() * (block + linear(hidden, wide) + linear(wide, hidden))

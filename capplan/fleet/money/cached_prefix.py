@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, rates_of
+from capplan.fleet.money.hosted import UNSTATED_TIME_TO_LIVE_S, TokenPrice, rates_of, written_to_live
 from capplan.fleet.money.prompt_cache import (
     breakeven_requests,
     cached_prefix_usd,
@@ -45,7 +45,7 @@ def cached_prefix(
 
     Parameters
     ----------
-    price : of the API
+    price : of the API, its storage known where it is needed
     prefix_tokens : [tokens]
     requests_per_day : [1/d]
         Poisson arrivals, spread over the day
@@ -66,7 +66,7 @@ def cached_prefix(
     >>> round(day.uncached_usd_per_day, 2), round(day.cached_usd_per_day, 2), day.breakeven_requests
     (120.0, 12.01, 2)
     """
-    rates = rates_of(price, prefix_tokens + suffix_tokens)
+    rates = rates_of(written_to_live(price, time_to_live_s), prefix_tokens + suffix_tokens)
     uncached = 1e-6 * requests_per_day * (prefix_tokens + suffix_tokens) * rates.input
     if rates.cache_read is None or prefix_tokens < price.minimum_prefix_tokens:
         return CachedPrefix(uncached, uncached, 0.0, None)
@@ -77,11 +77,15 @@ def cached_prefix(
     later = max(requests_per_day - 1.0, 0.0) / max(requests_per_day, 1.0)
     hits = later * reused_fraction(rate, alive_s)
     prefix = requests_per_day * float(cached_prefix_usd(prefix_tokens, hits, rates.cache_read, write))
-    storage = (
-        24e-6 * prefix_tokens * stored_fraction(rate, alive_s) * price.storage_usd_per_million_tokens_hour
-    )
+    hourly = price.storage_usd_per_million_tokens_hour
+    assert hourly is not None
+    storage = 24e-6 * prefix_tokens * stored_fraction(rate, alive_s) * hourly
     cached = prefix + 1e-6 * requests_per_day * suffix_tokens * rates.input + storage
     even = (
-        breakeven_requests(write / rates.input, rates.cache_read / rates.input) if rates.input else math.inf
+        breakeven_requests(
+            write / rates.input, rates.cache_read / rates.input, hourly * alive_s / 3600.0 / rates.input
+        )
+        if rates.input
+        else math.inf
     )
     return CachedPrefix(uncached, cached, hits, None if math.isinf(even) else math.floor(even) + 1)

@@ -80,30 +80,24 @@ class Comparison:
         return "own" if self.own.usd_today <= best.bill.usd else best.price.name
 
 
-def own_fleet(
-    plan: FleetPlan, headroom_fraction: float, terms: OwnTerms, mix_usd_per_month: float | None = None
-) -> OwnFleet:
+def own_fleet(plan: FleetPlan, headroom_fraction: float, terms: OwnTerms, machines_usd: float) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it.
 
     Parameters
     ----------
-    plan : its price has to be known
+    plan : today's
     headroom_fraction : [-]
     terms : people and overhead
-    mix_usd_per_month : [$]
-        of the cheapest mix of commitments; None: all replicas are rented at all hours
+    machines_usd : [$]
+        what its machines cost today: of a month, or of one job
 
     Returns
     -------
     OwnFleet; at another traffic every replica costs what it costs on average today
     """
-    assert plan.usd_per_month is not None
-    job = plan.money.usd_per_job if plan.money else None
-    rented = plan.usd_per_month if mix_usd_per_month is None else mix_usd_per_month
-    machines = rented if job is None else job
     peak = plan.request_rate_per_replica * plan.busy_replicas
     carried = plan.planned_rate_per_replica(headroom_fraction)
-    return OwnFleet(peak, carried, plan.spare_replicas, machines / plan.replicas, terms, machines)
+    return OwnFleet(peak, carried, plan.spare_replicas, machines_usd / plan.replicas, terms, machines_usd)
 
 
 def breakeven_rate(

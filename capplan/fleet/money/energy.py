@@ -151,7 +151,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """The energy of a fleet over a month."""
+    """The energy of a fleet over a month, or until one job is done."""
 
     phases: tuple[Phase, ...]
     gpu_watts: float
@@ -169,11 +169,14 @@ class Energy:
     rack_watts: float | None = None
     """Of a full rack, at design power."""
     gpus_per_rack: int | None = None
+    job_hours: float | None = None
+    """That one batch job takes; None: traffic without an end."""
 
     @property
-    def kwh_per_month(self) -> float:
-        """Return the energy of a month, with cooling and losses."""
-        return self.facility_watts * HOURS_PER_MONTH / 1000.0
+    def kwh(self) -> float:
+        """Return the energy of a month or of one job, with cooling and losses."""
+        hours = HOURS_PER_MONTH if self.job_hours is None else self.job_hours
+        return self.facility_watts * hours / 1000.0
 
     @property
     def joules_per_output_token(self) -> float:
@@ -193,16 +196,16 @@ class Energy:
         )
 
     @property
-    def usd_per_month(self) -> float | None:
-        """Return what electricity costs, where it is paid apart."""
+    def usd(self) -> float | None:
+        """Return what its electricity costs, where it is paid apart."""
         price = self.terms.usd_per_kwh
-        return None if price is None else self.kwh_per_month * price
+        return None if price is None else self.kwh * price
 
     @property
-    def kg_co2_per_month(self) -> float | None:
-        """Return the carbon dioxide of the electricity, at the stated grid."""
+    def kg_co2(self) -> float | None:
+        """Return the carbon dioxide of its electricity, at the stated grid."""
         grid = self.terms.kg_co2_per_kwh
-        return None if grid is None else self.kwh_per_month * grid
+        return None if grid is None else self.kwh * grid
 
 
 def energy_of(

@@ -53,6 +53,11 @@ class GrowthMonth:
     mix_usd_per_month: float | None
     """By the cheapest mix of commitments; None where none are named."""
 
+    @property
+    def paid_usd(self) -> float | None:
+        """Return what the month costs: by the mix where there is one."""
+        return self.usd_per_month if self.mix_usd_per_month is None else self.mix_usd_per_month
+
 
 @dataclass(frozen=True, slots=True)
 class Growth:

@@ -32,6 +32,15 @@ class TokenRates:
 
 
 @dataclass(frozen=True, slots=True)
+class LongerLife:
+    """A longer time to live that a provider sells."""
+
+    time_to_live_s: float
+    write_ratio: float
+    """Price of a write over that of input."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPrice:
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
@@ -45,13 +54,15 @@ class TokenPrice:
     tiers: tuple[tuple[float, TokenRates], ...] = ()
     """(tokens of the prompt above which they hold, for all tokens of the request), ascending."""
     context_tokens: int | None = None
-    storage_usd_per_million_tokens_hour: float = 0.0
-    """For tokens that stay in the cache."""
+    storage_usd_per_million_tokens_hour: float | None = 0.0
+    """For tokens that stay in the cache; None: there is such a price, and it is not known."""
     minimum_prefix_tokens: float = 0.0
     """Shorter prefixes are not cached."""
     time_to_live_s: float | None = None
     """Of a cached prefix, since its last use; None: not stated."""
     batch_discount_fraction: float = 0.0
+    longer_life: LongerLife | None = None
+    """None: a prefix costs the same to write, however long it lives."""
 
     @property
     def name(self) -> str:
@@ -119,6 +130,27 @@ def rates_of(price: TokenPrice, prompt_tokens: float) -> TokenRates:
     """
     reached = [rates for above, rates in price.tiers if prompt_tokens > above]
     return reached[-1] if reached else price.rates
+
+
+def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPrice:
+    """Return a price with the writes that a time to live costs, beyond the usual one those of the longer life on sale.
+
+    Examples
+    --------
+    >>> price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0, longer_life=LongerLife(3600.0, 2.0))
+    >>> written_to_live(price, 3600.0).rates.cache_write, written_to_live(price, 300.0).rates.cache_write
+    (6.0, 3.75)
+    """
+    longer = price.longer_life
+    if longer is None or time_to_live_s is None or time_to_live_s <= (price.time_to_live_s or 0.0):
+        return price
+    ratio = longer.write_ratio
+
+    def dearer(rates: TokenRates) -> TokenRates:
+        return replace(rates, cache_write=ratio * rates.input)
+
+    tiers = tuple((above, dearer(rates)) for above, rates in price.tiers)
+    return replace(price, rates=dearer(price.rates), tiers=tiers)
 
 
 def hosted_traffic(item: RequestClass, response_s: float, reuse: ReuseByAge | None = None) -> HostedTraffic:
@@ -202,6 +234,8 @@ def class_bill(
     rates = traffic.rates_per_s * load_ratio
     requests = float(rates.mean()) * traffic.hours * 3600.0
     share = item.prefix_hit_fraction if each.prefix_tokens else 0.0
+    storage = price.storage_usd_per_million_tokens_hour if share else 0.0
+    assert storage is not None
     found = stored = 0.0
     if share:
         apart = terms.prefixes / share
@@ -215,8 +249,13 @@ def class_bill(
         paid * each.output_usd,
         paid * share * (1.0 - found) * each.prefix_write_usd,
         paid * share * found * each.prefix_read_usd,
-        stored * price.storage_usd_per_million_tokens_hour,
+        stored * storage,
     )
+
+
+def keeps_a_prefix(item: RequestClass, price: TokenPrice) -> bool:
+    """Return whether a hosted API keeps the shared prefix of a class."""
+    return item.prefix_hit_fraction > 0.0 and _per_request(item, price).prefix_tokens > 0.0
 
 
 def _traced_bill(

@@ -169,10 +169,10 @@ def cached_prefix_usd(
     )
 
 
-def breakeven_requests(write_ratio: float, read_ratio: float) -> float:
+def breakeven_requests(write_ratio: float, read_ratio: float, storage_ratio: float = 0.0) -> float:
     """Return the requests within one time to live at which caching costs as much as sending the prefix anew.
 
-        w + (n - 1) k = n  ->  n = (w - k) / (1 - k)
+        w + (n - 1) k + s = n  ->  n = (w - k + s) / (1 - k)
 
     Parameters
     ----------
@@ -180,6 +180,8 @@ def breakeven_requests(write_ratio: float, read_ratio: float) -> float:
         w, price of a cache write over that of input.
     read_ratio : [-]
         k, price of a cache read over that of input.
+    storage_ratio : [-]
+        s, price of storing a token for the time to live over that of its input.
 
     Returns
     -------
@@ -188,17 +190,17 @@ def breakeven_requests(write_ratio: float, read_ratio: float) -> float:
 
     Examples
     --------
-    >>> round(breakeven_requests(1.25, 0.1), 3)
-    1.278
+    >>> round(breakeven_requests(1.25, 0.1), 3), breakeven_requests(1.0, 0.1, 3.6)
+    (1.278, 5.0)
 
     References
     ----------
-    Setting the cost of one write and n - 1 reads equal to n inputs; prices as on
+    Setting the cost of one write, n - 1 reads and the storage equal to n inputs; prices as on
     https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
     """
     if read_ratio >= 1.0:
         return math.inf
-    return (write_ratio - read_ratio) / (1.0 - read_ratio)
+    return (write_ratio - read_ratio + storage_ratio) / (1.0 - read_ratio)
 
 
 def hit_fractions(rates_per_s: Array, time_to_live_s: float, arrival_cv: float) -> tuple[Array, Array]:

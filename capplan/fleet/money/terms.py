@@ -60,7 +60,9 @@ class OwnedTerms:
     usd_per_kwh: float = 0.0
     facility_ratio: float = 1.0
     idle_fraction: float = 1.0
-    """Power of a device that waits, over its thermal design power."""
+    """Power of a device that waits, over that of one in use."""
+    watts: float | None = None
+    """Of a device in use, with its share of the server; None: its thermal design power."""
     people_usd_per_month: float = 0.0
 
 

@@ -1,5 +1,6 @@
 """What every lever of a scenario is worth, alone and combined: each a changed scenario put to the search of `fleet`."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -7,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.cheapest import Runs, Search
+from capplan.fleet.cheapest import Search, layout_name
 from capplan.fleet.confirmed import plan_of
 from capplan.fleet.levers import (
     Combination,
@@ -21,21 +22,29 @@ from capplan.fleet.levers import (
 )
 from capplan.fleet.over_time import fleet_over_time
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
+from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
+from capplan.fleet.shared import Shared
+from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.identical_replicas import for_identical_replicas
 from capplan.questions.levers import engine, fleet, promise
-from capplan.questions.levers.as_it_is import Base, first_line, idle
+from capplan.questions.levers.as_it_is import Base, first_line, idle, put_off
 from capplan.questions.levers.speculation import speculations
+from capplan.questions.overrides import overridden
 from capplan.questions.plan_file import asked_of_plan
 from capplan.questions.rate_line import rate_line
 from capplan.questions.reading import scenario_record
-from capplan.questions.scenario import DEFAULT_HARDWARE, read_scenario, scenario_document
+from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_document, scenario_from
 from capplan.questions.scenario_file import ScenarioFile
 from capplan.readers.plan_file import read_plan_file
+from capplan.readers.yaml_file import Document
 
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"
+DISAGGREGATION = "disaggregation"
 LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "weight-dtype": engine.weight_dtypes,
     "kv-dtype": engine.kv_dtypes,
@@ -47,7 +56,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "token-budget": engine.token_budget,
     "max-num-seqs": engine.sequences,
     "parallelism": fleet.parallelism,
-    "disaggregation": fleet.disaggregation,
+    DISAGGREGATION: fleet.disaggregation,
     "kv-offload": engine.kv_offload,
     DEVICE: fleet.devices,
     "commitment": fleet.commitments,
@@ -63,26 +72,44 @@ AUTOSCALING = "autoscaling"
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The scenario that levers change, and the runs that changed questions share."""
+    """The scenario that levers change, and what changed questions share."""
 
     path: Path
     settings: tuple[str, ...]
+    document: Document
+    """The scenario with those keys overridden: that of the path, or that of a plan file."""
     offline: bool
-    runs: Runs = field(default_factory=dict)
+    shared: Shared = field(default_factory=Shared)
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""
-        return asked_fleet(read_scenario(self.path, (*self.settings, *settings)), offline=self.offline)
+        changed = overridden(self.document, settings)
+        return asked_fleet(scenario_from(changed, self.path.resolve().parent), offline=self.offline)
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.runs)
+        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
 
-    def plans(self, asked: AskedFleet) -> tuple[FleetPlan | None, FleetPlan | None]:
-        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets."""
+    def plans(
+        self, asked: AskedFleet, near: FleetPlan | None = None
+    ) -> tuple[FleetPlan | None, FleetPlan | None]:
+        """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
+
+        The layout of the plan `near` is sized first.
+        """
         trials = self.trials(asked)
-        pairs = near_cheapest(trials)
+        affordable = mix_within_budget(asked.scenario)
+        first = layout_name(near.layout, near.weight_dtype) if near else None
+        pairs = [pair for pair in near_cheapest(trials, first) if affordable(pair[1])]
         return (recommended(pairs, trials.terms)[0], pairs[0][1]) if pairs else (None, None)
+
+    def why_none(self, asked: AskedFleet) -> str:
+        """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
+        result, words = search(asked.question), Counter[str]()
+        for (_, why), count in result.rejected.items():
+            words[why.words] += count
+        said = "no plan meets the targets"
+        return said if result.candidates or not words else f"{said}: {words.most_common(1)[0][0]}"
 
 
 def checked_names(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -113,20 +140,23 @@ def asked_levers(
             raise InputError("--set: cannot be combined with --plan, whose keys are those it was made with")
         file = read_plan_file(plan)
         asked, answer = asked_of_plan(scenario, plan, offline=offline)
-        asking = Asking(scenario or file.scenario, file.settings, offline)
+        document = scenario_document(scenario, file.settings) if scenario else file.document
+        asking = Asking(scenario or file.scenario, file.settings, document, offline)
         assert answer is not None
         assert answer.choices is not None
         return asking, Base(_record(asking), asked, answer.chosen, answer.choices.cheapest)
     if scenario is None:
         raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
-    asking = Asking(scenario, settings, offline)
+    asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
     asked = asking.changed(())
-    return asking, Base(_record(asking), asked, *asking.plans(asked))
+    if asked.scenario.fleet.pools is not None and asked.scenario.fleet.pools.only:
+        raise for_identical_replicas(asked.scenario, "capplan levers")
+    chosen, cheapest = asking.plans(asked)
+    return asking, Base(_record(asking), asked, chosen, cheapest, "" if chosen else asking.why_none(asked))
 
 
 def _record(asking: Asking) -> ScenarioFile:
-    document = scenario_document(asking.path, asking.settings)
-    return scenario_record(document, asking.path.resolve().parent)[0]
+    return scenario_record(asking.document, asking.path.resolve().parent)[0]
 
 
 def levers_of(
@@ -148,7 +178,9 @@ def levers_of(
     -------
     LeversAnswer
     """
+    named = tuple(names) != checked_names(None)
     levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
+    levers = [lever if named else put_off(lever) for lever in levers]
     rows = []
     for done, lever in enumerate(levers):
         rows.append(_row(asking, base, lever))
@@ -169,7 +201,12 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    return lever_row(lever, asking.plans(asked)[0], base.plan, "no plan meets the targets")
+    limits = asked.scenario.fleet.pools
+    if limits is not None and limits.only:
+        apart = pools_decision(asked.question, limits, terms_of(asked), shown=1).chosen
+        return lever_row(lever, apart, base.plan, "no plan meets the targets")
+    plan = asking.plans(asked, base.plan)[0]
+    return lever_row(lever, plan, base.plan, "" if plan else asking.why_none(asked))
 
 
 def _autoscaled(base: Base) -> list[LeverRow]:
@@ -240,7 +277,7 @@ def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever,
         yield tuple(lever for lever in selected if lever is not None)
 
 
-def _cheaper(plan: FleetPlan, base: FleetPlan | None) -> bool:
+def _cheaper(plan: FleetPlan | PoolsPlan, base: FleetPlan | None) -> bool:
     if base is None:
         return True
     same = (plan.usd_per_hour is None) == (base.usd_per_hour is None)
@@ -250,7 +287,7 @@ def _cheaper(plan: FleetPlan, base: FleetPlan | None) -> bool:
 def _added(row: LeverRow) -> Lever | None:
     """Return a lever with what it adds to the lists of a search; of all other devices that is the one of its plan."""
     if row.lever.name == DEVICE and row.plan is not None:
-        return replace(row.lever, adds={"fleet.hardware": (row.plan.layout.device.name,)})
+        return replace(row.lever, adds={"fleet.hardware": (row.plan.hardware,)})
     return row.lever if row.lever.adds else None
 
 

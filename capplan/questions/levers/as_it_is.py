@@ -20,6 +20,8 @@ class Base:
     plan: FleetPlan | None
     """The one that `fleet` recommends."""
     cheapest: FleetPlan | None
+    missing: str = ""
+    """Why there is no plan; empty where there is one."""
 
     @property
     def scheduling(self) -> Scheduling | None:
@@ -34,6 +36,13 @@ class Base:
 def idle(name: str, change: str, reason: str) -> Lever:
     """Return a lever that is not applicable."""
     return Lever(name, change, reason=reason)
+
+
+def put_off(lever: Lever) -> Lever:
+    """Return a slow lever as one that is tried where it is named; others as they are."""
+    if not lever.slow or lever.reason:
+        return lever
+    return idle(lever.name, lever.change, f"takes a search of its own; to try it: --lever {lever.name}")
 
 
 def first_line(error: Exception) -> str:

@@ -126,36 +126,37 @@ def prefix_hits(base: Base) -> list[Lever]:
 
 def token_budget(base: Base) -> list[Lever]:
     """Return half and twice the tokens of a step."""
-    scheduling, key = base.scheduling, "max_num_batched_tokens"
-    if scheduling is None:
-        return [idle("token-budget", key, "there is no plan whose steps could be changed")]
-    now = scheduling.max_num_batched_tokens
-    return [
-        Lever(
-            "token-budget", f"{key} {now} -> {tokens}", (f"{key}={tokens}",),
-            "long prompts delay the tokens of others" if tokens > now else "long prompts take more steps",
-            combines=True,
-        )
-        for tokens in (now // 2, now * 2)
-        if tokens >= scheduling.max_num_seqs
-    ]  # fmt: skip
+    return _half_and_twice(
+        base,
+        "token-budget",
+        "max_num_batched_tokens",
+        ("long prompts take more steps", "long prompts delay the tokens of others"),
+    )
 
 
 def sequences(base: Base) -> list[Lever]:
     """Return half and twice the sequences of a step."""
-    scheduling, key = base.scheduling, "max_num_seqs"
+    return _half_and_twice(
+        base,
+        "max-num-seqs",
+        "max_num_seqs",
+        ("requests wait longer for their first token at the peak", _QUEUE),
+    )
+
+
+def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) -> list[Lever]:
+    """Return half and twice a limit of the engine, as far as a step still has a token for each sequence."""
+    scheduling = base.scheduling
     if scheduling is None:
-        return [idle("max-num-seqs", key, "there is no plan whose steps could be changed")]
-    now = scheduling.max_num_seqs
-    return [
-        Lever(
-            "max-num-seqs", f"{key} {now} -> {count}", (f"{key}={count}",),
-            _QUEUE if count > now else "requests wait longer for their first token at the peak",
-            combines=True,
-        )
-        for count in (now // 2, now * 2)
-        if 1 <= count <= scheduling.max_num_batched_tokens
-    ]  # fmt: skip
+        return [idle(lever, key, "there is no plan whose steps could be changed")]
+    limits = {name: getattr(scheduling, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    now = limits[key]
+    levers = []
+    for value, risk in zip((now // 2, now * 2), risks, strict=True):
+        changed = limits | {key: value}
+        if 1 <= changed["max_num_seqs"] <= changed["max_num_batched_tokens"]:
+            levers.append(Lever(lever, f"{key} {now} -> {value}", (f"{key}={value}",), risk, combines=True))
+    return levers
 
 
 def chunked_prefill(base: Base) -> list[Lever]:
@@ -187,6 +188,7 @@ def kv_offload(base: Base) -> list[Lever]:
             (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
             "the price of that memory is not included",
             combines=True,
+            host_bytes=size * 1e9,
         )
         for size, change in changes.items()
     ]

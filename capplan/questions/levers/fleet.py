@@ -95,10 +95,16 @@ def commitments(base: Base) -> list[Lever]:
 
 
 def disaggregation(base: Base) -> list[Lever]:
-    """Return nothing to try: the search sizes replicas that do both phases."""
-    del base
-    why = "fleet sizes replicas that prefill and decode; to try it: capplan simulate --prefill-replicas 1 --decode-replicas 2"
-    return [idle("disaggregation", "prefill and decode in pools of their own", why)]
+    """Return pools of their own for prefill and decode, on the devices of the scenario; slow, as both pools are simulated."""
+    name, change = "disaggregation", "prefill and decode in pools of their own"
+    scenario = base.asked.scenario
+    if any(item.users is not None for item in scenario.classes):
+        return [idle(name, change, "not modelled with users who wait for each response")]
+    settings = ("fleet.disaggregation=only",)
+    if scenario.speculation is not None or scenario.kv_offload:
+        return [idle(name, change, "not modelled with speculation or offload tiers")]
+    risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
+    return [Lever(name, change, settings, risk, slow=True)]
 
 
 def routing(base: Base) -> list[Lever]:

@@ -268,12 +268,15 @@ def device_aliases() -> dict[str, str]:
     return dict(validated(AliasFile, read_yaml(path, kind="the list of aliases")).aliases)
 
 
-def _catalogue_name(name: str) -> str | None:
-    wanted = normalised(name)
-    for known in device_names():
-        if normalised(known) == wanted:
-            return known
-    return next((known for alias, known in device_aliases().items() if normalised(alias) == wanted), None)
+@lru_cache(maxsize=1)
+def _known_names() -> dict[str, str]:
+    aliases = {normalised(alias): known for alias, known in device_aliases().items()}
+    return aliases | {normalised(known): known for known in device_names()}
+
+
+def catalogue_name(name: str) -> str | None:
+    """Return the catalogue's name of a device; None for one that is not in it."""
+    return _known_names().get(normalised(name))
 
 
 def known_device_name(name: str) -> str:
@@ -284,7 +287,7 @@ def known_device_name(name: str) -> str:
     >>> known_device_name("H200"), known_device_name("mine")
     ('h200-sxm', 'mine')
     """
-    return _catalogue_name(name) or name
+    return catalogue_name(name) or name
 
 
 def _looks_like_a_path(name: str) -> bool:
@@ -295,7 +298,7 @@ def device_file(name: str) -> Path:
     """Return the YAML of a catalogue name, an alias, or a path itself."""
     if _looks_like_a_path(name):
         return path_of(name)
-    known = _catalogue_name(name) if normalised(name) else None
+    known = catalogue_name(name) if normalised(name) else None
     if known is None:
         short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
         names = {*device_names(), *short}

@@ -3,10 +3,12 @@
 import os
 import re
 from dataclasses import replace
+from datetime import date
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, LiteralString
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from capplan.errors import InputError
 from capplan.fleet.price import (
@@ -27,15 +29,37 @@ Term = Literal["reserved-1y", "reserved-3y"]
 """A reservation whose term is stated, in price files of users."""
 
 
-def _year_as_text(written: object) -> object:
-    return str(written) if isinstance(written, int) else written
+_DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
+_NO_DAY: LiteralString = "is not a date; write it as 2026-11-01, 2026-11 or 2026"
 
 
-Day = Annotated[
-    str,
-    BeforeValidator(_year_as_text),
-    Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"),
-]
+def first_day(written: str, place: str = "") -> date:
+    """Return the first day of a date that may be a year or a month.
+
+    Examples
+    --------
+    >>> str(first_day("2026")), str(first_day("2026-03"))
+    ('2026-01-01', '2026-03-01')
+    """
+    try:
+        return date.fromisoformat(f"{written}-01-01"[:10] if re.fullmatch(_DAY, written) else "")
+    except ValueError:
+        where = f"{place}: " if place else ""
+        raise InputError(f"{where}{written[:40]!r} {_NO_DAY}") from None
+
+
+def _day(written: object) -> object:
+    """Return a date as text; a year is a number in YAML."""
+    text = str(written) if isinstance(written, int) else written
+    if isinstance(text, str):
+        try:
+            first_day(text)
+        except InputError:
+            raise PydanticCustomError("day", _NO_DAY) from None
+    return text
+
+
+Day = Annotated[str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": _DAY})]
 
 
 class PriceSource(Record):
@@ -161,9 +185,7 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     device name -> ChosenPrice, None where no offer is known; and warnings
     """
     records, remarks = records_of(scenario)
-    chosen = {
-        item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.hardware
-    }
+    chosen = {item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.devices}
     others = [name for name in scenario.prices.overrides if name not in chosen]
     warnings = list(remarks)
     warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
@@ -184,7 +206,7 @@ def _powered(
     """Return the prices with the electricity of each device; a device of unknown power has no cost."""
     powered: dict[str, ChosenPrice | None] = {}
     warnings: list[str] = []
-    for item in scenario.fleet.hardware:
+    for item in scenario.fleet.devices:
         price = chosen[item.name]
         if price is not None and item.tdp_w is None:
             warnings.append(

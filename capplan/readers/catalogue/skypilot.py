@@ -1,6 +1,5 @@
 """Offers in a catalogue CSV of SkyPilot, `catalogs/v8/PROVIDER/vms.csv`."""
 
-import csv
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,7 +7,8 @@ from pathlib import Path
 
 from capplan.errors import InputError
 from capplan.fleet.price import PriceRecord
-from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.hardware import catalogue_name
+from capplan.readers.csv_file import csv_rows
 from capplan.readers.text_file import read_text
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
@@ -38,9 +38,8 @@ def skypilot_prices(
     offers per device and hour; remarks on accelerators that the catalogue of devices lacks
     """
     name = os.fspath(path)
-    lines = read_text(path, kind="a catalogue CSV of SkyPilot", max_bytes=_MAX_BYTES).splitlines()
-    reader = csv.DictReader(lines)
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    rows = csv_rows(read_text(path, kind="a catalogue CSV of SkyPilot", max_bytes=_MAX_BYTES), name)
+    missing = [column for column in COLUMNS if rows and column not in rows[0]]
     if missing:
         raise InputError(
             f"{name}: has no column {missing[0]}; a catalogue CSV of SkyPilot has {', '.join(COLUMNS)}"
@@ -48,7 +47,7 @@ def skypilot_prices(
     folder = Path(path).resolve().parent.name
     records: list[PriceRecord] = []
     unknown: Counter[str] = Counter()
-    for number, row in enumerate(reader, start=2):
+    for number, row in enumerate(rows, start=2):
         accelerator = (row["AcceleratorName"] or "").strip()
         found = _device_name(accelerator) if accelerator else None
         if accelerator and found is None:
@@ -69,15 +68,12 @@ def skypilot_prices(
 def _device_name(accelerator: str) -> str | None:
     """Return the catalogue name of an accelerator; None where it is not known."""
     lower = accelerator.lower()
-    if lower in _OTHER_MEMORY:
-        return None
-    try:
-        return device(_NAMES.get(lower, lower)).name
-    except InputError:
-        return None
+    return None if lower in _OTHER_MEMORY else catalogue_name(_NAMES.get(lower, lower))
 
 
-def _offers(row: Mapping[str, str], found: str, place: str, of: Mapping[str, str]) -> Iterator[PriceRecord]:
+def _offers(
+    row: Mapping[str, str | None], found: str, place: str, of: Mapping[str, str]
+) -> Iterator[PriceRecord]:
     count = _number(row["AcceleratorCount"], f"{place}: AcceleratorCount")
     if count is None or not count.is_integer():
         return  # a part of a device is no device

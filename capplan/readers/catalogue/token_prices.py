@@ -1,7 +1,9 @@
 """Prices of hosted APIs: the table that ships, the optional package genai-prices, and LiteLLM's price file."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
 from importlib import import_module
@@ -10,17 +12,18 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.fleet.money.hosted import TokenPrice, TokenRates
-from capplan.readers.catalogue.prices import Day, PriceSource
+from capplan.fleet.money.hosted import LongerLife, TokenPrice, TokenRates
+from capplan.readers.catalogue.prices import Day, PriceSource, first_day
 from capplan.readers.data_folder import data_folder
 from capplan.readers.json_file import read_json
 from capplan.readers.record import (
-    Fraction,
+    Discount,
     Record,
     Seconds,
     Tokens,
     UsdPerMillionTokens,
     UsdPerMillionTokensHour,
+    UsdPerPaidMillionTokens,
     validated,
 )
 from capplan.readers.yaml_file import read_yaml
@@ -31,6 +34,7 @@ HINT = "more: capplan[prices] installs genai-prices; hosted.file reads LiteLLM's
 GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
 _GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
 _LITELLM_BYTES = 64_000_000
+_LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
 
 class TokenTier(Record):
@@ -38,10 +42,19 @@ class TokenTier(Record):
 
     above: Tokens
     """Tokens of the prompt."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
+
+
+class SoldLife(Record):
+    """A longer time to live that a provider sells."""
+
+    time_to_live: Seconds
+    """Of a cached prefix, since its last use."""
+    write_ratio: Annotated[float, Field(ge=1, le=100)]
+    """Price of a cache write over that of input."""
 
 
 class CacheTerms(Record):
@@ -51,7 +64,11 @@ class CacheTerms(Record):
     """Of a cached prefix, since its last use."""
     minimum_prefix: Tokens | None = None
     """Shorter prefixes are not cached."""
-    batch_discount: Fraction | None = None
+    longer: SoldLife | None = None
+    """Sold at another price of writes."""
+    paid_storage: bool = False
+    """Cached tokens are paid for by the hour; without cache_storage the price of a model is then not known."""
+    batch_discount: Discount | None = None
     """Taken off all prices where the answer may take a day."""
     source: str
     """Key in `sources`."""
@@ -65,8 +82,8 @@ class TokenOffer(Record):
     """The provider's name."""
     serves: str | None = None
     """Hub id of the open model behind it."""
-    input: UsdPerMillionTokens
-    output: UsdPerMillionTokens
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
     cache_read: UsdPerMillionTokens | None = None
     cache_write: UsdPerMillionTokens | None = None
     cache_storage: UsdPerMillionTokensHour | None = None
@@ -74,7 +91,7 @@ class TokenOffer(Record):
     context: Annotated[int, Field(ge=1)] | None = None
     minimum_prefix: Tokens | None = None
     """Instead of the provider's."""
-    batch_discount: Fraction | None = None
+    batch_discount: Discount | None = None
     """Instead of the provider's."""
     date: Day
     source: str
@@ -100,36 +117,68 @@ def _rates(offer: TokenOffer | TokenTier) -> TokenRates:
     return TokenRates(offer.input, offer.output, offer.cache_read, offer.cache_write)
 
 
+def _on_terms(
+    price: TokenPrice,
+    terms: CacheTerms | None,
+    *,
+    storage: float | None = None,
+    shortest: float | None = None,
+    discount: float | None = None,
+) -> TokenPrice:
+    """Return a price on the terms of its provider, but for those that it states itself."""
+    terms = terms or CacheTerms(source="")
+    unknown = terms.paid_storage and price.rates.cache_read is not None
+    longer = terms.longer
+    return replace(
+        price,
+        storage_usd_per_million_tokens_hour=None if unknown and storage is None else storage or 0.0,
+        minimum_prefix_tokens=_stated(shortest, terms.minimum_prefix),
+        batch_discount_fraction=_stated(discount, terms.batch_discount),
+        time_to_live_s=terms.time_to_live,
+        longer_life=LongerLife(longer.time_to_live, longer.write_ratio) if longer else None,
+    )
+
+
+def _stated(*values: float | None) -> float:
+    return next((value for value in values if value is not None), 0.0)
+
+
 def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
-    terms = file.providers.get(offer.provider)
-    discount = offer.batch_discount if offer.batch_discount is not None else (terms and terms.batch_discount)
-    shortest = offer.minimum_prefix if offer.minimum_prefix is not None else (terms and terms.minimum_prefix)
-    return TokenPrice(
+    price = TokenPrice(
         provider=offer.provider,
         model=offer.model,
         serves=offer.serves,
         rates=_rates(offer),
         tiers=tuple((tier.above, _rates(tier)) for tier in sorted(offer.tiers, key=lambda tier: tier.above)),
         context_tokens=offer.context,
-        storage_usd_per_million_tokens_hour=offer.cache_storage or 0.0,
-        minimum_prefix_tokens=shortest or 0.0,
-        time_to_live_s=terms.time_to_live if terms else None,
-        batch_discount_fraction=discount or 0.0,
         date=offer.date,
         source=file.sources[offer.source].url,
     )
+    return _on_terms(
+        price, file.providers.get(offer.provider),
+        storage=offer.cache_storage, shortest=offer.minimum_prefix, discount=offer.batch_discount,
+    )  # fmt: skip
 
 
 def read_token_prices(path: str | os.PathLike[str]) -> tuple[TokenPrice, ...]:
     """Return the prices in a token-price YAML, in the schema of the table that ships."""
-    file = validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
+    file = _file(path)
     return tuple(_price(offer, file) for offer in file.prices)
+
+
+def _file(path: str | os.PathLike[str]) -> TokenPriceFile:
+    return validated(TokenPriceFile, read_yaml(path, kind="a token-price YAML"))
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> TokenPriceFile:
+    return _file(data_folder("hardware_specs") / "token_prices.yaml")
 
 
 @lru_cache(maxsize=1)
 def token_prices() -> tuple[TokenPrice, ...]:
     """Return the prices of hosted APIs that ship with the package."""
-    return read_token_prices(data_folder("hardware_specs") / "token_prices.yaml")
+    return tuple(_price(offer, _shipped()) for offer in _shipped().prices)
 
 
 def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, ...]:
@@ -142,7 +191,7 @@ def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, 
 
     Returns
     -------
-    prices; entries without a price per token (images, audio, by the second) are left out
+    prices; entries without a price per token (images, audio, by the second, for nothing) are left out
     """
     name = os.fspath(path)
     found = []
@@ -170,15 +219,15 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         return float(f"{value * 1e6:.12g}")
 
     inputs, outputs = usd("input_cost_per_token"), usd("output_cost_per_token")
-    if inputs is None or outputs is None:
+    if not inputs or not outputs:
         return None
     provider = str(entry.get("litellm_provider") or key.partition("/")[0])
     rates = TokenRates(
         inputs, outputs, usd("cache_read_input_token_cost"), usd("cache_creation_input_token_cost")
     )
     tiers = []
-    for above in (128_000, 200_000, 272_000):
-        mark = f"_above_{above // 1000}k_tokens"
+    for above in sorted(int(match[1]) for match in map(_LITELLM_TIER.fullmatch, entry) if match):
+        mark = f"_above_{above}k_tokens"
         if (long_input := usd(f"input_cost_per_token{mark}")) is not None:
             long_output = usd(f"output_cost_per_token{mark}")
             read, write = (
@@ -186,19 +235,20 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
                 usd(f"cache_creation_input_token_cost{mark}"),
             )
             tier = TokenRates(long_input, outputs if long_output is None else long_output, read, write)
-            tiers.append((float(above), tier))
+            tiers.append((1000.0 * above, tier))
     batch = usd("input_cost_per_token_batches")
     context = entry.get("max_input_tokens")
-    return TokenPrice(
+    price = TokenPrice(
         provider=provider,
         model=key.removeprefix(f"{provider}/"),
         rates=rates,
         tiers=tuple(tiers),
         context_tokens=context if isinstance(context, int) and context > 0 else None,
-        batch_discount_fraction=1.0 - batch / inputs if batch is not None and inputs else 0.0,
         date=day,
         source=name,
     )
+    discount = 1.0 - batch / inputs if batch and inputs else None
+    return _on_terms(price, _shipped().providers.get(provider), discount=discount)
 
 
 def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
@@ -224,20 +274,21 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
     listed = found.get_prices(noon)
     above = sorted({tier.start for kind in _GENAI for tier in getattr(getattr(listed, kind), "tiers", ())})
     batch = _genai_rates(found.get_prices(noon, {"processing": "batch"}), None) or usual
-    return TokenPrice(
+    price = TokenPrice(
         provider=provider,
         model=found.id,
         rates=usual,
         tiers=tuple((float(start), _genai_rates(listed, start) or usual) for start in above),
         context_tokens=found.context_window,
-        batch_discount_fraction=1.0 - batch.input / usual.input if usual.input else 0.0,
         date=day,
         source=GENAI_SOURCE,
     )
+    discount = 1.0 - batch.input / usual.input if usual.input else 0.0
+    return _on_terms(price, _shipped().providers.get(provider), discount=discount)
 
 
 def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
-    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price."""
+    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price, or costs nothing."""
 
     def usd(kind: str) -> float | None:
         price = getattr(listed, kind)
@@ -248,23 +299,7 @@ def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
         return float(reached[-1] if reached else base)
 
     inputs, outputs, read, write = map(usd, _GENAI)
-    return None if inputs is None or outputs is None else TokenRates(inputs, outputs, read, write)
-
-
-def first_day(written: str, place: str = "") -> date:
-    """Return the first day of a date that may be a year or a month.
-
-    Examples
-    --------
-    >>> str(first_day("2026")), str(first_day("2026-03"))
-    ('2026-01-01', '2026-03-01')
-    """
-    try:
-        parts = [int(part) for part in written.split("-")]
-        return date(*(*parts, 1, 1)[:3])
-    except (TypeError, ValueError):
-        where = f"{place}: " if place else ""
-        raise InputError(f"{where}{written[:40]!r} is not a date; write it as 2026-11-01") from None
+    return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
 
 
 def age_days(price: TokenPrice, today: date) -> int:

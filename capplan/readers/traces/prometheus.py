@@ -51,11 +51,12 @@ HIT_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "sglang:cache_hit_rate")
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
 LENGTH_GAUGES = ("sglang:spec_accept_length",)
 COUNTERS = frozenset(
     {f"{name}_{part}" for name in (*PROMPTS, *OUTPUTS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
-    | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED}
+    | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_BY_POSITION}
 )  # fmt: skip
 """Series read here that start at 0 and never decrease."""
 
@@ -70,6 +71,8 @@ class Scrape:
     )
     gauges: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cache_tokens: float = 0.0
+    accepted: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Accepted drafts by their position in a round, from 0."""
 
     def first(self, names: Sequence[str]) -> float | None:
         """Return the first of some counters that is present."""
@@ -121,6 +124,8 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
         else:
             scrape.values[name] += value
             scrape.gauges[name].append(value)
+        if name == ACCEPTED_BY_POSITION and keyed.get("position", "").isdecimal():
+            scrape.accepted[int(keyed["position"])] += value
         if name == "vllm:cache_config_info" and value == 1.0:
             blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
             tokens = float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
@@ -140,6 +145,8 @@ def _bound(text: str) -> float | None:
 def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
     """Return the increase of the counters between two scrapes, with the gauges of the second."""
     result = Scrape(gauges=after.gauges, cache_tokens=after.cache_tokens)
+    for position, count in after.accepted.items():
+        result.accepted[position] = count - before.accepted.get(position, 0.0)
     for name, value in after.values.items():
         counted = name.endswith(("_total", "_sum", "_count"))
         increase = value - before.values.get(name, 0.0)
@@ -155,6 +162,12 @@ def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
     return result
 
 
+def counted(paths: Sequence[Path], omissions: Omissions) -> Scrape:
+    """Return what one scrape counted since the start of the server, or two of them between each other."""
+    scrapes = [read_scrape(path, omissions) for path in paths]
+    return scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
+
+
 def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
     """Return the traffic that a server counted, since its start or between two scrapes.
 
@@ -164,8 +177,7 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         the text has no request lengths
     """
     omissions = Omissions()
-    scrapes = [read_scrape(path, omissions) for path in paths]
-    seen = scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
+    seen = counted(paths, omissions)
     name = str(paths[-1])
     prompts, outputs = _lengths(seen, PROMPTS, name), _lengths(seen, OUTPUTS, name)
     finished = _requests(seen)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -107,6 +108,29 @@ class TraceFile:
         return json_lines.block_tokens_of(json_lines.sample_of(self.path))
 
 
+class RequestParts(Protocol):
+    """Requests to be summarised: those of a trace, or drawn ones."""
+
+    @property
+    def omissions(self) -> Omissions:
+        """Return the rows that were left out."""
+
+    @property
+    def path(self) -> Path:
+        """Return the file that they come from."""
+
+    @property
+    def format(self) -> str:
+        """Return the name of its format."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of one block id; 0 where they have none."""
+
+    def parts(self) -> Iterator[TracePart]:
+        """Yield the requests in parts."""
+
+
 def trace_file(path: Path) -> TraceFile:
     """Return a trace that is ready to be read; InputError for a file without individual requests."""
     kind = format_of(path)
@@ -157,7 +181,7 @@ def _no_blocks(path: Path) -> InputError:
     )
 
 
-def trace_summary(trace: TraceFile, policies: Sequence[str] = ()) -> WorkloadSummary:
+def trace_summary(trace: RequestParts, policies: Sequence[str] = ()) -> WorkloadSummary:
     """Return the summary of a trace, which is read once, part by part."""
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []
@@ -203,7 +227,7 @@ def trace_summary(trace: TraceFile, policies: Sequence[str] = ()) -> WorkloadSum
     )
 
 
-def _format_name(trace: TraceFile) -> str:
+def _format_name(trace: RequestParts) -> str:
     return "request log" if trace.format == "log" else trace.format
 
 
@@ -230,9 +254,12 @@ def _evictions(
     )
 
 
-def prefix_reuse(curve: HitCurve) -> PrefixReuse:
-    """Return the reuse at round cache sizes, up to that beyond which more cache adds no hits."""
-    sizes = [size for size in CURVE_BLOCKS if size < curve.distinct_blocks] + [max(curve.distinct_blocks, 1)]
+def prefix_reuse(curve: HitCurve, sizes: Sequence[int] = ()) -> PrefixReuse:
+    """Return the reuse at these cache sizes, or at round ones up to that beyond which more cache adds no hits."""
+    sizes = sizes or [
+        *(size for size in CURVE_BLOCKS if size < curve.distinct_blocks),
+        max(curve.distinct_blocks, 1),
+    ]
     shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
     return PrefixReuse(
         block_tokens=curve.block_tokens,

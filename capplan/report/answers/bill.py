@@ -6,6 +6,7 @@ from typing import Any
 from capplan.fleet.money.who_pays import Share, by_tenant
 from capplan.questions.who_pays import AskedBill
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.currency import currency_texts
 from capplan.report.answers.fleet import purchase_text
 
 _TITLES = {
@@ -22,7 +23,9 @@ _TITLES = {
 }
 
 
-def bill_answer(asked: AskedBill, name: str, written: str | None) -> Answer:
+def bill_answer(
+    asked: AskedBill, name: str, written: str | None, currency: tuple[str, float] | None = None
+) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
     rows = [_class_row(share) for share in asked.bill.shares]
@@ -61,6 +64,7 @@ def bill_answer(asked: AskedBill, name: str, written: str | None) -> Answer:
         closing=(
             "prefill + decode = cost; cost / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included",
+            *currency_texts(currency, {"the job" if asked.of_job else "a month": asked.bill.usd}),
             *written_text,
         ),
         assumptions=asked.assumptions,

@@ -67,26 +67,17 @@ def pure_rows(mix: Mix) -> list[dict[str, Any]]:
     return [*rows, {"commitment": "the mix", **mix_totals(mix)}]
 
 
-def commitments_result(
-    mixes: tuple[AskedMix, ...], currency: tuple[str, float] | None
-) -> dict[str, Any] | None:
+def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
     """Return the mix of the recommended plan, each commitment alone, and the mixes of the other plans."""
     if not mixes:
         return None
     mix = mixes[0].mix
-    totals = mix_totals(mix)
     return {
         "rows": mix_rows(mix),
-        **totals,
+        **mix_totals(mix),
         "people_usd_per_month": mix.people_usd_per_hour * HOURS_PER_MONTH,
         "pure": pure_rows(mix),
         "plans": [_plan_row(item) for item in mixes],
-        "currency": currency
-        and {
-            "name": currency[0],
-            "per_month": totals["usd_per_month"] / currency[1],
-            "per_year": totals["usd_per_year"] / currency[1],
-        },
     }
 
 
@@ -118,17 +109,16 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def commitments_closing(mixes: tuple[AskedMix, ...], currency: tuple[str, float] | None) -> tuple[str, ...]:
-    """Return the totals of the mix in words, in another currency too, and a plan that its mix makes cheaper."""
+def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
+    """Return the totals of the mix in words, and a plan that its mix makes cheaper."""
     if not mixes:
         return ()
     mix = mixes[0].mix
     usd = mix.usd_per_hour * HOURS_PER_YEAR
-    other = f", {usd / currency[1]:,.0f} {currency[0]}" if currency else ""
     lines = [
         "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
     ]
-    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year{other}"]
+    lines += [f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} a month, ${usd:,.0f} a year"]
     best = min(mixes, key=lambda item: item.mix.usd_per_hour)
     if best.mix.usd_per_hour < mix.usd_per_hour:
         row = _plan_row(best)

@@ -6,6 +6,7 @@ from typing import Any
 from capplan.fleet.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.questions.comparison import AskedComparison
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.currency import currency_texts
 from capplan.report.answers.fleet import purchase_text
 
 _PARTS = ("input_usd", "cache_write_usd", "cache_read_usd", "storage_usd", "output_usd")
@@ -24,8 +25,8 @@ _TITLES = {
 }
 
 
-def compare_answer(asked: AskedComparison, name: str) -> Answer:
-    """Return a month of both, the break-even traffic, and which is cheaper."""
+def compare_answer(asked: AskedComparison, name: str, currency: tuple[str, float] | None = None) -> Answer:
+    """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
     comparison = asked.comparison
     rows = [_api_row(api) for api in comparison.apis]
     of_job = comparison.plan.money is not None and comparison.plan.money.usd_per_job is not None
@@ -62,10 +63,15 @@ def compare_answer(asked: AskedComparison, name: str) -> Answer:
                 shown=("api", "date", *parts, cost, "breakeven_request_rate"),
                 titles=_TITLES,
             ),
-            Table(_own_rows(own, cost), title="The own fleet", titles=_TITLES),
+            Table(_own_rows(own, cost, by_mix=asked.by_mix), title="The own fleet", titles=_TITLES),
         ),
         headline=_headline(comparison, name, of_job=of_job),
-        closing=(*_closing(comparison),),
+        closing=(
+            *_closing(comparison),
+            *currency_texts(
+                currency, {"for the own fleet": own.usd_today, f"for {best.price.name}": best.bill.usd}
+            ),
+        ),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
         csv_rows=rows,
@@ -84,9 +90,10 @@ def _api_row(api: ComparedApi) -> dict[str, Any]:
     }
 
 
-def _own_rows(own: OwnFleet, cost: str) -> list[dict[str, Any]]:
+def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]:
+    how = "by the mix of commitments" if by_mix else "as rented"
     rows = [
-        {"what": "machines, as rented", cost: own.machines_usd},
+        {"what": f"machines, {how}", cost: own.machines_usd},
         {
             "what": f"overhead, {own.terms.overhead_fraction:.0%}",
             cost: own.machines_usd * own.terms.overhead_fraction,
@@ -114,7 +121,9 @@ def _closing(comparison: Comparison) -> list[str]:
     for api in comparison.apis:
         rate = api.breakeven_request_rate
         if rate is None:
-            lines.append(f"{api.price.name} stays cheaper at any rate")
+            lines.append(
+                f"no traffic is large enough for the own fleet to stay cheaper than {api.price.name}"
+            )
         else:
             times = rate / comparison.own.request_rate
             lines.append(

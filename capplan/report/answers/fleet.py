@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import inf
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.price import HOURS_PER_MONTH, PriceChoice
 from capplan.fleet.review import kernel_assumptions
 from capplan.fleet.search import Question
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.outlook import Outlook
+from capplan.questions.plan_inputs import plan_inputs
+from capplan.questions.plan_row import plan_row
 from capplan.readers.plan_file import plan_origin
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.commitments import (
@@ -20,10 +22,18 @@ from capplan.report.answers.commitments import (
     commitments_result,
     commitments_tables,
 )
+from capplan.report.answers.currency import currency_texts, in_currency, paid_usd
 from capplan.report.answers.energy import energy_result, energy_tables
-from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text
+from capplan.report.answers.fleet_words import insensible_text, rejected_text, relaxation_text, sure
 from capplan.report.answers.growth import growth_closing, growth_result, growth_tables
 from capplan.report.answers.over_time import over_time_assumptions, over_time_result, over_time_tables
+from capplan.report.answers.pools import (
+    decision_of_pools,
+    pools_closing,
+    pools_result,
+    pools_row,
+    pools_tables,
+)
 from capplan.report.data_text import plain
 
 _SHOWN = (
@@ -85,62 +95,11 @@ def several_kv_dtypes(plans: Sequence[FleetPlan]) -> bool:
     return len({plan.layout.kv_format for plan in plans}) > 1
 
 
-def plan_row(plan: FleetPlan) -> dict[str, Any]:
-    """Return one plan with the keys of the interface."""
-    sharding, money = plan.layout.sharding, plan.money
-    return {
-        "hardware": plan.layout.device.name,
-        "gpus": plan.gpus,
-        "gpus_per_replica": plan.layout.devices,
-        "replicas": plan.replicas,
-        "spare_replicas": plan.spare_replicas,
-        "tensor_parallel": int(sharding.tensor),
-        "pipeline_parallel": int(sharding.pipeline),
-        "expert_parallel": int(sharding.expert),
-        "data_parallel": int(sharding.data),
-        "weight_dtype": plan.weight_dtype,
-        "kv_dtype": plan.layout.kv_format,
-        "concurrency_per_replica": plan.concurrency_per_replica,
-        "request_rate_per_replica": plan.request_rate_per_replica,
-        "request_rate_limit_per_replica": plan.request_rate_limit_per_replica,
-        "sure_request_rate_limit_per_replica": plan.sure_rate_limit_per_replica,
-        "ttft_s": asdict(plan.ttft_s),
-        "tpot_s": asdict(plan.tpot_s),
-        "e2e_s": asdict(plan.e2e_s),
-        "slo_met_probability": plan.slo_met_probability,
-        "few_open_loops_measured": plan.few_open_loops_measured,
-        "target_probabilities": dict(plan.target_probabilities),
-        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
-        "price_basis": None if plan.price is None else plan.price.basis,
-        "energy_usd_per_hour": plan.energy_usd_per_hour,
-        "usd_per_hour": plan.usd_per_hour,
-        "usd_per_month": plan.usd_per_month,
-        "usd_per_month_low": plan.usd_per_month_low,
-        "usd_per_month_high": _finite(plan.usd_per_month_high),
-        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
-        "usd_per_million_tokens": plan.usd_per_million_tokens,
-        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
-        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
-        "job_hours": money.job_hours if money else None,
-        "usd_per_job": money.usd_per_job if money else None,
-        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
-        "draft_tokens": plan.draft_tokens,
-        "routing": plan.routing,
-        "watts": plan.watts,
-        "bottleneck": plan.bottleneck,
-        "label": plan.label,
-        "kv_cache_tokens": plan.kv_cache_tokens,
-        "checked": plan.checked,
-    }
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or value == inf else value
-
-
 def decision(asked: AskedFleet, answer: FleetAnswer) -> str:
     """Return what to buy, how many, for how much, how sure that is, and what more certainty would cost."""
-    plan = answer.chosen
+    plan, pools = answer.chosen, answer.chosen_pools
+    if pools is not None:
+        return decision_of_pools(asked, pools)
     if plan is None:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the targets on the allowed hardware{budget}"
@@ -194,19 +153,6 @@ def purchase_text(plan: FleetPlan) -> str:
     return f"{plan.gpus} x {plan.layout.device.name} ({replicas} of {each}{spare}; {layout_text(plan)})"
 
 
-def sure(probability: float) -> str:
-    """Format a probability for people, rounded down; never as certain.
-
-    Examples
-    --------
-    >>> sure(0.616), sure(0.9999), sure(0.0001)
-    ('61%', 'over 99%', 'under 1%')
-    """
-    if probability > 0.99:
-        return "over 99%"
-    return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"
-
-
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the three choices, each with its name."""
     if answer.choices is None:
@@ -240,7 +186,7 @@ def assumed_kernels(plans: Sequence[FleetPlan], question: Question) -> tuple[Ass
     return tuple(dict.fromkeys(item for plan in plans for item in kernel_assumptions(plan, question)))
 
 
-def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
+def thin_warnings(plans: Sequence[FleetPlan | PoolsPlan]) -> tuple[str, ...]:
     """Return the warning for probabilities that rest on few open-loop measurements."""
     if not any(plan.few_open_loops_measured for plan in plans):
         return ()
@@ -250,13 +196,17 @@ def thin_warnings(plans: Sequence[FleetPlan]) -> tuple[str, ...]:
 
 
 def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the cheapest plan costs where none is within the budget."""
-    budget, plan = asked.scenario.budget_usd_per_month, answer.over_budget
-    if budget is None or plan is None or plan.usd_per_month is None:
+    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+    budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
+    by_mix = asked.scenario.commitments is not None
+    if budget is not None and by_mix and answer.chosen is not None:
+        return (f"with its mix of commitments it is within the budget of ${budget:,.0f} a month",)
+    if budget is None or answer.over_budget is None or usd is None:
         return ()
+    how = " with its mix of commitments" if by_mix else ""
     return (
-        f"without the budget of ${budget:,.0f} a month: {purchase_text(plan)}, ${plan.usd_per_month:,.0f} a month, "
-        f"{plan.usd_per_month / budget:.3g} times the budget",
+        f"without the budget of ${budget:,.0f} a month: {purchase_text(answer.over_budget)}, ${usd:,.0f} a month{how}, "
+        f"{usd / budget:.3g} times the budget",
     )
 
 
@@ -294,6 +244,8 @@ def _fleet_result(
     """Return the answer with the keys of the interface."""
     over_time = outlook.over_time
     chosen = plan_row(answer.chosen) if answer.chosen else None
+    if answer.chosen_pools is not None:
+        chosen = pools_row(answer.chosen_pools)
     return {
         "scenario": asked.scenario.name,
         "plans": rows,
@@ -312,10 +264,13 @@ def _fleet_result(
             {**asdict(row), "gpus_at": [{"limit_s": limit, "gpus": gpus} for limit, gpus in row.gpus_at]}
             for row in answer.insensible
         ],
-        "commitments": commitments_result(outlook.mixes, asked.scenario.currency),
+        "disaggregated": pools_result(answer),
+        "commitments": commitments_result(outlook.mixes),
+        "currency": in_currency(asked.scenario.currency, paid_usd(answer, outlook)),
         "energy": energy_result(outlook.energy),
         "growth": growth_result(outlook.growth),
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
+        "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "over_time": over_time_result(over_time) if over_time else None,
         "relaxations": [
             {
@@ -329,12 +284,19 @@ def _fleet_result(
     }
 
 
+def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
+    if answer.choices is None or answer.chosen_pools is not None:
+        return pools_closing(answer)
+    why = f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}"
+    return why, *pools_closing(answer)
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time, currency = outlook.over_time, asked.scenario.currency
+    over_time = outlook.over_time
     rows = [plan_row(plan) for plan in answer.plans]
     kv = several_kv_dtypes(answer.plans)
     shown = [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)]
@@ -349,6 +311,7 @@ def fleet_answer(
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     tables = [Table(shown, title="Plans, cheapest first", shown=columns, titles=_TITLES, assumed=assumed)]
+    tables += pools_tables(answer)
     tables += commitments_tables(outlook.mixes)
     tables += growth_tables(outlook.growth)
     tables += energy_tables(outlook.energy)
@@ -358,7 +321,8 @@ def fleet_answer(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
     result = _fleet_result(asked, answer, rows, outlook)
-    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result))
+    inputs = plain(plan_inputs(asked, answer.chosen))
+    origin = plan_origin(asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs)
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},
@@ -368,13 +332,10 @@ def fleet_answer(
         ),
         headline=decision(asked, answer),
         closing=(
-            *(
-                (f"recommended: {purchase_text(answer.choices.recommended)}; {answer.choices.why}",)
-                if answer.choices
-                else ()
-            ),
+            *_recommendation(answer),
             *(insensible_text(row) for row in answer.insensible),
-            *commitments_closing(outlook.mixes, currency),
+            *commitments_closing(outlook.mixes),
+            *currency_texts(asked.scenario.currency, paid_usd(answer, outlook)),
             *growth_closing(outlook.growth, asked.scenario),
             *(_reading(asked.scenario.prices) if rows else ()),
             *budget_texts(asked, answer),
@@ -387,5 +348,5 @@ def fleet_answer(
             *outlook.assumptions,
         ),
         warnings=(*asked.warnings, *thin_warnings(answer.plans), *outlook.warnings),
-        exit_code=0 if answer.plans else 4,
+        exit_code=0 if answer.plans or answer.chosen_pools else 4,
     )

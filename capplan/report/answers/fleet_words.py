@@ -34,3 +34,16 @@ def rejected_text(answer: FleetAnswer) -> str:
     return (
         f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
     )
+
+
+def sure(probability: float) -> str:
+    """Format a probability for people, rounded down; never as certain.
+
+    Examples
+    --------
+    >>> sure(0.616), sure(0.9999), sure(0.0001)
+    ('61%', 'over 99%', 'under 1%')
+    """
+    if probability > 0.99:
+        return "over 99%"
+    return "under 1%" if probability < 0.01 else f"{int(100.0 * probability)}%"

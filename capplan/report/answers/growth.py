@@ -61,7 +61,7 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
     over = next((row.month for row in growth.months if most is not None and row.gpus > most), None)
     lines += [f"fleet.max_gpus of {most} is exceeded in month {over}"] if over else []
     dear = next(
-        (r.month for r in growth.months if budget is not None and (r.usd_per_month or 0.0) > budget), None
+        (row.month for row in growth.months if budget is not None and (row.paid_usd or 0.0) > budget), None
     )
     lines += [f"the budget of ${budget:,.0f} a month is exceeded in month {dear}"] if dear else []
     return tuple(lines)

@@ -5,20 +5,22 @@ from shlex import join
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.levers import Combination, LeverRow, LeversAnswer
+from capplan.fleet.levers import Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.pools.plan import PoolsPlan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.as_it_is import Base
+from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import (
     assumed_kernels,
     cost_texts,
     layout_text,
-    plan_row,
     purchase_text,
-    sure,
     thin_warnings,
 )
+from capplan.report.answers.fleet_words import sure
+from capplan.report.answers.pools import pool_text
 
 _SHOWN = (
     "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
@@ -69,6 +71,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                     titles=_TITLES,
                 ),
                 Table(tried, title="Each lever alone, most saved first", shown=_SHOWN, titles=_TITLES),
+                _memory_table(tried),
                 Table(_risks(answer.rows), title="Risks", shown=("lever", "change", "risk")),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
                 Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
@@ -93,8 +96,8 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "applicable": row.applicable,
         "reason": row.reason or None,
         "meets_targets": row.meets_targets,
-        "hardware": plan.layout.device.name if plan else None,
-        "plan": layout_text(plan, kv=True) if plan else None,
+        "hardware": plan.hardware if plan else None,
+        "plan": _layouts(plan) if plan else None,
         "gpus": plan.gpus if plan else None,
         "usd_per_month": plan.usd_per_month if plan else None,
         "usd_per_month_saved": row.usd_per_month_saved,
@@ -102,8 +105,41 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "tpot_p95_s": plan.tpot_s.p95 if plan else None,
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
+        "host_memory_bytes": _host_bytes(row),
+        "host_memory_worth_usd_per_gb_month": _worth_usd_per_gb_month(row),
         "settings": list(row.lever.settings),
     }
+
+
+def _host_bytes(row: LeverRow) -> float | None:
+    """Return the host memory to buy for all replicas [B]; None where a lever adds none."""
+    return row.lever.host_bytes * row.plan.replicas if row.lever.host_bytes and row.plan else None
+
+
+def _worth_usd_per_gb_month(row: LeverRow) -> float | None:
+    """Return what that memory may cost, per gigabyte and month; None where it is not known."""
+    if row.plan is None or not row.lever.host_bytes or row.usd_per_month_saved is None:
+        return None
+    return 1e9 * worth_usd_per_byte_month(row.usd_per_month_saved, row.lever.host_bytes, row.plan.replicas)
+
+
+def _memory_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the host memory that offloading takes, and what it may cost to pay."""
+    bought = [
+        {**row, "pays": "nothing saved" if not (row["host_memory_worth_usd_per_gb_month"] or 0.0) > 0.0
+         else f"below ${row['host_memory_worth_usd_per_gb_month']:.3g} per GB and month"}
+        for row in rows
+        if row["host_memory_bytes"]
+    ]  # fmt: skip
+    shown = ("lever", "change", "host_memory_bytes", "usd_per_month_saved", "pays")
+    return Table(bought, title="Host memory to buy, and whether it pays", shown=shown, titles=_TITLES)
+
+
+def _layouts(plan: FleetPlan | PoolsPlan) -> str:
+    """Return parallelism and dtypes of a replica, or of one of either pool."""
+    if isinstance(plan, FleetPlan):
+        return layout_text(plan, kv=True)
+    return f"prefill on {pool_text(plan.prefill)}, decode on {pool_text(plan.decode)}"
 
 
 def _line(row: LeverRow) -> dict[str, Any]:
@@ -157,10 +193,10 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
     name = base.asked.scenario.name
-    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else "as it is no plan meets the targets"
+    as_it_is = f"as it is {_plan_text(answer.base)}" if answer.base else f"as it is {base.missing}"
     best = answer.best
     if best is None:
-        return f"{name}: {as_it_is}, and no lever changes that"
+        return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
         return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less"
     return f"{name}: {as_it_is}; at best {_plan_text(best.plan)}{_saving(answer, best)}, with {_words(best)}"

@@ -11,6 +11,7 @@ from capplan.fleet.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.pools import transfer_result
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import Spread, joint_timeline
 from capplan.workload.slo import Slo
@@ -182,6 +183,8 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
             {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
         ]
         tables.append(Table(hits, title="Prefix hits"))
+    if "transfer" in result:
+        tables.append(Table([result["transfer"]], title="KV caches sent", upright=True))
     if outcome.run:
         replicas = result["operation"]["replicas"]
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
@@ -222,6 +225,15 @@ def _unanswered(outcome: FleetOutcome, slo: Slo) -> list[str]:
     return said
 
 
+def _pools_result(chosen: Chosen, asked: AskedStream, operation: Operation) -> dict[str, Any]:
+    """Return the devices of both pools, and what the transfers between them are like at the offered rate."""
+    use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s)
+    return {
+        "gpus": operation.pool_devices(chosen.spec),
+        **({"transfer": transfer_result(use)} if use else {}),
+    }
+
+
 def simulate_answer(
     chosen: Chosen,
     asked: AskedStream,
@@ -235,6 +247,8 @@ def simulate_answer(
     counts = several_counts(operation, outcome.run)
     bought = f"{counts}, each ({chosen.name})" if counts else f"{outcome.replicas} x ({chosen.name})"
     result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
+    if operation is not None and operation.kv_link is not None:
+        result |= _pools_result(chosen, asked, operation)
     slo = chosen.asked.scenario.slo
     every = outcome.all
     tables = _tables(result, outcome, slo)

@@ -7,10 +7,9 @@ from capplan.report.answers.fleet import (
     cost_texts,
     decision_tables,
     purchase_text,
-    sure,
     surer_text,
 )
-from capplan.report.answers.fleet_words import insensible_text, relaxation_text
+from capplan.report.answers.fleet_words import insensible_text, relaxation_text, sure
 from capplan.report.review.findings import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 

@@ -1,6 +1,7 @@
 """What follows from the chosen plan, in a review: commitments, the months to come, energy."""
 
 from capplan.report.answers.commitments import commitments_closing, commitments_tables
+from capplan.report.answers.currency import currency_texts, paid_usd
 from capplan.report.answers.energy import energy_tables
 from capplan.report.answers.growth import growth_closing, growth_tables
 from capplan.report.review.findings import Findings, Section
@@ -17,7 +18,8 @@ def outlook_section(given: Findings) -> Section:
             *energy_tables(outlook.energy),
         ),
         lines=(
-            *commitments_closing(outlook.mixes, scenario.currency),
+            *commitments_closing(outlook.mixes),
+            *currency_texts(scenario.currency, paid_usd(given.answer, outlook)),
             *growth_closing(outlook.growth, scenario),
         ),
     )

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from capplan.fleet.plan import FleetPlan
+from capplan.questions.plan_row import plan_row
 from capplan.report.answer import Table
-from capplan.report.answers.fleet import layout_text, plan_row
+from capplan.report.answers.fleet import layout_text
 from capplan.report.review.bars import Bar, Bars
 from capplan.report.review.decision import shown
 from capplan.report.review.findings import Findings, Section

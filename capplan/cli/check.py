@@ -1,0 +1,42 @@
+"""`capplan check`: whether a plan still holds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.groups import grouped
+from capplan.cli.kinds import whole
+
+Plan = Annotated[
+    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
+]
+PriceAge = Annotated[
+    int,
+    whole("--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."),
+]
+
+
+@grouped
+def command(
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: Plan,
+    max_price_age: PriceAge = 365,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not."""
+    from capplan.questions.fleet import asked_fleet
+    from capplan.questions.plan_check import check_plan
+    from capplan.questions.plan_file import scenario_beside
+    from capplan.questions.price_age import current_day
+    from capplan.readers.plan_file import read_plan_file
+    from capplan.report.answers.check import check_answer
+    from capplan.report.show import show
+
+    file = read_plan_file(plan_file)
+    asked = asked_fleet(scenario_beside(scenario, file, settings or ()), offline=offline)
+    return show(check_answer(asked, file, check_plan(asked, file, current_day(), max_price_age)), to)

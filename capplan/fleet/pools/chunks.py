@@ -1,0 +1,40 @@
+"""Identical replicas with smaller chunks of prompts: what pools of their own have to be compared with."""
+
+from dataclasses import replace
+
+from capplan.fleet.cheapest import Search, Terms
+from capplan.fleet.confirmed import plan_of
+from capplan.fleet.plan import ChunkedPlan, FleetPlan
+from capplan.fleet.search import Question, search, spec_of_layout
+from capplan.replica.plans import engine_scheduling
+
+DIVISORS = (4, 8)
+"""Of the tokens that a step takes by default."""
+
+
+def smaller_chunks(question: Question, terms: Terms, now: FleetPlan) -> tuple[ChunkedPlan, ...]:
+    """Return the cheapest fleets whose steps take fewer tokens, which delays prompts and speeds up decoding.
+
+    Parameters
+    ----------
+    question : of the fleet
+    terms : headroom, spares, prices
+    now : the plan as it is
+
+    Returns
+    -------
+    plans; empty where the scenario sets the tokens of a step, or the engine does not split prompts
+    """
+    scheduling = engine_scheduling(spec_of_layout(now.layout, now.weight_dtype, question))
+    if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
+        return ()
+    plans = []
+    for divisor in DIVISORS:
+        tokens = scheduling.max_num_batched_tokens // divisor
+        if tokens < scheduling.max_num_seqs:
+            continue
+        smaller = replace(question, max_num_batched_tokens=tokens)
+        item = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
+        if item is not None:
+            plans.append(ChunkedPlan(tokens, plan_of(item, terms)))
+    return tuple(plans)

@@ -1,0 +1,142 @@
+"""Both pools and the link simulated together, as `simulate` does, at any load and slowness."""
+
+from dataclasses import replace
+from functools import cached_property
+from math import exp, log
+
+import numpy as np
+
+from capplan.fleet.peak_stream import peak_stream
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, reach_words
+from capplan.fleet.pools.ratio import Lacking, Pair
+from capplan.fleet.routed import Operation, run_fleet
+from capplan.fleet.search import Question
+from capplan.fleet.simulation import FleetOutcome, Stream
+from capplan.fleet.sweep import demand_at_replica
+from capplan.fleet.trial import is_steady, with_load_time
+from capplan.replica.replica import Replica
+from capplan.workload.slo import Target
+
+SIZING_REQUESTS = 3000
+"""Simulated for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
+SEED = 0
+"""Of the requests, the default of `simulate`."""
+SLOWNESSES = (0.25, 4.0)
+"""Factors on step times between which the largest one that meets the targets is looked for ..."""
+HALVINGS = 6
+"""... in so many halvings, to 4.5 %."""
+BUSY_LINK = 0.2
+"""Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
+_EITHER: Lacking = frozenset({"prefill", "decode"})
+_PREFILL: Lacking = frozenset({"prefill"})
+
+
+class Joint:
+    """One layout of either pool and the link between them, under the traffic of a question."""
+
+    def __init__(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> None:
+        """Draw the requests; nothing is simulated yet."""
+        self.question = question
+        self.demand = demand_at_replica(question.demand, prefill)
+        self.prefill, self.decode, self.link = with_load_time(prefill, self.demand), decode, link
+        self.rate = sum(self.demand.rates_per_s(0.0))
+        self._seen: dict[tuple[Pair, float, float], FleetOutcome] = {}
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The requests at the peak, those that `simulate` draws."""
+        return peak_stream(
+            self.demand,
+            replicas=1,
+            seed=SEED,
+            longest=self.question.max_model_len,
+            routing=self.question.routing,
+        )
+
+    def operation(self, pair: Pair, slowness: float = 1.0) -> Operation:
+        """Return how a fleet with these replica counts is operated.
+
+        Where every step takes s times as long, the unit of time is s seconds: the link is s times as fast.
+        """
+        link = replace(self.link, rate_ratio=slowness, latency_s=self.link.latency_s / slowness)
+        return Operation(prefill_replicas=pair[0], decode_replicas=pair[1], kv_link=link, decode=self.decode)
+
+    def at_peak(self, pair: Pair) -> FleetOutcome:
+        """Return what all requests of the peak see."""
+        return self._run(self.stream, pair, 1.0)
+
+    def _run(self, stream: Stream, pair: Pair, slowness: float) -> FleetOutcome:
+        operation = self.operation(pair, slowness)
+        return run_fleet(self.prefill, stream, operation, replicas=sum(pair), slo=self.question.slo)
+
+    def sized(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> FleetOutcome:
+        """Return what the first requests see at a multiple of the peak, in units of `slowness` seconds."""
+        key = (pair, load, slowness)
+        if key not in self._seen:
+            assert self.stream.requests is not None
+            assert self.stream.requests.arrival_s is not None
+            few = self.stream.requests.part(0, SIZING_REQUESTS)
+            few = replace(few, arrival_s=np.asarray(few.arrival_s) / (load * slowness))
+            self._seen[key] = self._run(replace(self.stream, requests=few), pair, slowness)
+        return self._seen[key]
+
+    def missed(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> tuple[Target, ...]:
+        """Return the targets that are missed at a multiple of the peak, by replicas slower than predicted by a factor."""
+        outcome = self.sized(pair, load, slowness)
+        targets = self.question.slo.targets
+        return tuple(t for t in targets if not outcome.value(t) * slowness <= t.limit_s)
+
+    def steady(self, pair: Pair, load: float, slowness: float) -> bool:
+        """Return whether no queue keeps growing."""
+        (part,) = self.sized(pair, load, slowness).parts
+        return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
+
+    def link_use(self, pair: Pair, load: float = 1.0) -> LinkUse:
+        """Return what the transfers are like at a multiple of the peak."""
+        return link_use(
+            self.prefill.spec,
+            self.decode.spec,
+            pair,
+            self.link,
+            prompt_tokens=self.stream.mean_input_tokens,
+            requests_per_s=load * self.rate,
+        )
+
+    def reach_words(self, pair: Pair) -> str:
+        """Return why the link does not join all replicas; empty where it does."""
+        return reach_words(self.prefill.spec, self.decode.spec, pair, self.link)
+
+    def lacking(self, pair: Pair, headroom_fraction: float, slowness: float) -> Lacking:
+        """Return what a pair lacks: as predicted with headroom at the peak, with slower replicas at the peak, and in full.
+
+        The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
+        from the prefill pool as far as its links are busy.
+        """
+        if self.reach_words(pair):
+            return _EITHER
+        room = 1.0 / (1.0 - headroom_fraction)
+        use = self.link_use(pair, room)
+        if use.load_fraction >= 1.0:
+            return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
+        later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else frozenset({"decode"})
+        for load, factor in ((room, 1.0), (1.0, slowness)):
+            missed = self.missed(pair, load, factor)
+            if missed or not self.steady(pair, load, factor):
+                return _PREFILL if _late_first(missed) else later
+        missed = self.at_peak(pair).missed(self.question.slo)
+        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+
+    def slowest(self, pair: Pair) -> float:
+        """Return the largest factor by which all steps may be slower than predicted while the targets hold at the peak."""
+        low, high = (log(factor) for factor in SLOWNESSES)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2.0
+            factor = exp(middle)
+            holds = not self.missed(pair, 1.0, factor) and self.steady(pair, 1.0, factor)
+            low, high = (middle, high) if holds else (low, middle)
+        return exp(low)
+
+
+def _late_first(missed: tuple[Target, ...]) -> bool:
+    """Return whether the first token is late."""
+    return any(target.metric == "ttft" for target in missed)

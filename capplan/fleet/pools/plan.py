@@ -1,0 +1,123 @@
+"""A fleet that prefills and decodes in pools of their own, and the answer of the search for one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from capplan.accuracy.bounded import BoundedSpread
+from capplan.fleet.candidates import Layout, Rejection
+from capplan.fleet.paid import Money
+from capplan.fleet.pools.link import LinkTerms, LinkUse
+from capplan.fleet.price import ChosenPrice
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Identical replicas of one phase."""
+
+    layout: Layout
+    weight_dtype: str
+    busy_replicas: int
+    """In service, without spares."""
+    spare_replicas: int
+    busy_fraction: float
+    """Time in steps over time in service, mean over its replicas at the peak."""
+    kv_cache_tokens: float
+    """Of one replica."""
+    label: str
+    price: ChosenPrice | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Replicas with spares."""
+        return self.busy_replicas + self.spare_replicas
+
+    @property
+    def gpus(self) -> int:
+        """Devices of all replicas."""
+        return self.replicas * self.layout.devices
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all devices, spares included; None without a price."""
+        return None if self.price is None else self.price.total_usd_per_hour * self.gpus
+
+
+def summed_usd_per_hour(pools: Iterable[Pool]) -> float | None:
+    """Return dollars per hour of some pools; None if a price is unknown."""
+    total = 0.0
+    for pool in pools:
+        if pool.usd_per_hour is None:
+            return None
+        total += pool.usd_per_hour
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsPlan:
+    """A prefill and a decode pool that serve the scenario together."""
+
+    prefill: Pool
+    decode: Pool
+    link_terms: LinkTerms
+    link: LinkUse
+    """At the peak."""
+    requests: int
+    """Simulated at the peak, all of which the latencies count."""
+    ttft_s: BoundedSpread
+    tpot_s: BoundedSpread
+    e2e_s: BoundedSpread
+    slo_met_probability: float
+    """Probability that all targets hold together."""
+    few_open_loops_measured: bool
+    usd_per_month: float | None
+    money: Money | None
+    """Costs at the mean load; None without a price."""
+
+    @property
+    def pools(self) -> tuple[Pool, Pool]:
+        """The prefill pool and the decode pool."""
+        return self.prefill, self.decode
+
+    @property
+    def gpus(self) -> int:
+        """Devices of both pools, spares included."""
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of both pools, spares included."""
+        return sum(pool.replicas for pool in self.pools)
+
+    @property
+    def hardware(self) -> str:
+        """Devices by name: prefill, then decode where it is another one."""
+        return " + ".join(dict.fromkeys(pool.layout.device.name for pool in self.pools))
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of both pools; None if a price is unknown."""
+        return summed_usd_per_hour(self.pools)
+
+    @property
+    def watts(self) -> float | None:
+        """Thermal design power of all devices; None if it is unknown for some."""
+        powers = [pool.layout.device.tdp_w for pool in self.pools]
+        if any(power is None for power in powers):
+            return None
+        return sum((power or 0.0) * pool.gpus for power, pool in zip(powers, self.pools, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsAnswer:
+    """The plans with pools of their own, cheapest first, and why there are no others."""
+
+    plans: tuple[PoolsPlan, ...]
+    rejected: tuple[Rejection, ...]
+    evaluated: int
+    simulated: int
+    """Pairs of replica counts."""
+
+    @property
+    def chosen(self) -> PoolsPlan | None:
+        """The cheapest; None if none meets the targets."""
+        return self.plans[0] if self.plans else None

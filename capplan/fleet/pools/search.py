@@ -1,0 +1,303 @@
+"""The cheapest fleet with pools of its own for prefill and decode.
+
+Each phase alone is a question of the fleet search: prompts answered with one token under the targets of the first token,
+and prompts that are in the cache under the targets of the later tokens. Its layouts are bounded in closed form and
+simulated as those of any fleet, so a pair of pools costs nothing more to screen. What the search of either phase returns
+for a device is then simulated together, with the link, and the cheapest pair of replica counts is taken.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import floor, inf
+
+from capplan.accuracy.bounded import BoundedSpread, load_interval
+from capplan.accuracy.slowness import Slowness
+from capplan.errors import Reason, Refusal
+from capplan.fleet.candidates import Rejections, rejection_rows
+from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
+from capplan.fleet.demand import Demand, demand_of_classes
+from capplan.fleet.paid import money_at_mean
+from capplan.fleet.pools.joint import Joint
+from capplan.fleet.pools.link import LinkTerms, check_known
+from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
+from capplan.fleet.pools.ratio import Lacking, Pair, Phase, cheapest_pair
+from capplan.fleet.price import usd_per_month
+from capplan.fleet.scenario import PoolsLimits
+from capplan.fleet.search import Question, search
+from capplan.fleet.simulation import FleetOutcome
+from capplan.hardware.device import Device
+from capplan.replica.replica import Replica
+from capplan.serving.outcome import Spread
+from capplan.workload.length import fixed
+from capplan.workload.slo import Slo
+
+SHOWN = 3
+"""Pairs of devices that get a plan; the others cost more by what either phase takes alone."""
+LEAST_SHARE = 0.8
+"""Where a pool is as small as it was tried, this share of its replicas is tried next."""
+MOST_TRIED = 16
+"""Pairs of replica counts of two layouts before the search gives up."""
+WORTH_SHOWING = 1.5
+"""Pools that cost over this many times the cheapest are given up."""
+WHOLE_PROMPT = 1e9
+"""Tokens of a shared prefix that holds every prompt."""
+
+
+def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
+    """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
+    classes = tuple(replace(item, output_tokens=fixed(1.0)) for item in question.demand.classes)
+    return _phase(question, devices, demand_of_classes(classes), ("ttft",))
+
+
+def decode_question(question: Question, devices: Sequence[Device]) -> Question:
+    """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
+    classes = tuple(
+        replace(item, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
+        for item in question.demand.classes
+    )
+    return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
+
+
+def _phase(
+    question: Question, devices: Sequence[Device], demand: Demand, metrics: tuple[str, ...]
+) -> Question:
+    targets = tuple(target for target in question.slo.targets if target.metric in metrics)
+    return replace(question, devices=tuple(devices), demand=demand, slo=Slo(targets, question.slo.confidence))
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """One layout of either phase, each sized alone."""
+
+    prefill: Sized
+    decode: Sized
+
+    @property
+    def sides(self) -> tuple[Sized, Sized]:
+        return self.prefill, self.decode
+
+    @property
+    def hardware(self) -> str:
+        return " + ".join(dict.fromkeys(side.trial.candidate.layout.device.name for side in self.sides))
+
+    def slowness(self, question: Question) -> Slowness:
+        """Return how much slower than predicted the steps of both pools may be: as those of the decode replicas."""
+        candidate = self.decode.trial.candidate
+        network = question.networks[candidate.weight_dtype]
+        return question.slowness(question.slo.targets, network, candidate.usual_step_s)
+
+
+def pools_decision(
+    question: Question,
+    pools: PoolsLimits,
+    terms: Terms,
+    *,
+    shown: int = SHOWN,
+    progress: Callable[[int, int], None] | None = None,
+) -> PoolsAnswer:
+    """Return the plans with pools of their own, cheapest first, and why other devices have none.
+
+    Parameters
+    ----------
+    question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
+    pools : devices of either pool, and the link
+    terms : headroom, spares of each pool, prices, and limits of the whole fleet
+    shown : pairs of devices that get a plan
+    progress : called with the pairs that are done, and all of them
+
+    Returns
+    -------
+    PoolsAnswer
+    """
+    check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
+    rejected: Rejections = Counter()
+    contenders, evaluated = _contenders(question, pools, terms, rejected)
+    plans: list[PoolsPlan] = []
+    simulated = 0
+    for done, contender in enumerate(contenders[:shown]):
+        least = min((cost_of(plan) for plan in plans), default=inf)
+        plan, tried = _confirmed(contender, question, pools.link, terms, rejected, WORTH_SHOWING * least)
+        simulated += tried
+        plans += [plan] if plan else []
+        if progress:
+            progress(done + 1, min(len(contenders), shown))
+    for contender in contenders[shown:]:
+        rejected[contender.hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
+    plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
+    return PoolsAnswer(tuple(plans), rejection_rows(rejected), evaluated, simulated)
+
+
+def cost_of(plan: PoolsPlan) -> float:
+    """Return dollars per hour of the replicas in service, or devices where a price is unknown."""
+    hourly = plan.usd_per_hour
+    if hourly is None:
+        return float(sum(pool.busy_replicas * pool.layout.devices for pool in plan.pools))
+    return sum((pool.usd_per_hour or 0.0) * pool.busy_replicas / pool.replicas for pool in plan.pools)
+
+
+def _contenders(
+    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
+) -> tuple[list[_Contender], int]:
+    """Return the best layout of every pair of devices, cheapest first, and the number of candidates."""
+    contenders: list[_Contender] = []
+    evaluated = 0
+    for dtype, kv_format in product(question.networks, question.kv_formats):
+        part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
+        sides = []
+        for phase in (
+            prefill_question(part, pools.prefill_devices),
+            decode_question(part, pools.decode_devices),
+        ):
+            result = search(phase)
+            evaluated += result.evaluated
+            rejected.update(result.rejected)
+            trials = Search(phase, result.candidates, terms)
+            best = [trials.best_of(d.name, question.slo.confidence, rejected) for d in phase.devices]
+            sides.append([item for item in best if item is not None])
+        contenders += [_Contender(prefill, decode) for prefill, decode in product(*sides)]
+    return sorted(contenders, key=lambda item: _cost(item, terms)), evaluated
+
+
+def _hourly(side: Sized, terms: Terms) -> float:
+    """Return dollars per hour of one replica; infinite without a price."""
+    layout = side.trial.candidate.layout
+    hourly = terms.hourly(layout.device.name)
+    return inf if hourly is None else hourly * layout.devices
+
+
+def _cost(contender: _Contender, terms: Terms) -> tuple[float, int, str]:
+    """Return the sort key of contenders: dollars of what either phase takes alone, then devices."""
+    cost = sum(_hourly(side, terms) * (side.busy + terms.spare_replicas) for side in contender.sides)
+    return cost, sum(side.gpus for side in contender.sides), contender.hardware
+
+
+def _confirmed(
+    contender: _Contender,
+    question: Question,
+    link: LinkTerms,
+    terms: Terms,
+    rejected: Rejections,
+    most_cost: float,
+) -> tuple[PoolsPlan | None, int]:
+    """Return the plan of a contender, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
+    for side in contender.sides:
+        device = side.trial.replica.spec.device
+        if not link.known_to(device):
+            rejected[
+                contender.hardware, Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {link.name}")
+            ] += 1
+            return None, 0
+    joint = Joint(question, contender.prefill.trial.replica, contender.decode.trial.replica, link)
+    hourly = [_hourly(side, terms) for side in contender.sides]
+    if inf in hourly:
+        hourly = [float(side.trial.replica.spec.devices) for side in contender.sides]
+    slowness = contender.slowness(question).quantile(question.slo.confidence)
+    alone = (contender.prefill.busy, contender.decode.busy)
+    pair, tried = _cheapest_from(
+        alone,
+        lambda pair: joint.lacking(pair, terms.headroom_fraction, slowness),
+        (hourly[0], hourly[1]),
+        most_cost,
+    )
+    if pair is None:
+        rejected[contender.hardware, _unmet(joint, alone)] += 1
+        return None, tried
+    plan = _plan(contender, joint, pair, terms)
+    reason = _over(plan, terms)
+    if reason is None:
+        return plan, tried
+    rejected[contender.hardware, reason] += 1
+    return None, tried
+
+
+def _unmet(joint: Joint, alone: Pair) -> Reason:
+    """Return why no number of replicas was found, given what either phase takes alone."""
+    words = joint.reach_words(alone)
+    if words:
+        return Reason(Refusal.LINK_DOMAIN, words)
+    use = joint.link_use(alone)
+    busy = f", which would be busy {use.load_fraction:.0%} of the time" if use.load_fraction >= 1.0 else ""
+    return Reason(
+        Refusal.SIMULATION,
+        f"misses a target once both pools are simulated with {use.name} between them{busy}",
+    )
+
+
+def _cheapest_from(
+    start: Pair, lacking: Callable[[Pair], Lacking], costs: tuple[float, float], most_cost: float
+) -> tuple[Pair | None, int]:
+    """Return the cheapest pair, from what either phase takes alone, and below it where that many are not needed together."""
+    least, tried = start, 0
+    while True:
+        pair, more = cheapest_pair(lacking, least, costs, most_cost=most_cost, most_tried=MOST_TRIED)
+        tried += more
+        lower = tuple(
+            max(floor(LEAST_SHARE * count), 1) if pair and pair[side] == count else count
+            for side, count in enumerate(least)
+        )
+        if lower == least:
+            return pair, tried
+        least = (lower[0], lower[1])
+
+
+def _over(plan: PoolsPlan, terms: Terms) -> Reason | None:
+    """Return the limit of the whole fleet that a plan exceeds; None if it is within all."""
+    if terms.max_devices is not None and plan.gpus > terms.max_devices:
+        return Reason(Refusal.FLEET_SIZE, f"needs more than the {terms.max_devices} devices allowed")
+    if terms.max_usd_per_hour is None:
+        return None
+    hourly = plan.usd_per_hour
+    return OVER_BUDGET if hourly is None or hourly > terms.max_usd_per_hour * (1.0 + 1e-9) else None
+
+
+def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> PoolsPlan:
+    """Return the plan with these replica counts, with what all requests of the peak see."""
+    outcome, question = joint.at_peak(pair), joint.question
+    slowness = contender.slowness(question)
+    prefill = _pool(contender.prefill, pair[0], outcome, terms, "prefill")
+    decode = _pool(contender.decode, pair[1], outcome, terms, "decode")
+    hourly = summed_usd_per_hour((prefill, decode))
+    money = None if hourly is None else money_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
+
+    def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
+        interval = load_interval(question.intervals, quantity, "open", replica)
+        ends = values.mean * interval.low_ratio, values.mean * interval.high_ratio
+        return BoundedSpread(values.mean, values.p50, values.p90, values.p95, values.p99, *ends)
+
+    return PoolsPlan(
+        prefill,
+        decode,
+        link_terms=joint.link,
+        link=joint.link_use(pair),
+        requests=outcome.all.requests,
+        ttft_s=bounded(outcome.all.ttft_s, "ttft", joint.prefill),
+        tpot_s=bounded(outcome.all.tpot_s, "tpot", joint.decode),
+        e2e_s=bounded(outcome.all.e2e_s, "e2e", joint.decode),
+        slo_met_probability=slowness.probability(joint.slowest(pair)),
+        few_open_loops_measured=slowness.thin,
+        usd_per_month=None if hourly is None else float(usd_per_month(hourly)),
+        money=money,
+    )
+
+
+def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, phase: Phase) -> Pool:
+    """Return one pool of a plan, with the mean time in steps over the time in service of its replicas."""
+    assert outcome.run is not None
+    shares = [
+        use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12)
+        for use in outcome.run.replicas
+        if use.pool == phase
+    ]
+    candidate = side.trial.candidate
+    return Pool(
+        layout=candidate.layout,
+        weight_dtype=candidate.weight_dtype,
+        busy_replicas=count,
+        spare_replicas=terms.spare_replicas,
+        busy_fraction=sum(shares) / len(shares),
+        kv_cache_tokens=candidate.kv_cache_tokens,
+        label=candidate.label,
+        price=terms.prices.get(candidate.layout.device.name),
+    )

@@ -1,0 +1,70 @@
+"""What searches of questions that differ a little have in common: replicas, and what was simulated of each."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from capplan.fleet.content_key import content_key
+from capplan.fleet.demand import Demand
+from capplan.fleet.offered import SamplePath
+from capplan.fleet.search import Question, ScreenedLayout, spec_of_layout
+from capplan.fleet.trial import SeenRuns, Trial
+from capplan.replica.replica import Replica, replica_of
+from capplan.replica.spec import ReplicaSpec
+
+
+class Shared:
+    """Replicas by what they are made of, and their runs by the traffic: targets and prices change neither."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._replicas: dict[tuple[object, ...], Replica] = {}
+        self._runs: dict[tuple[object, ...], SeenRuns] = {}
+        self._keys: dict[int, tuple[Any, str]] = {}
+
+    def trial(
+        self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
+    ) -> Trial:
+        """Return the trial of a layout, with the replica and the runs that other searches left."""
+        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        made_of = self._made_of(spec)
+        draws = (question.routing, question.requests, question.seed, question.drafting)
+        traffic = self._key(question.demand, _mix), content_key(draws)
+        drafts = candidate.rounds and candidate.rounds.draft_tokens
+        hits = (candidate.demand.hit_fractions, candidate.demand.load_s)
+        seen = self._runs.setdefault((made_of, *traffic, *hits, drafts), {})
+        if candidate.rounds is not None:
+            return Trial(candidate, question, paths, candidate.rounds.replica, seen)
+        if made_of not in self._replicas:
+            self._replicas[made_of] = replica_of(spec)
+        return Trial(candidate, question, paths, self._replicas[made_of], seen)
+
+    def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
+        """Return what tells a replica from all others."""
+        parts = [self._key(part) for part in (spec.network, spec.device, spec.efficiency, spec.profile)]
+        limits = (
+            spec.max_model_len,
+            spec.max_num_seqs,
+            spec.max_num_batched_tokens,
+            spec.gpu_memory_utilization,
+            spec.typical_context_tokens,
+        )
+        return *parts, spec.sharding, spec.kv_format, limits
+
+    def _key(self, part: Any, of: Callable[[Any], Any] = lambda part: part) -> str:
+        """Return the content key of a record or of what counts of it, worked out once while the record lives here."""
+        if id(part) not in self._keys:
+            self._keys[id(part)] = part, content_key(of(part))
+        return self._keys[id(part)][1]
+
+
+def _mix(demand: Demand) -> Demand:
+    """Return a demand of one request per second: a run has a rate of its own, unless users decide how often they ask."""
+    rates = [item.request_rate_per_s for item in demand.classes]
+    if any(rate is None for rate in rates):
+        return demand
+    total = sum(rate for rate in rates if rate is not None)
+    classes = [
+        replace(item, request_rate_per_s=(item.request_rate_per_s or 0.0) / total) for item in demand.classes
+    ]
+    return replace(demand, classes=tuple(classes))

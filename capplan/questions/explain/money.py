@@ -1,0 +1,137 @@
+"""Costs explained."""
+
+from capplan.fleet.cheapest import Sized
+from capplan.fleet.confirmed import RANGE, cost_range
+from capplan.fleet.paid import money_at_mean
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
+from capplan.questions.explain.record import Explained, explained, given, worked
+from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject
+
+
+def gpus(of: Subject) -> Explained:
+    """Explain the devices of the fleet."""
+    inputs = (
+        given("n", "replicas", of.plan.replicas, "derived", "explain replicas"),
+        given("g", "gpus_per_replica", of.plan.layout.devices, "derived", "explain gpus_per_replica"),
+    )
+    return explained("gpus", float(of.plan.gpus), "n g", inputs, QUESTIONS, label=of.plan.label)
+
+
+def usd_per_gpu_hour(of: Subject) -> Explained:
+    """Explain the price of a device: the offers that it comes from."""
+    offers = [
+        given(
+            "p",
+            f"{record.provider} usd_per_gpu_hour",
+            record.usd_per_hour,
+            "spec" if record.quality == "list" else "assumed",
+            f"{record.source}, {record.date or 'date unknown'}",
+        )
+        for record in of.price.records
+    ]
+    key = f"prices.per_gpu_hour.{of.plan.layout.device.name}"
+    offers = offers or [of.of_scenario("p", "usd_per_gpu_hour", of.price.usd_per_hour, key)]
+    return explained("usd_per_gpu_hour", of.price.usd_per_hour, f"p: {of.price.basis}", offers, MONEY)
+
+
+def usd_per_hour(of: Subject) -> Explained:
+    """Explain the cost of an hour."""
+    one, devices, energy = usd_per_gpu_hour(of), gpus(of), of.price.energy_usd_per_hour or 0.0
+    inputs = (
+        given("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
+        of.of_scenario("e", "energy_usd_per_gpu_hour", energy, "prices.electricity"),
+        given("g", "gpus", of.plan.gpus, devices.label, "explain gpus"),
+    )
+    value = of.price.total_usd_per_hour * of.plan.gpus
+    return explained("usd_per_hour", value, "(p + e) g", inputs, MONEY, steps=(one, devices))
+
+
+def energy_usd_per_hour(of: Subject) -> Explained:
+    """Explain the electricity of an hour."""
+    energy = of.price.energy_usd_per_hour or 0.0
+    inputs = (
+        of.of_scenario(
+            "e", "energy_usd_per_gpu_hour", energy, "prices.electricity, at the thermal design power"
+        ),
+        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+    )
+    return explained("energy_usd_per_hour", of.plan.gpus * energy, "e g", inputs, MONEY)
+
+
+def month(of: Subject) -> Explained:
+    """Explain the cost of a month."""
+    hourly = usd_per_hour(of)
+    inputs = {
+        "usd_per_hour": (hourly.value, hourly.label, "explain usd_per_hour"),
+        "hours": (HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month"),
+    }
+    return worked("usd_per_month", usd_per_month, inputs, page=MONEY, steps=(hourly,))
+
+
+def month_at_an_end(of: Subject, quantity: str, end: int) -> Explained:
+    """Explain the cost of a month if replicas are as fast, or as slow, as in a tenth of the cases."""
+    costs = cost_range(Sized(of.trial, of.busy, of.plan.gpus), of.terms)
+    assert costs is not None
+    slowness, one = of.trial.candidate.slowness, usd_per_gpu_hour(of)
+    source = f"{RANGE[end]:.0%} point of {slowness.rows} measured open-loop runs"
+    inputs = (
+        given("s", "slowness_ratio", slowness.quantile(RANGE[end]), "measured", source),
+        of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
+        given("p", "usd_per_gpu_hour", one.value, one.label, "explain usd_per_gpu_hour"),
+    )
+    formula = "month of the replicas that the peak with headroom h takes if every step takes s times as long"
+    return explained(quantity, costs[end], formula, inputs, ACCURACY, label=of.plan.label)
+
+
+def per_million_tokens(of: Subject, quantity: str, *, inputs_too: bool) -> Explained:
+    """Explain the cost of a million tokens at the peak."""
+    hourly, lengths = usd_per_hour(of), of.trial.demand.lengths
+    rate = of.latencies.requests_per_s * of.busy
+    tokens_per_s = rate * float(lengths.output_tokens)
+    if inputs_too:
+        tokens_per_s += rate * float(lengths.input_tokens)
+    what = "input and output" if inputs_too else "output"
+    inputs = {
+        "usd_per_hour": (hourly.value, hourly.label, "explain usd_per_hour"),
+        "tokens_per_s": (tokens_per_s, "config", f"scenario: traffic, {what} tokens at the peak"),
+    }
+    return worked(quantity, usd_per_million_tokens, inputs, page=MONEY, steps=(hourly,))
+
+
+_AT_MEAN = {
+    "job_hours": "requests of the job / (3600 their rate)",
+    "usd_per_job": "h job_hours",
+    "usd_per_thousand_requests": "1000 usd_per_job / requests of the job",
+}
+
+
+def at_the_mean_load(of: Subject, quantity: str) -> Explained:
+    """Explain a cost at the mean load, or of a job."""
+    hourly, response_s = usd_per_hour(of), of.latencies.e2e_s.mean
+    paid = money_at_mean(of.trial.demand, hourly.value, response_s)
+    inputs = (
+        given("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
+        given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),
+        given("r", "traffic", None, "config", "scenario: traffic, mean over the hours that are paid for"),
+    )
+    formula = _AT_MEAN.get(quantity, "10^6 h / (3600 r)")
+    value = float(getattr(paid, quantity.removesuffix("_at_mean")))
+    return explained(quantity, value, formula, inputs, MONEY, steps=(hourly,))
+
+
+def watts(of: Subject) -> Explained:
+    """Explain the power of all devices."""
+    device = of.plan.layout.device
+    keys = device.figure_sources.get("tdp_w", ())
+    titles = [item.title for item in device.sources if item.key in keys]
+    inputs = (
+        given(
+            "w",
+            "watts",
+            device.tdp_w,
+            device.labels.get("tdp_w", "spec"),
+            ", ".join(titles) or "hardware_specs",
+        ),
+        given("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+    )
+    return explained("watts", (device.tdp_w or 0.0) * of.plan.gpus, "w g", inputs, MONEY)

@@ -1,0 +1,84 @@
+"""The quantities of a plan: every number in its row, by name."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from capplan.errors import unknown
+from capplan.questions.explain import money, serving
+from capplan.questions.explain.record import Explained, explained, given
+from capplan.questions.explain.subject import QUESTIONS, Subject
+from capplan.questions.plan_row import plan_row
+
+_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+_BY_NAME: dict[str, Callable[[Subject], Explained]] = {
+    "replicas": serving.replicas,
+    "gpus": money.gpus,
+    "usd_per_gpu_hour": money.usd_per_gpu_hour,
+    "energy_usd_per_hour": money.energy_usd_per_hour,
+    "usd_per_hour": money.usd_per_hour,
+    "usd_per_month": money.month,
+    "usd_per_month_low": partial(money.month_at_an_end, quantity="usd_per_month_low", end=0),
+    "usd_per_month_high": partial(money.month_at_an_end, quantity="usd_per_month_high", end=1),
+    "watts": money.watts,
+    "request_rate_per_replica": serving.request_rate,
+    "concurrency_per_replica": serving.concurrency,
+    "slo_met_probability": partial(serving.probability, quantity="slo_met_probability"),
+    "kv_cache_tokens": serving.cache_tokens,
+}
+_BY_NAME |= {
+    name: partial(serving.rate_limit, quantity=name, sure=sure) for name, sure in serving.LIMITS.items()
+}
+_BY_NAME |= {
+    name: partial(money.per_million_tokens, quantity=name, inputs_too=both)
+    for name, both in (("usd_per_million_output_tokens", False), ("usd_per_million_tokens", True))
+}
+_BY_NAME |= {
+    name: partial(money.at_the_mean_load, quantity=name)
+    for name in (
+        "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean", "job_hours", "usd_per_job",
+        "usd_per_thousand_requests",
+    )
+}  # fmt: skip
+"""Quantity -> its explanation, for those that are neither a statistic of a latency nor chosen by the search."""
+
+
+def quantities(of: Subject) -> dict[str, float]:
+    """Return the numbers of a plan by name, such as ttft_s.p95."""
+    return dict(_numbers(plan_row(of.plan)))
+
+
+def _numbers(row: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(row, dict):
+        for key, value in row.items():
+            yield from _numbers(value, f"{name}.{key}" if name else key)
+    elif isinstance(row, (int, float)) and not isinstance(row, bool):
+        yield name, row
+
+
+def explained_quantity(of: Subject, quantity: str) -> Explained:
+    """Return a quantity explained; InputError for one that the plan does not have."""
+    known = quantities(of)
+    if quantity not in known:
+        raise unknown("quantity", quantity, known, hint="all of them: capplan explain PLAN")
+    metric, _, part = quantity.partition(".")
+    if metric in _LATENCIES:
+        return (serving.end_of_interval if part in serving.BOUNDS else serving.latency)(of, metric, part)
+    if metric == "target_probabilities":
+        return serving.probability(of, quantity, part)
+    own = _BY_NAME.get(quantity)
+    return own(of) if own else _chosen(of, quantity, float(known[quantity]))
+
+
+def _chosen(of: Subject, quantity: str, value: float) -> Explained:
+    """Explain what the search chose rather than worked out: parallelism, drafts, spares."""
+    if quantity == "spare_replicas":
+        stated = of.of_scenario("s", quantity, value, "fleet.spare_replicas")
+        return explained(quantity, value, "s", (stated,), QUESTIONS)
+    layout = of.plan.layout.in_words(of.plan.weight_dtype)
+    chosen = given(
+        "", quantity, value, "derived", f"the layout {layout}, chosen among all that meet the targets"
+    )
+    return explained(
+        quantity, value, "of the layout that meets the targets at the least cost", (chosen,), QUESTIONS
+    )

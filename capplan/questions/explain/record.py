@@ -1,0 +1,164 @@
+"""How a number came about: its formula, what went into it, and where each of those is from; formulas are read from docstrings."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import Any
+
+UNITS = {
+    "usd_per_gpu_hour": "$/GPU/h",
+    "usd_per_hour": "$/h",
+    "usd_per_month": "$",
+    "usd_per_month_low": "$",
+    "usd_per_month_high": "$",
+    "usd_per_job": "$",
+    "usd_per_thousand_requests": "$/1000 requests",
+    "usd_per_kwh": "$/kWh",
+    "job_hours": "h",
+    "watts": "W",
+    "kv_cache_tokens": "token",
+    "block_tokens": "token",
+}
+"""Quantity -> its base unit, where the last word of the name does not say it."""
+_ENDINGS = (
+    (re.compile(r"usd_per_million"), "$/10^6 token"),
+    (re.compile(r"_s(\.\w+)?$|seconds$"), "s"),
+    (re.compile(r"tokens_per_s"), "token/s"),
+    (re.compile(r"_rate_|_rate$"), "1/s"),
+    (re.compile(r"probabilit|_fraction$|_ratio$"), "-"),
+    (re.compile(r"bytes$"), "B"),
+    (re.compile(r"flop$"), "FLOP"),
+    (re.compile(r"hour$"), "$/h"),
+)
+_ORDER = ("spec", "config", "derived", "measured", "assumed")
+"""Labels, the most certain first."""
+_FORMULA = re.compile(r"\n\n((?: {4}.*\n?)+)")
+_PARAMETER = re.compile(r"^(\w+) : \[([^\]]+)\]\n\s+(\w+)(?=[,.;: ]|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One symbol of a formula."""
+
+    symbol: str
+    name: str
+    value: Any
+    unit: str
+    label: str
+    """spec, config, derived, measured or assumed."""
+    source: str
+    """A datasheet, a price list, a key of the scenario, measured rows, or the quantity that explains it further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A quantity with everything that it was made from."""
+
+    quantity: str
+    value: float
+    unit: str
+    formula: str
+    inputs: tuple[Given, ...]
+    label: str
+    """The weakest one of what it rests on."""
+    page: str
+    """Of the documentation."""
+    steps: tuple["Explained", ...] = ()
+
+
+def unit_of(name: str) -> str:
+    """Return the base unit of a quantity by its name; '-' for counts and shares.
+
+    Examples
+    --------
+    >>> unit_of("ttft_s.p95"), unit_of("usd_per_million_tokens_at_mean"), unit_of("gpus")
+    ('s', '$/10^6 token', '-')
+    """
+    return UNITS.get(name) or next((unit for ending, unit in _ENDINGS if ending.search(name)), "-")
+
+
+def given(symbol: str, name: str, value: Any, label: str, source: str) -> Given:
+    """Return a symbol of a formula; its unit is that of its name."""
+    return Given(symbol, name, value, unit_of(name), label, source)
+
+
+def formula_of(function: Callable[..., Any]) -> str:
+    """Return the formula in the docstring of a function, in one line.
+
+    Examples
+    --------
+    >>> from capplan.fleet.price import usd_per_month
+    >>> formula_of(usd_per_month)
+    'm = h n'
+    """
+    found = _FORMULA.search(getdoc(function) or "")
+    return " ".join(found[1].split()) if found else ""
+
+
+def symbols_of(function: Callable[..., Any]) -> dict[str, tuple[str, str]]:
+    """Return the parameters of a formula with their letter and unit, as its docstring states them.
+
+    Examples
+    --------
+    >>> from capplan.fleet.price import usd_per_month
+    >>> symbols_of(usd_per_month)
+    {'usd_per_hour': ('h', '$/h'), 'hours': ('n', 'h')}
+    """
+    found = _PARAMETER.findall(getdoc(function) or "")
+    return {name: (letter, unit) for name, unit, letter in found}
+
+
+def worked(
+    quantity: str,
+    function: Callable[..., Any],
+    inputs: Mapping[str, tuple[Any, str, str]],
+    *,
+    page: str,
+    steps: Sequence[Explained] = (),
+) -> Explained:
+    """Return a quantity as the function that commands call works it out.
+
+    Parameters
+    ----------
+    quantity : its name in results
+    function : a formula, whose docstring has its letters
+    inputs : by parameter, its value, label and source
+    page : of the documentation
+    steps : of inputs that are explained further
+
+    Returns
+    -------
+    Explained; its value is what the function returns for these inputs
+    """
+    symbols = symbols_of(function)
+    symbols_given = tuple(
+        Given(symbols[name][0], name, value, symbols[name][1], label, source)
+        for name, (value, label, source) in inputs.items()
+    )
+    value = float(function(**{name: value for name, (value, _, _) in inputs.items()}))
+    return explained(quantity, value, formula_of(function), symbols_given, page, steps=steps)
+
+
+def explained(
+    quantity: str,
+    value: float,
+    formula: str,
+    inputs: Sequence[Given],
+    page: str,
+    *,
+    label: str = "derived",
+    steps: Sequence[Explained] = (),
+) -> Explained:
+    """Return a quantity explained; its label is the weakest one of its inputs, of its steps and of how it was worked out."""
+    labels = [label, *(item.label for item in inputs), *(step.label for step in steps)]
+    return Explained(
+        quantity,
+        value,
+        unit_of(quantity),
+        formula,
+        tuple(inputs),
+        max(labels, key=_ORDER.index),
+        page,
+        tuple(steps),
+    )

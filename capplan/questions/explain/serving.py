@@ -1,0 +1,171 @@
+"""Latencies, loads and certainty explained."""
+
+from collections.abc import Iterator
+
+from capplan.accuracy.bounded import load_interval
+from capplan.fleet.confirmed import met_probability, target_probability
+from capplan.fleet.trial import WARM_SHARE, regularity_class
+from capplan.questions.explain.record import Explained, explained, given
+from capplan.questions.explain.subject import ACCURACY, KERNELS, MEMORY, SIMULATION, Subject
+from capplan.replica.estimate import breakdown_of
+from capplan.replica.load import Load
+
+BOUNDS = {"low": "low_ratio", "high": "high_ratio"}
+
+
+def latency(of: Subject, metric: str, statistic: str) -> Explained:
+    """Explain a statistic of a latency: that of a simulation, whose steps are sums of operators."""
+    value = float(getattr(getattr(of.latencies, metric), statistic))
+    warm = f"requests of a simulated run, the first {WARM_SHARE:.0%} left out"
+    inputs = (
+        given(
+            "r",
+            "request_rate_per_replica",
+            of.trial.total_rate / of.busy,
+            "config",
+            "explain request_rate_per_replica",
+        ),
+        given("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
+        given("N", "requests", of.asked.question.requests, "derived", warm),
+        given("T", "kv_cache_tokens", of.plan.kv_cache_tokens, "derived", "explain kv_cache_tokens"),
+    )
+    what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
+    formula = (
+        f"{what} over N requests that arrive at r; each step takes the sum of its operators and of the host"
+    )
+    steps = tuple(operators(of))
+    return explained(
+        f"{metric}.{statistic}", value, formula, inputs, SIMULATION, label=of.plan.label, steps=steps
+    )
+
+
+def operators(of: Subject) -> Iterator[Explained]:
+    """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
+    lengths, now, profile = of.trial.demand.lengths, of.latencies, of.asked.question.profile
+    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
+    rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
+    for row in sorted(rows, key=lambda row: -row.seconds):
+        inputs = (
+            given("F", "flop", row.flop, "config", "config of the model"),
+            given("Q", "moved_bytes", row.bytes, "config", "config of the model"),
+        )
+        host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
+        formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
+        yield explained(
+            f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.label
+        )
+
+
+def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
+    """Explain an end of the interval around a mean."""
+    mean = latency(of, metric, "mean")
+    interval = load_interval(of.asked.question.intervals, metric.removesuffix("_s"), "open", of.trial.replica)
+    ratio = float(getattr(interval, BOUNDS[end]))
+    source = f"measured over predicted, {interval.n} results in {interval.groups} groups"
+    inputs = (
+        given("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
+        given("q", BOUNDS[end], ratio, "measured", source),
+    )
+    return explained(f"{metric}.{end}", mean.value * ratio, "m q", inputs, ACCURACY, steps=(mean,))
+
+
+def probability(of: Subject, quantity: str, key: str = "") -> Explained:
+    """Explain the probability that one target, or all together, hold."""
+    trial, slowness = of.trial, of.trial.candidate.slowness
+    targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
+    value = (
+        target_probability(trial, of.busy, next(iter(targets))) if key else met_probability(trial, of.busy)
+    )
+    slowest = trial.slowest(trial.total_rate / of.busy, of.busy, targets)
+    rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
+    inputs = (
+        given(
+            "s",
+            "slowest_ratio",
+            slowest,
+            of.plan.label,
+            "largest factor on every step at which the targets hold",
+        ),
+        given(
+            "F", "slowness", None, "measured", f"distribution of measured over predicted step times: {rows}"
+        ),
+        *of.limits(key),
+    )
+    formula = "P = F(s)" + (", at least that of all targets together" if key else "")
+    return explained(quantity, value, formula, inputs, ACCURACY)
+
+
+def replicas(of: Subject) -> Explained:
+    """Explain the replicas, spares included."""
+    steps = tuple(rate_limit(of, name, sure=sure) for name, sure in LIMITS.items())
+    inputs = (
+        given("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        of.of_scenario("h", "headroom_fraction", of.terms.headroom_fraction, "fleet.headroom"),
+        *(
+            given(symbol, step.quantity, step.value, step.label, f"explain {step.quantity}")
+            for symbol, step in zip("lc", steps, strict=True)
+        ),
+        of.of_scenario("s", "spare_replicas", of.plan.spare_replicas, "fleet.spare_replicas"),
+    )
+    formula = (
+        "max(ceil(R / ((1 - h) l)), ceil(R / c)) + s, or more where that is surer for about the same cost"
+    )
+    return explained("replicas", float(of.plan.replicas), formula, inputs, SIMULATION, steps=steps)
+
+
+LIMITS = {"request_rate_limit_per_replica": False, "sure_request_rate_limit_per_replica": True}
+"""Largest rates of a replica -> whether for one as slow as the required confidence allows for."""
+
+
+def rate_limit(of: Subject, quantity: str, *, sure: bool) -> Explained:
+    """Explain the largest rate of a replica at which the targets hold."""
+    slowness, confidence = of.trial.candidate.slowness, of.asked.scenario.slo.confidence
+    factor = slowness.quantile(confidence) if sure else 1.0
+    source = (
+        f"not exceeded in {confidence:.0%} of {slowness.rows} measured open-loop runs"
+        if sure
+        else "as predicted"
+    )
+    inputs = (given("s", "slowness_ratio", factor, "measured" if sure else "derived", source), *of.limits())
+    value = of.trial.limit(regularity_class(of.busy), factor, of.trial.limits)
+    formula = "largest rate at which all targets hold if every step takes s times as long, simulated"
+    return explained(quantity, value, formula, inputs, SIMULATION, label=of.plan.label)
+
+
+def request_rate(of: Subject) -> Explained:
+    """Explain the rate of a replica at the peak."""
+    inputs = (
+        given("R", "request_rate", of.trial.total_rate, "config", "scenario: traffic, at its peak"),
+        given("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
+    )
+    value = of.latencies.requests_per_s
+    return explained("request_rate_per_replica", value, "R / n; with users, as simulated", inputs, SIMULATION)
+
+
+def concurrency(of: Subject) -> Explained:
+    """Explain the requests in a replica at the peak."""
+    rate, response_s = of.latencies.requests_per_s, of.latencies.e2e_s.mean
+    inputs = (
+        given("r", "request_rate_per_replica", rate, "config", "explain request_rate_per_replica"),
+        given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean"),
+    )
+    return explained("concurrency_per_replica", rate * response_s, "r t (Little's law)", inputs, SIMULATION)
+
+
+def cache_tokens(of: Subject) -> Explained:
+    """Explain the tokens that the cache of a replica holds."""
+    replica, spec = of.trial.replica, of.trial.replica.spec
+    fraction = spec.gpu_memory_utilization or spec.profile.memory.default_fraction
+    memory = spec.device.reported_memory_bytes or spec.device.memory_bytes
+    engine = f"{spec.profile.engine} {spec.profile.version}"
+    inputs = (
+        given("M", "memory_bytes", memory, "spec", f"capplan hardware {spec.device.name}"),
+        of.of_scenario(
+            "u", "gpu_memory_utilization_fraction", fraction, f"gpu_memory_utilization, else that of {engine}"
+        ),
+        given("b", "block_tokens", replica.scheduling.block_tokens, "config", engine),
+    )
+    formula = (
+        "(M u - weights - activations - runtime) / KV bytes per token and device, in blocks of b: capplan fit"
+    )
+    return explained("kv_cache_tokens", of.trial.candidate.kv_cache_tokens, formula, inputs, MEMORY)

@@ -1,0 +1,81 @@
+"""The plan that is explained, and what is simulated of it, once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capplan.errors import InputError, Reason
+from capplan.fleet.cheapest import Terms
+from capplan.fleet.one_layout import trial_of
+from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import ChosenPrice
+from capplan.fleet.trial import Latencies, Trial
+from capplan.questions.explain.record import Given, given
+from capplan.questions.fleet import AskedFleet, terms_of
+
+MONEY, SIMULATION, MEMORY = "docs/money.md", "docs/simulation.md", "docs/memory.md"
+ACCURACY, KERNELS, QUESTIONS = "docs/accuracy.md", "docs/kernels.md", "docs/questions.md"
+
+
+@dataclass(slots=True)
+class Subject:
+    """A plan whose quantities are asked for."""
+
+    asked: AskedFleet
+    plan: FleetPlan
+    _trial: Trial | None = None
+
+    @property
+    def terms(self) -> Terms:
+        """Return headroom, spares and prices of the scenario."""
+        return terms_of(self.asked)
+
+    @property
+    def busy(self) -> int:
+        """Return the replicas without spares."""
+        return self.plan.busy_replicas
+
+    @property
+    def price(self) -> ChosenPrice:
+        """Return the price of the plan's device."""
+        if self.plan.price is None:
+            raise InputError(f"no price of {self.plan.layout.device.name} is known any more")
+        return self.plan.price
+
+    @property
+    def trial(self) -> Trial:
+        """Return the trial of the plan's layout."""
+        if self._trial is None:
+            found = trial_of(self.asked.question, self.plan.layout, self.plan.weight_dtype, self.terms)
+            if isinstance(found, Reason):
+                raise InputError(f"the layout of the plan no longer serves the model: {found.words}")
+            self._trial = found
+        return self._trial
+
+    @property
+    def latencies(self) -> Latencies:
+        """Return the latencies of one replica at the peak."""
+        return self.trial.at(self.trial.total_rate / self.busy, self.busy)
+
+    @property
+    def kernels(self) -> str:
+        """Return where the kernel times of the plan are from."""
+        name = self.plan.layout.device.name
+        return (
+            f"kernels measured on {name}" if self.plan.label == "measured" else f"kernels borrowed for {name}"
+        )
+
+    def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Given:
+        """Return an input that a key of the scenario states, or its default."""
+        stated: Any = self.asked.scenario.written
+        for part in key.split(",")[0].split("."):
+            stated = stated.get(part) if isinstance(stated, Mapping) else None
+        return given(symbol, name, value, "assumed" if stated is None else "config", f"scenario: {key}")
+
+    def limits(self, key: str = "") -> list[Given]:
+        """Return the limits of all targets, or of one."""
+        return [
+            Given("", f"slo.{target.key}", limit, "s", "config", f"scenario: slo.{target.key}")
+            for target, limit in self.trial.limits.items()
+            if key in ("", target.key)
+        ]

@@ -1,0 +1,83 @@
+"""The recommended plan of a fleet, and what its machines really cost: by its commitments, for a month or for a job."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError
+from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.scenario import Scenario
+from capplan.questions.commitments import asked_mix
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.identical_replicas import refuse_pools
+from capplan.questions.plan_over_time import plan_over_time
+from capplan.questions.price_age import rent_warnings
+from capplan.questions.rate_line import rate_line
+
+
+@dataclass(frozen=True, slots=True)
+class PaidPlan:
+    """A plan with what its machines cost, and what that rests on."""
+
+    plan: FleetPlan
+    machines_usd: float
+    """Of a month, or of one job; people and overhead apart."""
+    hours: float
+    """That it is paid for: a month, or until the job is done."""
+    of_job: bool
+    by_mix: bool
+    """The machines are paid for by a mix of commitments."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...]
+
+
+def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date) -> PaidPlan:
+    """Return the recommended plan and what its machines cost.
+
+    Parameters
+    ----------
+    asked : the scenario
+    answer : with a plan
+    otherwise : what cannot be said where there is none, for people
+    today : that prices are judged old by
+
+    Raises
+    ------
+    TargetError
+        no plan meets the targets
+    InputError
+        the price of the plan is not known, or it has pools of its own for prefill and decode
+    """
+    refuse_pools(asked.scenario, answer, "what it costs")
+    scenario, plan = asked.scenario, answer.chosen
+    if plan is None:
+        raise TargetError(
+            f"{scenario.path}: no plan meets the targets, so {otherwise}\n  capplan fleet says why"
+        )
+    if plan.usd_per_month is None:
+        raise InputError(
+            f"{scenario.path}: the price of {plan.layout.device.name} is not known; give prices.per_gpu_hour"
+        )
+    mix = asked_mix(scenario, plan, plan_over_time(scenario, plan, rate_line(scenario)))
+    rented = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
+    job = plan.money.usd_per_job if plan.money else None
+    hours = plan.money.job_hours if plan.money else None
+    return PaidPlan(
+        plan,
+        rented if job is None else job,
+        HOURS_PER_MONTH if hours is None else hours,
+        job is not None,
+        mix is not None,
+        (*_own_assumptions(scenario), *(mix.assumptions if mix else ())),
+        (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
+    )
+
+
+def _own_assumptions(scenario: Scenario) -> list[Assumption]:
+    stated = []
+    if not scenario.own.people_usd_per_month:
+        stated.append(Assumption("nobody is paid for running the own fleet", "prices.people"))
+    if not scenario.own.overhead_fraction:
+        stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
+    return stated

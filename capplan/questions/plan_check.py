@@ -1,0 +1,156 @@
+"""Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from math import inf
+from typing import Any
+
+from capplan.errors import Reason
+from capplan.fleet.candidates import Layout
+from capplan.fleet.one_layout import standing, trial_of
+from capplan.fleet.price import usd_per_month
+from capplan.model.sharding import Sharding
+from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.readers.catalogue.model import model_source
+from capplan.readers.plan_file import PlanFile
+
+DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+_SURE_ENOUGH = 1e-9
+"""Rounding of a probability."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a plan has to keep."""
+
+    what: str
+    limit: Any
+    """In base units: what is allowed, or at least asked for; None where the reason is in words."""
+    value: Any
+    """Of the plan as it stands today."""
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """What a plan has to keep, and whether it does."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """Return the checks that do not hold."""
+        return tuple(check for check in self.checks if not check.holds)
+
+
+def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> PlanCheck:
+    """Return whether a plan holds for a scenario.
+
+    Parameters
+    ----------
+    asked : the question of the scenario as it is now, with prices of today
+    file : the plan
+    today : that the dates of prices are compared with
+    max_price_age_days : [d]
+        A price that is older no longer holds.
+
+    Returns
+    -------
+    PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
+    """
+    chosen = file.result["chosen"]
+    allowed = tuple(_allowed(asked, file, chosen))
+    measured: tuple[Check, ...] = ()
+    if all(check.holds for check in allowed):
+        measured = tuple(_measured(asked, chosen))
+    return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
+
+
+def _allowed(asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what the scenario has to allow for the plan to be one of its candidates."""
+    scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
+    model = model_source(scenario.model, scenario.revision).title
+    yield _one_of("model", (model,), file.inputs.model.source)
+    yield _one_of("engine", (scenario.engine,), file.inputs.engine.name)
+    yield _one_of("fleet.hardware", tuple(item.name for item in question.devices), chosen["hardware"])
+    yield _one_of("weight_dtype", tuple(question.networks), chosen["weight_dtype"])
+    yield _one_of("kv_dtype", tuple(question.kv_formats), chosen["kv_dtype"])
+    for name in DEGREES:
+        degrees = getattr(limits, name)
+        if degrees is not None:
+            yield _one_of(f"fleet.{name}", degrees, chosen[name])
+    if limits.max_devices is not None:
+        yield _at_most("fleet.max_gpus", limits.max_devices, chosen["gpus"])
+    if limits.max_devices_per_replica is not None:
+        yield _at_most(
+            "fleet.max_gpus_per_replica", limits.max_devices_per_replica, chosen["gpus_per_replica"]
+        )
+    spares = chosen["spare_replicas"]
+    yield Check("fleet.spare_replicas", limits.spare_replicas, spares, spares >= limits.spare_replicas)
+
+
+def _one_of(what: str, allowed: tuple[Any, ...], value: Any) -> Check:
+    return Check(what, allowed[0] if len(allowed) == 1 else list(allowed), value, value in allowed)
+
+
+def _at_most(what: str, limit: float, value: float) -> Check:
+    return Check(what, limit, value, value <= limit)
+
+
+def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
+    terms = terms_of(asked)
+    device = next(item for item in asked.question.devices if item.name == chosen["hardware"])
+    sharding = Sharding(*(float(chosen[name]) for name in DEGREES))
+    layout = Layout(device, sharding, chosen["weight_dtype"], chosen["kv_dtype"])
+    trial = trial_of(asked.question, layout, chosen["weight_dtype"], terms)
+    if isinstance(trial, Reason):
+        yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
+        return
+    busy = chosen["replicas"] - chosen["spare_replicas"]
+    now = standing(trial, busy, terms.headroom_fraction)
+    for target, value in now.values_s.items():
+        yield _at_most(f"slo.{target.key}", target.limit_s, value)
+    if now.values_s:
+        least = asked.scenario.slo.confidence
+        yield Check("slo.confidence", least, now.probability, now.probability >= least - _SURE_ENOUGH)
+    needed = None if now.needed == inf else int(now.needed)
+    yield Check("capacity", busy, needed, needed is not None and needed <= busy)
+
+
+def _money(
+    asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any], today: date, max_price_age_days: int
+) -> Iterator[Check]:
+    """Yield whether the price of the plan is still one, and its cost within the budget."""
+    name = chosen["hardware"]
+    price, budget = asked.prices.get(name), asked.scenario.budget_usd_per_month
+    if price is None and chosen["usd_per_gpu_hour"] is not None:
+        yield Check(f"prices.{name}", chosen["usd_per_gpu_hour"], None, holds=False)
+    if price is not None and budget is not None:
+        yield _at_most(
+            "budget.usd_per_month", budget, float(usd_per_month(price.total_usd_per_hour * chosen["gpus"]))
+        )
+    paid = next((row for row in file.inputs.prices if row.hardware == name), None)
+    for day in (day for day in (paid.dates if paid else ()) if day):
+        age = (today - latest_day(day)).days
+        yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
+
+
+def latest_day(written: str) -> date:
+    """Return the last day that a date of any precision may mean.
+
+    Parameters
+    ----------
+    written : YYYY, YYYY-MM or YYYY-MM-DD
+
+    Examples
+    --------
+    >>> str(latest_day("2025")), str(latest_day("2024-02")), str(latest_day("2025-03-09"))
+    ('2025-12-31', '2024-02-29', '2025-03-09')
+    """
+    year, month, day = (*(int(part) for part in written.split("-")), 0, 0)[:3]
+    if day:
+        return date(year, month, day)
+    after = date(year + 1, 1, 1) if month in (0, 12) else date(year, month + 1, 1)
+    return date.fromordinal(after.toordinal() - 1)

@@ -1,0 +1,60 @@
+"""A plan as a row with the keys of the interface, which a plan file holds and programs read."""
+
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
+from capplan.fleet.plan import FleetPlan
+
+
+def plan_row(plan: FleetPlan) -> dict[str, Any]:
+    """Return one plan with the keys of the interface."""
+    sharding, money = plan.layout.sharding, plan.money
+    return {
+        "hardware": plan.layout.device.name,
+        "gpus": plan.gpus,
+        "gpus_per_replica": plan.layout.devices,
+        "replicas": plan.replicas,
+        "spare_replicas": plan.spare_replicas,
+        "tensor_parallel": int(sharding.tensor),
+        "pipeline_parallel": int(sharding.pipeline),
+        "expert_parallel": int(sharding.expert),
+        "data_parallel": int(sharding.data),
+        "weight_dtype": plan.weight_dtype,
+        "kv_dtype": plan.layout.kv_format,
+        "concurrency_per_replica": plan.concurrency_per_replica,
+        "request_rate_per_replica": plan.request_rate_per_replica,
+        "request_rate_limit_per_replica": plan.request_rate_limit_per_replica,
+        "sure_request_rate_limit_per_replica": plan.sure_rate_limit_per_replica,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "target_probabilities": dict(plan.target_probabilities),
+        "usd_per_gpu_hour": None if plan.price is None else plan.price.usd_per_hour,
+        "price_basis": None if plan.price is None else plan.price.basis,
+        "energy_usd_per_hour": plan.energy_usd_per_hour,
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_month_low": plan.usd_per_month_low,
+        "usd_per_month_high": _finite(plan.usd_per_month_high),
+        "usd_per_million_output_tokens": plan.usd_per_million_output_tokens,
+        "usd_per_million_tokens": plan.usd_per_million_tokens,
+        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
+        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
+        "job_hours": money.job_hours if money else None,
+        "usd_per_job": money.usd_per_job if money else None,
+        "usd_per_thousand_requests": money.usd_per_thousand_requests if money else None,
+        "draft_tokens": plan.draft_tokens,
+        "routing": plan.routing,
+        "watts": plan.watts,
+        "bottleneck": plan.bottleneck,
+        "label": plan.label,
+        "kv_cache_tokens": plan.kv_cache_tokens,
+        "checked": plan.checked,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or value == inf else value

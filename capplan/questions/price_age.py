@@ -1,0 +1,42 @@
+"""How old prices are: those of hosted APIs, and what the machines of a plan are rented for."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+
+from capplan.fleet.money.hosted import TokenPrice
+from capplan.fleet.plan import FleetPlan
+from capplan.readers.catalogue.prices import first_day
+from capplan.readers.catalogue.token_prices import OLD_DAYS, age_days
+
+
+def current_day() -> date:
+    """Return the day that prices are judged old by."""
+    return datetime.now(tz=UTC).date()
+
+
+def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
+    """Return the warnings for prices older than OLD_DAYS, and for those dated in the future."""
+    old = [price for price in prices if age_days(price, today) > OLD_DAYS]
+    early = [price for price in prices if age_days(price, today) < 0]
+    warnings = []
+    if old:
+        named = ", ".join(f"{price.name} ({price.date})" for price in old)
+        warnings.append(f"prices older than {OLD_DAYS} days, check them at the provider: {named}")
+    warnings += [f"{price.name} is dated {price.date}, which is still to come" for price in early]
+    return tuple(warnings)
+
+
+def rent_warnings(plan: FleetPlan, today: date) -> tuple[str, ...]:
+    """Return the warnings for offers of the plan's device that are older than OLD_DAYS, or of an unknown day."""
+    records = plan.price.records if plan.price else ()
+    undated = [
+        f"the price of {record.device} at {record.provider} has no date: check it there"
+        for record in records
+        if record.date is None
+    ]
+    old = [
+        f"the price of {record.device} is of {record.date}, over {OLD_DAYS} days old: check it at {record.provider}"
+        for record in records
+        if record.date is not None and (today - first_day(record.date)).days > OLD_DAYS
+    ]
+    return (*undated, *old)

@@ -1,0 +1,68 @@
+"""What `capplan check` shows: every thing that a plan has to keep, and whether it does."""
+
+from typing import Any
+
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.plan_check import Check, PlanCheck
+from capplan.readers.plan_file import PlanFile
+from capplan.report.answer import Answer, Table
+from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
+
+_UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_per_month"}
+"""Check -> the name that says its unit; latencies are in seconds, the others are counts and words."""
+
+
+def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
+    """Return whether a plan holds; exit code 4 where it does not."""
+    failures, chosen = checked.failures, file.result["chosen"]
+    plan = f"{chosen['gpus']} x {chosen['hardware']}"
+    missed = ", ".join(_missed(check) for check in failures)
+    name = asked.scenario.name
+    return Answer(
+        command="check",
+        result={
+            "holds": not failures,
+            "failures": [_failure(check) for check in failures],
+            "checks": [{**_failure(check), "holds": check.holds} for check in checked.checks],
+            "scenario": name,
+            "plan": str(file.path),
+        },
+        tables=(Table([_row(check) for check in checked.checks], title=f"The plan of {plan}"),),
+        headline=f"{name}: {plan} no longer holds: {missed}" if failures else f"{name}: {plan} holds",
+        closing=(f"search again: capplan fleet {asked.scenario.path} -o {file.path}",) if failures else (),
+        assumptions=asked.assumptions,
+        warnings=asked.warnings,
+        exit_code=4 if failures else 0,
+    )
+
+
+def _failure(check: Check) -> dict[str, Any]:
+    return {"what": check.what, "limit": check.limit, "value": check.value}
+
+
+def _row(check: Check) -> dict[str, Any]:
+    limit, value, unit = _shown(check)
+    return {"what": check.what, "limit": limit, "value": value, "unit": unit, "holds": check.holds}
+
+
+def _missed(check: Check) -> str:
+    limit, value, unit = _shown(check)
+    if check.what == "capacity":
+        return f"capacity ({value} replicas needed, {limit} at work)"
+    return (
+        check.what if limit == "-" else f"{check.what} ({value}, limit {limit}{f' {unit}' if unit else ''})"
+    )
+
+
+def _shown(check: Check) -> tuple[str, str, str]:
+    """Return limit, value and their unit as on screen."""
+    latency = check.what.startswith("slo.") and check.what not in _UNITS
+    screen = screen_of("s" if latency else _UNITS.get(check.what, "count"), [check.limit, check.value])
+    unit = "replicas" if check.what == "capacity" else screen.unit
+
+    def text(value: Any) -> str:
+        if not is_number(value):
+            return "-" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
+        return shown_money(value, unit) if unit.startswith("$") else shown_number(value, screen.factor)
+
+    return text(check.limit), text(check.value), unit

@@ -1,0 +1,222 @@
+"""What `capplan fleet` shows of pools of their own for prefill and decode, beside identical replicas."""
+
+from dataclasses import asdict
+from typing import Any
+
+from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.pools.link import LinkUse
+from capplan.fleet.pools.plan import Pool, PoolsPlan
+from capplan.fleet.recommended import cost_of
+from capplan.questions.fleet import AskedFleet
+from capplan.report.answer import Table
+from capplan.report.answers.fleet_words import sure
+
+_TITLES = {
+    "way": "",
+    "usd_per_month": "",
+    "slo_met_probability": "targets met",
+    "bytes_per_request": "each prompt",
+    "transfer_s": "transfer",
+    "bytes_per_s": "all prompts",
+    "prefill_load_fraction": "links of prefill",
+    "decode_load_fraction": "links of decode",
+    "prefill_busy_fraction": "prefill busy",
+    "decode_busy_fraction": "decode busy",
+}
+_SHOWN = (
+    "way", "prefill", "decode", "gpus", "usd_per_month", "ttft_s.p95", "tpot_s.p95", "prefill_busy_fraction",
+    "decode_busy_fraction", "slo_met_probability",
+)  # fmt: skip
+_SENT = (
+    "way",
+    "link",
+    "bytes_per_request",
+    "transfer_s",
+    "bytes_per_s",
+    "prefill_load_fraction",
+    "decode_load_fraction",
+)
+
+
+def pool_text(pool: Pool) -> str:
+    """Return one pool as short text, such as '4 x 2 h200-sxm (TP2, fp8)', spares included."""
+    layout = pool.layout
+    return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(pool.weight_dtype)})"
+
+
+def pools_text(plan: PoolsPlan) -> str:
+    """Return what to buy for a plan."""
+    spare = plan.prefill.spare_replicas
+    spares = f", {spare} of each spare" if spare else ""
+    return f"{plan.gpus} GPUs, prefill on {pool_text(plan.prefill)} and decode on {pool_text(plan.decode)}{spares}"
+
+
+def decision_of_pools(asked: AskedFleet, plan: PoolsPlan) -> str:
+    """Return what to buy, for how much, and how sure that is."""
+    cost = "price unknown" if plan.usd_per_month is None else f"${plan.usd_per_month:,.0f} a month"
+    text = f"{asked.scenario.name}: {pools_text(plan)}, {cost}"
+    if not asked.scenario.slo.targets:
+        return f"{text}, sized for throughput alone"
+    return f"{text}, {sure(plan.slo_met_probability)} sure to meet its targets"
+
+
+def pools_row(plan: PoolsPlan) -> dict[str, Any]:
+    """Return one plan with the keys of the interface that it has; what differs between its pools is in `pools`."""
+    money = plan.money
+    return {
+        "hardware": plan.hardware,
+        "gpus": plan.gpus,
+        "replicas": plan.replicas,
+        "spare_replicas": sum(pool.spare_replicas for pool in plan.pools),
+        "weight_dtype": plan.decode.weight_dtype,
+        "kv_dtype": plan.decode.layout.kv_format,
+        "pools": {
+            name: _pool_row(pool) for name, pool in zip(("prefill", "decode"), plan.pools, strict=True)
+        },
+        "transfer": transfer_result(plan.link),
+        "simulated_requests": plan.requests,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "e2e_s": asdict(plan.e2e_s),
+        "slo_met_probability": plan.slo_met_probability,
+        "few_open_loops_measured": plan.few_open_loops_measured,
+        "usd_per_hour": plan.usd_per_hour,
+        "usd_per_month": plan.usd_per_month,
+        "usd_per_million_output_tokens_at_mean": money.usd_per_million_output_tokens if money else None,
+        "usd_per_million_tokens_at_mean": money.usd_per_million_tokens if money else None,
+        "watts": plan.watts,
+    }
+
+
+def _pool_row(pool: Pool) -> dict[str, Any]:
+    sharding = pool.layout.sharding
+    return {
+        "hardware": pool.layout.device.name,
+        "gpus": pool.gpus,
+        "gpus_per_replica": pool.layout.devices,
+        "replicas": pool.replicas,
+        "spare_replicas": pool.spare_replicas,
+        "tensor_parallel": int(sharding.tensor),
+        "pipeline_parallel": int(sharding.pipeline),
+        "expert_parallel": int(sharding.expert),
+        "data_parallel": int(sharding.data),
+        "busy_fraction": pool.busy_fraction,
+        "kv_cache_tokens": pool.kv_cache_tokens,
+        "usd_per_hour": pool.usd_per_hour,
+        "label": pool.label,
+    }
+
+
+def transfer_result(use: LinkUse) -> dict[str, Any]:
+    """Return what the transfers of KV caches are like."""
+    return {"link": use.name, **{key: value for key, value in asdict(use).items() if key != "name"}}
+
+
+def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
+    """Return the plans with pools of their own and why there are no others; None where none were asked for."""
+    if answer.pools is None:
+        return None
+    return {
+        "recommended": answer.chosen_pools is not None,
+        "plans": [pools_row(plan) for plan in answer.pools.plans],
+        "rejected": [asdict(item) for item in answer.pools.rejected],
+        "evaluated": answer.pools.evaluated,
+        "simulated_pairs": answer.pools.simulated,
+        "smaller_chunks": [
+            {
+                "max_num_batched_tokens": item.max_num_batched_tokens,
+                "gpus": item.plan.gpus,
+                "usd_per_month": item.plan.usd_per_month,
+            }
+            for item in answer.chunked
+        ],
+    }
+
+
+def pools_tables(answer: FleetAnswer) -> list[Table]:
+    """Return the plans of either way, cheapest first, what their links carry, and why other devices have no plan."""
+    if answer.pools is None:
+        return []
+    rows = [
+        {
+            **pools_row(plan),
+            "way": f"apart {place}",
+            "prefill": pool_text(plan.prefill),
+            "decode": pool_text(plan.decode),
+            "prefill_busy_fraction": plan.prefill.busy_fraction,
+            "decode_busy_fraction": plan.decode.busy_fraction,
+        }
+        for place, plan in enumerate(answer.pools.plans, start=1)
+    ]
+    sent = [{"way": row["way"], **row["transfer"]} for row in rows]
+    if answer.chosen is not None:
+        rows.append(_together(answer.chosen, "together"))
+    rows += [
+        _together(item.plan, f"together, {item.max_num_batched_tokens:,} tokens a step")
+        for item in answer.chunked
+    ]
+    no_plan = [
+        asdict(item) for item in answer.pools.rejected if " + " in item.hardware or not answer.pools.plans
+    ]
+    return [
+        Table(
+            rows, title="Prefill and decode apart, against identical replicas", shown=_SHOWN, titles=_TITLES
+        ),
+        Table(
+            sent, title="KV caches sent at the peak, and how busy the links are", shown=_SENT, titles=_TITLES
+        ),
+        Table(
+            no_plan,
+            title="No plan with pools of their own",
+            shown=("hardware", "reason", "count"),
+            titles={"count": "candidates"},
+        ),
+    ]
+
+
+def _together(plan: FleetPlan, way: str) -> dict[str, Any]:
+    layout = plan.layout
+    both = f"{plan.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(plan.weight_dtype)})"
+    return {
+        "way": way,
+        "prefill": both,
+        "decode": "the same",
+        "gpus": plan.gpus,
+        "usd_per_month": plan.usd_per_month,
+        "ttft_s": asdict(plan.ttft_s),
+        "tpot_s": asdict(plan.tpot_s),
+        "prefill_busy_fraction": None,
+        "decode_busy_fraction": None,
+        "slo_met_probability": plan.slo_met_probability,
+    }
+
+
+def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
+    """Return whether pools of their own pay."""
+    if answer.pools is None:
+        return ()
+    apart, together = answer.pools.chosen, answer.chosen
+    if apart is None:
+        return ("pools of their own: no plan meets the targets",)
+    if together is None:
+        return (f"recommended: {pools_text(apart)}",)
+    which = "recommended" if answer.chosen_pools else "not recommended"
+    said = f"pools of their own are {which}: {pools_text(apart)}, {_compared(apart, together)}"
+    return (said, *_cheaper_chunks(answer, min(cost_of(apart), cost_of(together))))
+
+
+def _cheaper_chunks(answer: FleetAnswer, cost: float) -> tuple[str, ...]:
+    """Return which smaller steps would cost less than either way."""
+    return tuple(
+        f"cheaper than both: identical replicas with --set max_num_batched_tokens={item.max_num_batched_tokens}"
+        for item in answer.chunked
+        if cost_of(item.plan) < cost
+    )
+
+
+def _compared(apart: PoolsPlan, together: FleetPlan) -> str:
+    if apart.usd_per_month is None or together.usd_per_month is None:
+        return f"against {together.gpus} GPUs together"
+    ratio = apart.usd_per_month / together.usd_per_month - 1.0
+    words = f"{abs(ratio):.0%} {'more' if ratio > 0.0 else 'less'}"
+    return f"${apart.usd_per_month:,.0f} a month, {words} than ${together.usd_per_month:,.0f} together"

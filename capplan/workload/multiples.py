@@ -1,0 +1,146 @@
+"""What one request asks of the GPUs several times over: samples, retries, reasoning, and padding to a batch."""
+
+import numpy as np
+
+from capplan.numbers import Number
+from capplan.workload.length import Lengths, empirical, fixed
+
+SLICES = 4096
+"""Values of equal weight that stand for a combined length."""
+_SEED = 5
+
+
+def mean_attempts(invalid_fraction: Number, most_attempts: Number) -> Number:
+    """Return how often a request is sent until its output is valid, or nobody tries again.
+
+        a = sum_{k=0..m-1} p^k = (1 - p^m) / (1 - p)
+
+    Parameters
+    ----------
+    invalid_fraction : [-]
+        p, of the outputs, below 1; independent of the attempt.
+    most_attempts : [-]
+        m, at least 1.
+
+    Returns
+    -------
+    [-]
+        a; 1 / (1 - p) where nobody gives up.
+
+    Examples
+    --------
+    >>> mean_attempts(0.5, 3.0), mean_attempts(0.0, 3.0)
+    (1.75, 1.0)
+
+    References
+    ----------
+    Johnson, Kemp, Kotz 2005, Univariate Discrete Distributions, section 5.2: the geometric distribution, cut at m.
+    """
+    return (1.0 - invalid_fraction**most_attempts) / (1.0 - invalid_fraction)
+
+
+def batch_arrival_cv(arrival_cv: Number, batch: Number) -> Number:
+    """Return the coefficient of variation of the times between arrivals that come in batches.
+
+        c_b = sqrt(b (c^2 + 1) - 1)
+
+    Of b times between arrivals b - 1 are zero, and one is that between batches.
+
+    Parameters
+    ----------
+    arrival_cv : [-]
+        c, of the times between batches.
+    batch : [-]
+        b, arrivals at once.
+
+    Returns
+    -------
+    [-]
+        c_b.
+
+    Examples
+    --------
+    >>> float(batch_arrival_cv(1.0, 5.0)), float(batch_arrival_cv(2.0, 1.0))
+    (3.0, 2.0)
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", section 1.2: moments of a mixture of intervals.
+    """
+    return np.sqrt(batch * (np.square(arrival_cv) + 1.0) - 1.0)
+
+
+def longest_of(lengths: Lengths, batch: int) -> Lengths:
+    """Return the distribution of the longest of several lengths, to which a batch is padded.
+
+        Q_b(u) = Q(u^(1/b))
+
+    Parameters
+    ----------
+    lengths : [tokens]
+        quantile function Q.
+    batch : [-]
+        b, sequences that are padded to the longest of them.
+
+    Returns
+    -------
+    [tokens]
+        as values of equal weight.
+
+    Examples
+    --------
+    >>> from capplan.workload.length import uniform
+    >>> round(longest_of(uniform(0.0, 100.0), 4).mean_tokens, 1)
+    80.0
+
+    References
+    ----------
+    David, Nagaraja 2003, Order Statistics, section 2.1: the distribution function of a maximum is F^b.
+    """
+    if batch == 1 or lengths.kind == "fixed":
+        return lengths
+    middles = (np.arange(SLICES) + 0.5) / SLICES
+    return empirical(np.maximum(lengths.quantile(middles ** (1.0 / batch)), 1.0))
+
+
+def padding_fraction(mean_tokens: Number, longest_tokens: Number) -> Number:
+    """Return the share of the tokens of padded sequences that is padding.
+
+        w = 1 - I / I_b
+
+    Parameters
+    ----------
+    mean_tokens : [token]
+        I, of the sequences.
+    longest_tokens : [token]
+        I_b, mean of the longest of a batch.
+
+    Returns
+    -------
+    [-]
+        w.
+
+    Examples
+    --------
+    >>> padding_fraction(300.0, 400.0)
+    0.25
+
+    References
+    ----------
+    Krell et al. 2021, "Efficient sequence packing without cross-contamination", arXiv:2107.02027, section 1.
+    """
+    return 1.0 - mean_tokens / longest_tokens
+
+
+def sum_of(first: Lengths, second: Lengths) -> Lengths:
+    """Return the distribution of the sum of two independent lengths, such as reasoning and the answer after it.
+
+    Examples
+    --------
+    >>> sum_of(fixed(100.0), fixed(20.0)).mean_tokens
+    120.0
+    """
+    if first.kind == "fixed" and second.kind == "fixed":
+        return fixed(first.mean_tokens + second.mean_tokens)
+    mixed = np.random.default_rng(_SEED).permutation(first.midpoints(SLICES))
+    return empirical(mixed + second.midpoints(SLICES))

@@ -1,0 +1,208 @@
+"""Sessions of several turns: each prompt holds all that was said before it, so prefix reuse follows from the traffic."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capplan.numbers import Array, Number
+from capplan.workload.length import Lengths
+
+Counts = NDArray[np.int64]
+
+SMALLEST_BLOCK_TOKENS = 16
+BLOCKS_PER_PROMPT = 100
+"""Sessions are drawn in blocks of about this part of a mean prompt: what rounding to whole blocks may hide of the reuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations, or runs of an agent, that send their whole context again at every turn."""
+
+    turns: Lengths
+    """Requests of one session."""
+    first_tokens: Lengths
+    """Prompt of the first turn, with what all sessions share."""
+    added_tokens: Lengths
+    """What the user or the tools add before each later turn."""
+    output_tokens: Lengths
+    """Response of each turn; a part of the next prompt."""
+    think_time_s: float
+    """Mean time of the user or the tools from a response to the next turn."""
+    shared_tokens: int = 0
+    """Leading tokens that all sessions have in common."""
+
+
+def sessions_in_flight(request_rate: Number, think_time_s: Number, response_time_s: Number) -> Number:
+    """Return the sessions that are between their first and their last turn.
+
+        a = r (z + t)
+
+    Parameters
+    ----------
+    request_rate : [req/s]
+        r, turns of all sessions.
+    think_time_s : [s]
+        z, mean from a response to the next turn.
+    response_time_s : [s]
+        t, mean from a turn to the end of its response.
+
+    Returns
+    -------
+    [-]
+        a, counting each session for the think time after its last turn too.
+
+    Examples
+    --------
+    >>> sessions_in_flight(12.0, 8.0, 2.0)
+    120.0
+
+    References
+    ----------
+    Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
+    """
+    return request_rate * (think_time_s + response_time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns of drawn sessions as columns of equal length, session after session."""
+
+    session: Counts
+    place: Counts
+    """Of the turn in its session, from 0."""
+    input_tokens: Counts
+    output_tokens: Counts
+
+    def __len__(self) -> int:
+        """Return the number of turns."""
+        return int(self.session.size)
+
+
+def drawn_turns(
+    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+) -> Turns:
+    """Return the turns of random sessions.
+
+    Parameters
+    ----------
+    sessions : what they are like
+    count : [-]
+        of sessions
+    random : generator
+    longest : [tokens]
+        a session ends before the turn whose prompt and response would exceed it; its first turn is cut to it
+
+    Examples
+    --------
+    >>> from capplan.workload.length import fixed
+    >>> agent = Sessions(fixed(3), fixed(100), fixed(30), fixed(20), 5.0)
+    >>> drawn_turns(agent, 1, np.random.default_rng(0)).input_tokens
+    array([100, 150, 200])
+    """
+    turns = sessions.turns.sample(count, random)
+    session = np.repeat(np.arange(count, dtype=np.int64), turns)
+    first_row = np.cumsum(turns) - turns
+    place = np.arange(session.size, dtype=np.int64) - first_row[session]
+    outputs = sessions.output_tokens.sample(session.size, random)
+    grown = sessions.added_tokens.sample(session.size, random)
+    grown[1:] += outputs[:-1]
+    grown[first_row] = np.maximum(sessions.first_tokens.sample(count, random), sessions.shared_tokens + 1)
+    total = np.cumsum(grown)
+    inputs = total - (total[first_row] - grown[first_row])[session]
+    if longest < math.inf:
+        inputs = np.where(place == 0, np.minimum(inputs, int(longest) - 2), inputs)
+        outputs = np.where(place == 0, np.minimum(outputs, int(longest) - 1 - inputs), outputs)
+        kept = inputs + outputs < longest
+        session, place, inputs, outputs = session[kept], place[kept], inputs[kept], outputs[kept]
+    return Turns(session, place, inputs, np.maximum(outputs, 1))
+
+
+def block_tokens_for(mean_tokens: float) -> int:
+    """Return the tokens of one block in which prompts of a mean length are drawn: 16 times a power of two.
+
+    Examples
+    --------
+    >>> block_tokens_for(900.0), block_tokens_for(30_000.0)
+    (16, 256)
+    """
+    doublings = math.log2(max(mean_tokens / (BLOCKS_PER_PROMPT * SMALLEST_BLOCK_TOKENS), 1.0))
+    return SMALLEST_BLOCK_TOKENS << int(doublings)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBlocks:
+    """Ids of the whole blocks of prompts and responses, each concatenated over the turns, with the number of each turn."""
+
+    prompt_ids: Counts
+    prompt_counts: Counts
+    output_ids: Counts
+    output_counts: Counts
+
+
+def turn_blocks(turns: Turns, shared_tokens: int, block_tokens: int, first_id: int = 0) -> TurnBlocks:
+    """Return the ids of the blocks of turns: those of a session continue, and all sessions share their first ones.
+
+    Parameters
+    ----------
+    turns : of drawn sessions, in any order
+    shared_tokens : [tokens]
+        that the prompts of all sessions start with
+    block_tokens : [tokens]
+        of one block
+    first_id : [-]
+        ids of these turns start here
+
+    Examples
+    --------
+    Two turns of one session, of 32 and 64 tokens, the first with a response of 20, in blocks of 16:
+
+    >>> turns = Turns(np.array([0, 0]), np.array([0, 1]), np.array([32, 64]), np.array([20, 16]))
+    >>> blocks = turn_blocks(turns, 0, 16)
+    >>> blocks.prompt_ids, blocks.output_ids
+    (array([0, 1, 0, 1, 2, 3]), array([2, 4]))
+    """
+    prompts = turns.input_tokens // block_tokens
+    ends = (turns.input_tokens + turns.output_tokens) // block_tokens
+    shared = shared_tokens // block_tokens
+    most = np.zeros(int(turns.session.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(most, turns.session, ends)
+    base = (first_id + shared + np.cumsum(most) - most)[turns.session]
+
+    def ids(start: Counts, counts: Counts) -> Counts:
+        place = (
+            np.arange(int(counts.sum()))
+            - np.repeat(np.cumsum(counts) - counts, counts)
+            + np.repeat(start, counts)
+        )
+        return np.where(place < shared, first_id + place, np.repeat(base, counts) + place)
+
+    return TurnBlocks(
+        ids(np.zeros_like(prompts), prompts), prompts, ids(prompts, ends - prompts), ends - prompts
+    )
+
+
+def turn_starts_s(turns: Turns, session_start_s: Array, gap_s: Array) -> Array:
+    """Return when each turn is sent: at the start of its session, and a gap after the turn before it [s].
+
+    Parameters
+    ----------
+    turns : session after session
+    session_start_s : [s]
+        of every session
+    gap_s : [s]
+        before each turn; that of a first turn is not used
+
+    Examples
+    --------
+    >>> turns = Turns(np.array([0, 0, 1]), np.array([0, 1, 0]), np.ones(3, int), np.ones(3, int))
+    >>> turn_starts_s(turns, np.array([1.0, 5.0]), np.array([9.0, 2.0, 9.0]))
+    array([1., 3., 5.])
+    """
+    gaps = np.where(turns.place == 0, 0.0, gap_s)
+    total = np.cumsum(gaps)
+    firsts = np.flatnonzero(turns.place == 0)
+    return np.asarray(
+        session_start_s[turns.session] + total - np.repeat(total[firsts], np.diff([*firsts, len(turns)]))
+    )

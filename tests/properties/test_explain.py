@@ -1,0 +1,155 @@
+"""An explained number is the number that `fleet` printed, and follows from the inputs that are shown."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from capplan.cli.main import main
+from capplan.questions.explain.quantities import explained_quantity, quantities
+from capplan.questions.explain.record import formula_of, symbols_of
+from capplan.questions.explain.subject import Subject
+from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.scenario import read_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+LABELS = {"spec", "config", "derived", "measured", "assumed"}
+WORKED_OUT = {
+    "gpus", "usd_per_hour", "energy_usd_per_hour", "usd_per_month", "usd_per_million_output_tokens", "usd_per_million_tokens", "watts",
+    "concurrency_per_replica", "ttft_s.low", "tpot_s.high", "e2e_s.low", "spare_replicas",
+}  # fmt: skip
+"""Quantities whose formula is arithmetic of the inputs that are shown."""
+SMALL = "tests/golden/small.yaml"
+
+
+def numbers(row, name=""):
+    """Return the numbers of a row of `fleet`, by path."""
+    if isinstance(row, dict):
+        return {
+            k: v
+            for key, inner in row.items()
+            for k, v in numbers(inner, f"{name}.{key}" if name else key).items()
+        }
+    return {name: row} if isinstance(row, (int, float)) and not isinstance(row, bool) else {}
+
+
+def arithmetic(formula, values):
+    """Return what a formula such as '10^6 h / (3600 r)' is for values of its letters."""
+    text = formula.rpartition(" = ")[2].replace("(Little's law)", "").strip()
+    text = text.replace("10^6", "1e6")
+    text = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", text)
+    return eval(text, {}, values)
+
+
+def consistent(explained):
+    """Check a quantity and everything below it."""
+    assert math.isfinite(explained.value)
+    assert explained.formula
+    assert explained.label in LABELS
+    assert (ROOT / explained.page).exists()
+    for given in explained.inputs:
+        assert given.label in LABELS
+        assert given.name
+        assert given.source
+        assert given.unit
+    for step in explained.steps:
+        consistent(step)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_number_of_a_plan_is_explained_to_the_last_digit(path):
+    asked = asked_fleet(read_scenario(path), offline=True)
+    of = Subject(asked, fleet_for(asked).chosen)
+    known = quantities(of)
+    for name, printed in known.items():
+        explained = explained_quantity(of, name)
+        assert (explained.quantity, explained.value) == (name, printed)
+        consistent(explained)
+        if name in WORKED_OUT:
+            values = {given.symbol: given.value for given in explained.inputs}
+            assert arithmetic(explained.formula, values) == pytest.approx(printed, rel=1e-12), name
+    prices = explained_quantity(of, "usd_per_hour").steps[0].inputs
+    assert all(re.search(r"https?://|prices\.", given.source) for given in prices)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explain") / "plan.json"
+    assert main(["fleet", str(ROOT / SMALL), "-o", str(path), "--offline"]) == 0
+    return path
+
+
+def answer(capsys, *words, code=0):
+    assert main([*map(str, words), "--offline", "--format", "json"]) == code
+    return json.loads(capsys.readouterr().out)["result"]
+
+
+def test_a_plan_file_is_explained_as_the_row_that_it_holds(plan, capsys):
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    listed = {row["quantity"]: row["value"] for row in answer(capsys, "explain", plan)["quantities"]}
+    assert listed == numbers(chosen)
+    for name in ("usd_per_month", "ttft_s.p95", "slo_met_probability", "kv_cache_tokens"):
+        found = answer(capsys, "explain", plan, name)
+        assert found["value"] == listed[name]
+        assert {"quantity", "value", "unit", "formula", "inputs", "steps"} <= set(found)
+        assert {"symbol", "name", "value", "unit", "label", "source"} == set(found["inputs"][0])
+    assert answer(capsys, "explain", ROOT / SMALL, "gpus")["value"] == chosen["gpus"]
+
+
+def test_a_latency_leads_down_to_the_work_of_operators(plan, capsys):
+    steps = answer(capsys, "explain", plan, "tpot_s.p95")["steps"]
+    named = {row["quantity"] for row in steps}
+    assert {"decode.attention_s", "prefill.attention_s", "decode.host_s"} <= named
+    heavy = next(row for row in steps if row["quantity"] == "decode.lm_head_s")
+    work = {given["name"]: given["value"] for given in heavy["inputs"]}
+    assert work["moved_bytes"] > 151_936 * 1024, (
+        "the LM head of qwen3-0.6b is read at least once a step, one byte an element or more"
+    )
+    assert heavy["value"] > 0
+
+
+def test_what_is_assumed_is_labelled_so(plan, capsys, tmp_path):
+    text = (ROOT / SMALL).read_text()
+    without = tmp_path / "s.yaml"
+    without.write_text(text.replace("  spare_replicas: 1\n", "").replace("  headroom: 20 %\n", ""))
+    assert answer(capsys, "explain", plan, "usd_per_gpu_hour")["inputs"][0]["label"] == "config"
+    shown = {
+        given["name"]: given["label"] for given in answer(capsys, "explain", without, "replicas")["inputs"]
+    }
+    assert shown["spare_replicas"] == "assumed"
+    assert shown["headroom_fraction"] == "assumed"
+
+
+def test_formulas_and_letters_are_those_of_the_docstrings():
+    from capplan.fleet.price import usd_per_million_tokens
+
+    assert formula_of(usd_per_million_tokens) == "c = 10^6 h / (3600 r)"
+    assert symbols_of(usd_per_million_tokens) == {
+        "usd_per_hour": ("h", "$/h"),
+        "tokens_per_s": ("r", "token/s"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["usd_per_mont"], 2, "did you mean 'usd_per_month'"),
+        (["ttft_p95"], 2, "ttft_s.p95"),
+        (["hardware"], 2, "unknown quantity"),
+    ],
+)
+def test_an_unknown_quantity_names_the_nearest(plan, capsys, words, code, said):
+    assert main(["explain", str(plan), *words, "--offline"]) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_scenario_without_a_plan_has_nothing_to_explain(tmp_path, capsys):
+    path = tmp_path / "s.yaml"
+    path.write_text((ROOT / SMALL).read_text().replace("300 ms", "1 ms"))
+    assert main(["explain", str(path), "gpus", "--offline"]) == 4
+    assert "no plan meets the targets" in capsys.readouterr().err

@@ -1,0 +1,301 @@
+"""Prefill and decode in pools of their own: the link, the ratio, the search, and one answer with `simulate`."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capplan.cli.main import main
+from capplan.errors import InputError, Refusal
+from capplan.fleet.candidates import Layout
+from capplan.fleet.pools.joint import Joint
+from capplan.fleet.pools.link import (
+    LinkTerms,
+    check_known,
+    kv_bytes_per_prompt_token,
+    link_between,
+    link_use,
+    reach_words,
+)
+from capplan.fleet.pools.ratio import cheapest_pair
+from capplan.fleet.pools.search import decode_question, pools_decision, prefill_question
+from capplan.fleet.recommended import cost_of
+from capplan.fleet.search import RATE_SLACK, search, spec_of_layout
+from capplan.fleet.simulation import capacity_per_s
+from capplan.fleet.trial import Trial
+from capplan.hardware.networks import NETWORKS
+from capplan.model.sharding import Sharding
+from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
+from capplan.questions.scenario import read_scenario
+from capplan.readers.catalogue.hardware import device
+from capplan.replica.replica import replica_of
+from capplan.serving.fleet_terms import link_load_fraction, transfer_s
+from capplan.serving.step_table import decode_step_s
+
+SUPPORT = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
+SMALL = """name: small
+model: llama-3.1-8b
+max_num_seqs: 128
+traffic:
+  - {name: chat, request_rate: 12 req/s, input_tokens: {mean: 3000, p95: 6000}, output_tokens: {mean: 120, p95: 300}}
+slo: {ttft_p95: 900 ms, tpot_p95: 15 ms}
+fleet:
+  {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, spare_replicas: 0, disaggregation: allowed,
+   kv_link: ethernet-100g}
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("pools") / "small.yaml"
+    file.write_text(SMALL)
+    return file
+
+
+def asked_of(path, *changes):
+    return asked_fleet(read_scenario(path, changes), offline=True)
+
+
+@pytest.fixture(scope="module")
+def allowed(path):
+    asked = asked_of(path)
+    return asked, fleet_for(asked)
+
+
+@pytest.fixture(scope="module")
+def joint(allowed):
+    asked, answer = allowed
+    replicas = [
+        replica_of(spec_of_layout(pool.layout, pool.weight_dtype, asked.question))
+        for pool in answer.pools.plans[0].pools
+    ]
+    return Joint(asked.question, *replicas, LinkTerms())
+
+
+def spec_70b(kv="bf16", name="h100-sxm", tensor=4.0):
+    asked = asked_of(SUPPORT, f"fleet.hardware=[{name}]")
+    return spec_of_layout(
+        Layout(device(name), Sharding(tensor, 1.0, 1.0, 1.0), "fp8", kv), "fp8", asked.question
+    )
+
+
+# --- the link ---
+
+
+def test_a_prompt_of_llama_70b_sends_320_kib_a_token():
+    """80 layers x 2 x 8 KV heads x 128 x 2 bytes, as Llama-3.1-70B's config gives; sharding changes nothing."""
+    for tensor in (2.0, 8.0):
+        assert kv_bytes_per_prompt_token(spec_70b(tensor=tensor), 6000.0) == 320 * 1024
+    use = link_use(
+        spec_70b(), spec_70b(tensor=8.0), (2, 1), LinkTerms("x", NETWORKS["ethernet-100g"], 0.001),
+        prompt_tokens=6000.0, requests_per_s=4.0,
+    )  # fmt: skip
+    assert use.bytes_per_request == 6000 * 320 * 1024
+    assert use.transfer_s == pytest.approx(
+        0.001 + use.bytes_per_request / (4 * 12.5e9)
+    )  # the slower end has four ports
+    assert use.prefill_load_fraction == pytest.approx(4 * use.bytes_per_request / (2 * 4 * 12.5e9))
+    assert use.decode_load_fraction == pytest.approx(4 * use.bytes_per_request / (8 * 12.5e9))
+
+
+def test_networks_have_the_rates_of_their_standards():
+    """Gigabits per second of a four-lane port, by the roadmap of the InfiniBand Trade Association and IEEE 802.3."""
+    rates = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+    assert {name: rate * 8 / 1e9 for name, rate in NETWORKS.items() if name.startswith("infiniband")} == {
+        f"infiniband-{name}": rate for name, rate in rates.items()
+    }
+    for name, rate in NETWORKS.items():
+        if name.startswith("ethernet"):
+            assert name == f"ethernet-{rate * 8 / 1e9:g}g"
+
+
+@given(*(st.floats(1.0, 1e6) for _ in range(4)))
+def test_the_load_of_a_link_is_the_time_of_its_transfers(
+    tokens_per_s, bytes_per_token, replicas, bytes_per_s
+):
+    load = link_load_fraction(tokens_per_s, bytes_per_token, replicas, bytes_per_s)
+    of_a_second = transfer_s(tokens_per_s / replicas, bytes_per_token, bytes_per_s, 0.0)
+    assert load == pytest.approx(of_a_second)
+    assert link_load_fraction(tokens_per_s, bytes_per_token, 2 * replicas, bytes_per_s) == pytest.approx(
+        load / 2
+    )
+
+
+def test_links_that_do_not_join_the_pools_are_refused():
+    with pytest.raises(
+        InputError, match=r"a KV cache in bf16 cannot be handed to decode replicas that keep it in fp8"
+    ):
+        link_between(spec_70b(), spec_70b("fp8"), LinkTerms(), 1000.0)
+    with pytest.raises(InputError, match="unknown link 'nvlink9'"):
+        check_known([device("h100-sxm"), device("l40s")], LinkTerms("nvlink9"))
+    check_known([device("h100-sxm"), device("l40s")], LinkTerms("nvlink4"))
+    assert reach_words(spec_70b(), spec_70b(), (1, 1), LinkTerms("nvlink4")) == ""
+    assert "joins 8 x h100-sxm" in reach_words(spec_70b(), spec_70b(), (2, 1), LinkTerms("nvlink4"))
+    assert "does not join" in reach_words(spec_70b(), spec_70b(name="h200-sxm"), (1, 1), LinkTerms("nvlink4"))
+    assert reach_words(spec_70b(), spec_70b(name="h200-sxm"), (9, 9), LinkTerms()) == ""
+
+
+# --- the ratio ---
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(1, 12), st.lists(st.integers(1, 12), min_size=12, max_size=12),
+    st.floats(0.1, 10.0), st.floats(0.1, 10.0),
+)  # fmt: skip
+def test_the_cheapest_pair_is_that_of_all_pairs(prefill, decodes, cost, other):
+    """The first token takes `prefill` replicas; more of them never take more decode replicas for the later ones."""
+    least = np.minimum.accumulate(decodes)
+
+    def lacking(pair):
+        if pair[0] < prefill:
+            return frozenset({"prefill"})
+        return frozenset() if pair[1] >= least[min(pair[0], 12) - 1] else frozenset({"prefill", "decode"})
+
+    found, _ = cheapest_pair(lacking, (1, 1), (cost, other), most_tried=10_000)
+    every = [pair for pair in product(range(1, 25), repeat=2) if not lacking(pair)]
+    cheapest = min(cost * pair[0] + other * pair[1] for pair in every)
+    assert cost * found[0] + other * found[1] == pytest.approx(cheapest)
+    assert (
+        cheapest_pair(lacking, (1, 1), (cost, other), most_cost=0.99 * cheapest, most_tried=10_000)[0] is None
+    )
+
+
+def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowed, joint):
+    asked, answer = allowed
+    plan = answer.pools.plans[0]
+    link = asked.scenario.fleet.pools.link
+    whole = Joint(asked.question, joint.prefill, joint.decode, link)
+    network = asked.question.networks[plan.decode.weight_dtype]
+    alone = decode_question(asked.question, asked.question.devices)
+    step_s = next(c.usual_step_s for c in search(alone).candidates)
+    slower = asked.question.slowness(asked.question.slo.targets, network, step_s).quantile(0.8)
+    busy = tuple(pool.busy_replicas for pool in plan.pools)
+    pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
+    good = [pair for pair in pairs if not whole.lacking(pair, asked.scenario.fleet.headroom_fraction, slower)]
+    assert min(sum(pair) for pair in good) == sum(busy)
+
+
+# --- the phases and the pools together ---
+
+
+def test_each_phase_is_asked_with_its_targets_and_its_work(allowed):
+    question = allowed[0].question
+    first, later = prefill_question(question, question.devices), decode_question(question, question.devices)
+    assert [target.metric for target in first.slo.targets] == ["ttft"]
+    assert [target.metric for target in later.slo.targets] == ["tpot"]
+    assert first.demand.lengths.output_tokens == 1.0
+    assert later.demand.lengths.cached_tokens == pytest.approx(later.demand.lengths.input_tokens, rel=1e-3)
+    assert first.demand.lengths.input_tokens == later.demand.lengths.input_tokens
+
+
+def test_the_rate_of_prompts_alone_is_bounded_by_the_closed_form(allowed):
+    """One-token answers: the closed form is no lower than a closed loop measures, and within a quarter of it."""
+    question = prefill_question(allowed[0].question, allowed[0].question.devices)
+    (candidate,) = search(question).candidates
+    trial = Trial(candidate, question, {})
+    requests = trial._path(3000).offered(1.0).requests
+    most = capacity_per_s(trial.replica.engine, requests)
+    assert most <= trial.rate_ceiling <= 1.25 * RATE_SLACK * most
+
+
+def test_the_first_token_comes_from_the_prefill_pool_alone(joint):
+    pairs = [joint.sized((2, decode)).all for decode in (1, 2, 5)]
+    assert len({figures.ttft_s for figures in pairs}) == 1
+    slow = Joint(joint.question, joint.prefill, joint.decode, LinkTerms("slow", 2e9))
+    assert slow.sized((2, 2)).all.ttft_s == pairs[0].ttft_s
+
+
+def test_a_faster_link_is_never_slower_and_an_infinite_one_takes_no_time(joint):
+    links = [LinkTerms("x", rate) for rate in (2e9, 12.5e9, 50e9, 1e30)]
+    runs = [Joint(joint.question, joint.prefill, joint.decode, link).sized((3, 3)).all for link in links]
+    means = [run.e2e_s.mean for run in runs]
+    assert means == sorted(means, reverse=True)
+    # Without the link, what is left after the first token is decode steps of a batch: no less than those of one sequence.
+    alone = float(decode_step_s(joint.decode.table, 1.0, 1000.0))
+    assert runs[-1].tpot_s.mean >= alone
+    slowest = runs[0].e2e_s.mean - runs[-1].e2e_s.mean
+    assert slowest >= joint.link_use((3, 3)).bytes_per_request / 2e9
+
+
+def test_slower_steps_are_the_same_requests_in_another_unit_of_time(joint):
+    use = [joint.operation((2, 2), s).link_use(joint.prefill.spec, 3000.0, 1.0) for s in (1.0, 2.0)]
+    assert 2.0 * use[1].transfer_s == pytest.approx(use[0].transfer_s)
+    assert joint.sized((2, 2), 1.0, 2.0).all.e2e_s.mean * 2.0 > joint.sized((2, 2)).all.e2e_s.mean
+
+
+# --- the answer ---
+
+
+def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
+    off = fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
+    answer = allowed[1]
+    assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.plans]
+    best = answer.chosen_pools or answer.chosen
+    assert cost_of(best) <= cost_of(off.chosen)
+    apart = answer.pools.chosen
+    assert (answer.chosen_pools is not None) == (cost_of(apart) < cost_of(answer.chosen))
+
+
+def test_simulate_prints_what_fleet_prints(path, capsys):
+    words = ["--set", "fleet.disaggregation=only", "--offline", "--format", "json"]
+    results = []
+    for command in ("fleet", "simulate"):
+        assert main([command, str(path), *words]) == 0
+        results.append(json.loads(capsys.readouterr().out)["result"])
+    plan, run = results[0]["chosen"], results[1]
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert {key: plan[name][key] for key in run[name]} == run[name]
+    assert run["transfer"] == plan["transfer"]
+    assert (run["gpus"], run["requests"]) == (plan["gpus"], plan["simulated_requests"])
+    assert run["missed"] == []
+    assert results[0]["plans"] == []
+
+
+def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
+    asked = asked_of(path)
+    limits, terms = asked.scenario.fleet.pools, terms_of(asked)
+    few = pools_decision(asked.question, limits, replace(terms, max_devices=2))
+    assert not few.plans
+    assert Refusal.FLEET_SIZE in {item.code for item in few.rejected}
+    slow = replace(limits, link=LinkTerms("carrier pigeon", 1e6))
+    answer = pools_decision(asked.question, slow, terms)
+    assert not answer.plans
+    assert "which would be busy" in " ".join(item.reason for item in answer.rejected)
+    other = asked_of(path, "fleet.decode_hardware=[h200-sxm]", "fleet.kv_link=nvlink4")
+    others = pools_decision(other.question, other.scenario.fleet.pools, terms_of(other))
+    assert "does not join" in " ".join(item.reason for item in others.rejected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("fleet.disaggregation=maybe",), "fleet.disaggregation: "),
+        (("fleet.disaggregation=off",), "fleet.kv_link: fleet.disaggregation is off"),
+        (("fleet.prefill_hardware=[h1000]",), "fleet.prefill_hardware"),
+        (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
+        (("fleet.kv_link=12 apples",), "fleet.kv_link: "),
+        (
+            ("traffic[0].request_rate=null", "traffic[0].users=9", "traffic[0].think_time=9 s"),
+            "users who wait",
+        ),
+        (("speculation={acceptance: 0.5, draft_step_time: 1 ms}",), "not modelled with speculation"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):
+    with pytest.raises(InputError, match=said.replace("[", r"\[")):
+        read_scenario(path, changes)
+
+
+@pytest.mark.parametrize(
+    "words", [["report"], ["compare", "--api", "openai/gpt-5-mini"], ["levers"], ["sweep"]]
+)
+def test_what_is_worked_out_for_identical_replicas_says_so(path, words, capsys):
+    command, *flags = words
+    assert main([command, str(path), *flags, "--set", "fleet.disaggregation=only", "--offline"]) == 2
+    assert "worked out for identical replicas" in capsys.readouterr().err

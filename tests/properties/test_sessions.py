@@ -1,0 +1,122 @@
+"""Sessions of several turns: the lengths of their prompts, and prefix hits that follow from their traffic."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.demand import demand_of
+from capplan.fleet.session_load import offered_with_sessions, session_block_tokens
+from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.sweep import demand_at_replica
+from capplan.questions.drawn_workload import drawn_workload
+from capplan.questions.flags import ServingFlags
+from capplan.questions.replica import asked_replica
+from capplan.questions.scenario import read_scenario
+from capplan.replica.replica import replica_of
+from capplan.serving.prefix_cache import hit_curve
+from capplan.workload.length import fixed
+from capplan.workload.sessions import Sessions, drawn_turns, turn_blocks
+from capplan.workload.slo import Slo
+
+FIXED = {"turns": 10, "input_tokens": 1600, "added_tokens": 320, "output_tokens": 160, "think_time": "4 s"}
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """Return the one class of a scenario with this line of traffic."""
+
+    def read(**traffic):
+        path = tmp_path / "s.yaml"
+        path.write_text(json.dumps({"name": "s", "model": "meta-llama/Llama-3.1-8B-Instruct", "traffic": [traffic], "fleet": {"hardware": ["h100-sxm"]}}))  # fmt: skip
+        return read_scenario(path)
+
+    return read
+
+
+@given(n=st.integers(1, 12), f=st.integers(1, 300), a=st.integers(1, 40), o=st.integers(1, 40))
+def test_prompts_of_fixed_sessions_are_an_arithmetic_series(n, f, a, o):
+    """Sum of a series: f + (n - 1) / 2 (a + o) in the mean; whatever was said before is at the start of the next prompt."""
+    turns = drawn_turns(Sessions(fixed(n), fixed(f), fixed(a), fixed(o), 1.0), 3, np.random.default_rng(1))
+    assert turns.input_tokens.mean() == pytest.approx(f + (n - 1) / 2 * (a + o))
+    blocks = turn_blocks(turns, 0, 1)
+    curve = hit_curve(blocks.prompt_ids, blocks.prompt_counts, block_tokens=1)
+    again = sum(f + (k - 1) * (a + o) for k in range(1, n))
+    assert float(curve.hit_fraction(np.inf)) * turns.input_tokens.sum() / 3 == pytest.approx(again)
+
+
+def test_blocks_of_a_response_are_those_of_the_next_prompt():
+    turns = drawn_turns(
+        Sessions(fixed(3), fixed(40), fixed(20), fixed(30), 1.0, 16), 2, np.random.default_rng(1)
+    )
+    blocks = turn_blocks(turns, 16, 8)
+    prompts = np.split(blocks.prompt_ids, np.cumsum(blocks.prompt_counts)[:-1])
+    outputs = np.split(blocks.output_ids, np.cumsum(blocks.output_counts)[:-1])
+    for row in (0, 1, 3, 4):
+        said = [*prompts[row], *outputs[row]]
+        assert list(prompts[row + 1][: len(said)]) == said
+    assert set(prompts[2]) & set(prompts[5]) == {0, 1}
+
+
+def test_hits_are_those_of_the_draw_where_everything_fits_and_fewer_under_load(classes):
+    demand = demand_of(classes(request_rate=5, **FIXED))
+    prompts = [1600 + 480 * turn for turn in range(10)]
+    found = sum(prompt + 160 for prompt in prompts[:-1]) / sum(prompts)
+    (plenty,) = demand.with_cache(1e12).hit_fractions
+    assert plenty == pytest.approx(found, abs=0.01)
+    by_load = [demand.with_cache(2e5, (), tokens).hit_fractions[0] for tokens in (1e4, 1e5, 3e5, 1e6, 1e7)]
+    assert by_load == sorted(by_load, reverse=True)
+    assert by_load[0] == plenty
+    assert by_load[-1] < 0.2
+    by_cache = [demand.with_cache(tokens, (), 1e6).hit_fractions[0] for tokens in (1e4, 3e5, 1e6, 1e7)]
+    assert by_cache == sorted(by_cache)
+
+
+def test_longer_think_times_leave_fewer_hits_and_users_as_many(classes):
+    quick, slow = (demand_of(classes(request_rate=5, **FIXED | {"think_time": t})) for t in ("4 s", "40 s"))
+    assert slow.in_flight_tokens(1.0, 1.0) == pytest.approx(41 / 5 * quick.in_flight_tokens(1.0, 1.0))
+    few, many = (demand_of(classes(users=u, **FIXED)) for u in (20, 200))
+    assert many.in_flight_tokens(0.5, 9.0) == 5 * few.in_flight_tokens(1.0, 1.0)
+
+
+def test_one_turn_changes_nothing(classes):
+    """A session of one turn is a request: the same classes, and no hits."""
+    plain = {key: FIXED[key] for key in ("input_tokens", "output_tokens")}
+    one, none = classes(request_rate=5, **FIXED | {"turns": 1}), classes(request_rate=5, **plain)
+    assert one.classes == none.classes
+    assert not demand_of(one).reuses
+
+
+@pytest.mark.parametrize(("memory", "least", "most"), [(0.9, 0.8, 0.95), (0.4, 0.2, 0.8)])
+def test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation(classes, memory, least, most):
+    """The curve with the sessions in flight at one replica, against an engine that pins, keeps and evicts blocks."""
+    scenario = classes(request_rate=4, **FIXED | {"think_time": "12 s"})
+    flags = ServingFlags(gpu_memory_utilization=memory, max_model_len=8192, offline=True)
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", flags).spec)
+    demand = demand_of(scenario)
+    offered = offered_with_sessions(demand, seconds=400.0, seed=3, longest=8192, response_s=1.5)
+    outcome = simulated_fleet(
+        replica, Stream(offered.requests, ("requests",), session_block_tokens(demand)), slo=Slo()
+    )
+    (expected,) = demand_at_replica(demand, replica, 1.0, outcome.all.e2e_s.mean).hit_fractions
+    assert least < outcome.prefix_hit_fraction < most
+    assert expected == pytest.approx(outcome.prefix_hit_fraction, abs=0.08)
+
+
+def test_drawn_traffic_keeps_its_rate_and_summarises_like_a_trace(classes, tmp_path):
+    scenario = classes(request_rate=20, **FIXED | {"turns": {"mean": 6, "p95": 12}})
+    summary = drawn_workload(tmp_path / "s.yaml")
+    assert summary.rate.mean == pytest.approx(20, rel=0.06)
+    assert summary.input_tokens.mean == pytest.approx(scenario.classes[0].input_tokens.mean_tokens, rel=0.06)
+    assert summary.prefix is not None
+    assert summary.prefix.unlimited_token_hit_fraction > 0.6
+
+
+def test_the_shipped_sessions_are_read():
+    (coding,) = read_scenario(Path(__file__).parents[2] / "scenarios" / "agent-sessions.yaml").classes
+    assert coding.sessions is not None
+    assert coding.requests_per_conversation == pytest.approx(12, rel=0.01)
+    assert coding.reuse.unlimited_token_hit_fraction > 0.85
