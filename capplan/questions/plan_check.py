@@ -24,7 +24,7 @@ _SURE_ENOUGH = 1e-9
 class Check:
     """One thing that a plan has to keep."""
 
-    what: str
+    name: str
     limit: Any
     """In base units: what is allowed, or at least asked for; None where the reason is in words."""
     value: Any
@@ -90,12 +90,12 @@ def _allowed(asked: AskedFleet, file: PlanFile, chosen: Mapping[str, Any]) -> It
     yield Check("fleet.spare_replicas", limits.spare_replicas, spares, spares >= limits.spare_replicas)
 
 
-def _one_of(what: str, allowed: tuple[Any, ...], value: Any) -> Check:
-    return Check(what, allowed[0] if len(allowed) == 1 else list(allowed), value, value in allowed)
+def _one_of(name: str, allowed: tuple[Any, ...], value: Any) -> Check:
+    return Check(name, allowed[0] if len(allowed) == 1 else list(allowed), value, value in allowed)
 
 
-def _at_most(what: str, limit: float, value: float) -> Check:
-    return Check(what, limit, value, value <= limit)
+def _at_most(name: str, limit: float, value: float) -> Check:
+    return Check(name, limit, value, value <= limit)
 
 
 def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:

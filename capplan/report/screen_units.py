@@ -183,8 +183,8 @@ def shown_number(value: float, factor: float) -> str:
     --------
     >>> shown_number(8030261248, 1.0), shown_number(0.0123456, 1e3), shown_number(1234.5, 1.0)
     ('8,030,261,248', '12.3', '1,234')
-    >>> shown_number(1e-14, 1e3), shown_number(2e21, 1.0)
-    ('1e-11', '2e+21')
+    >>> shown_number(1e-20, 1e3), shown_number(2e21, 1.0)
+    ('1e-17', '2e+21')
     """
     if not math.isfinite(value):
         return "-"
@@ -193,7 +193,7 @@ def shown_number(value: float, factor: float) -> str:
     scaled = value * factor
     if scaled == 0:
         return "0"
-    if not 1e-9 <= abs(scaled) < 1e18:
+    if not 1e-12 <= abs(scaled) <= 1e18:
         return f"{scaled:.3g}"
     digits = 2 - math.floor(math.log10(abs(scaled)))
     rounded = round(scaled, max(0, digits))

@@ -50,7 +50,7 @@ def checked(folder, monkeypatch, capsys):
     """Return a function that checks the plan against the scenario with some keys overridden, on a day."""
 
     def check(*settings, today=IN_TIME, words=()):
-        monkeypatch.setattr("capplan.questions.comparison.current_day", lambda: today)
+        monkeypatch.setattr("capplan.questions.price_age.current_day", lambda: today)
         options = [part for setting in settings for part in ("--set", setting)]
         line = [
             "check",
@@ -126,7 +126,7 @@ def test_a_price_holds_for_as_long_as_it_is_told_to(folder, checked):
 
 
 def test_without_a_scenario_the_plan_is_held_against_its_own(folder, capsys, monkeypatch):
-    monkeypatch.setattr("capplan.questions.comparison.current_day", lambda: IN_TIME)
+    monkeypatch.setattr("capplan.questions.price_age.current_day", lambda: IN_TIME)
     assert main(["check", "--plan", str(folder / "plan.json"), "--offline"]) == 0
     assert "holds" in capsys.readouterr().out.splitlines()[0]
 
@@ -172,7 +172,7 @@ def test_as_many_replicas_as_the_search_asks_for_stand_and_fewer_do_not(judged):
 
 def test_the_checks_of_a_plan_name_no_price_without_one(judged):
     asked, file, _, _ = judged
-    names = [check.what for check in check_plan(asked, file, IN_TIME, 365).checks]
+    names = [check.name for check in check_plan(asked, file, IN_TIME, 365).checks]
     assert len(names) == len(set(names))
     assert "budget.usd_per_month" not in names
 

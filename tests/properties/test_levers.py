@@ -21,7 +21,7 @@ from capplan.questions.levers.answer import (
     checked_names,
     levers_of,
 )
-from capplan.questions.scenario import read_scenario
+from capplan.questions.scenario import read_scenario, scenario_document
 
 SMALL = """name: small
 model: llama-3.1-8b
@@ -76,7 +76,7 @@ def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
     assert len(rows) > 10
     monkeypatch.setattr(cheapest, "_may_do", lambda *_asked, **_how: True)
     for row in rows:
-        alone = Asking(small, (), offline=True)
+        alone = Asking(small, (), scenario_document(small, ()), offline=True)
         assert alone.plans(alone.changed(row.lever.settings))[0] == row.plan
 
 

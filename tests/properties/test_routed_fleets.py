@@ -13,6 +13,10 @@ PLAN = (
 )  # fmt: skip
 
 
+RACK = ("--hardware", "gb200")
+"""72 devices on one link, which joins pools of several replicas."""
+
+
 def ran(*flags: str):
     """Return a run of two replicas, but where the flags say how many there are of each kind."""
     alike = () if "--prefill-replicas" in flags else ("--replicas", "2")
@@ -39,10 +43,10 @@ def test_a_replica_that_fails_leaves_its_requests_to_the_other() -> None:
 
 
 def test_prefill_and_decode_apart_decode_without_prompts_between() -> None:
-    apart = answer("--prefill-replicas", "3", "--decode-replicas", "1", "--kv-link", "nvlink4")
-    slow = answer("--prefill-replicas", "3", "--decode-replicas", "1", "--kv-link", "pcie")
+    pools = (*RACK, "--prefill-replicas", "3", "--decode-replicas", "1", "--kv-link")
+    apart, slow = answer(*pools, "nvlink5"), answer(*pools, "network")
     assert apart["replicas"] == 4
-    assert apart["itl_s"]["p99"] < answer()["itl_s"]["p99"]
+    assert apart["itl_s"]["p99"] < answer(*RACK)["itl_s"]["p99"]
     assert slow["tpot_s"]["mean"] > apart["tpot_s"]["mean"]
 
 
@@ -95,7 +99,7 @@ def test_an_autoscaled_fleet_has_one_count_of_its_replicas() -> None:
 
 
 def test_both_pools_call_their_replicas_by_their_own_name() -> None:
-    flags = ("--prefill-replicas", "2", "--decode-replicas", "1", "--kv-link", "nvlink4")
+    flags = (*RACK, "--prefill-replicas", "2", "--decode-replicas", "1", "--kv-link", "nvlink5")
     replicas = answer(*flags)["operation"]["replicas"]
     assert [(use["pool"], use["replica"]) for use in replicas] == [
         ("prefill", 0),
@@ -103,9 +107,13 @@ def test_both_pools_call_their_replicas_by_their_own_name() -> None:
         ("decode", 0),
     ]
     shown = text(*flags)
-    assert "on 2 prefill and 1 decode replicas, each (h100-sxm TP4" in shown
+    assert "on 2 prefill and 1 decode replicas, each (gb200 TP4" in shown
     rows = [line for line in shown.splitlines() if line.startswith(("prefill ", "decode "))]
-    assert [line.split()[:2] for line in rows] == [["prefill", "0"], ["prefill", "1"], ["decode", "0"]]
+    assert [line.split()[:2] for line in rows if line.split()[1].isdigit()] == [
+        ["prefill", "0"],
+        ["prefill", "1"],
+        ["decode", "0"],
+    ]
     assert {use["pool"] for use in answer("--routing", "least_loaded")["operation"]["replicas"]} == {None}
 
 

@@ -37,28 +37,28 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
 
 
 def _failure(check: Check) -> dict[str, Any]:
-    return {"what": check.what, "limit": check.limit, "value": check.value}
+    return {"what": check.name, "limit": check.limit, "value": check.value}
 
 
 def _row(check: Check) -> dict[str, Any]:
     limit, value, unit = _shown(check)
-    return {"what": check.what, "limit": limit, "value": value, "unit": unit, "holds": check.holds}
+    return {"what": check.name, "limit": limit, "value": value, "unit": unit, "holds": check.holds}
 
 
 def _missed(check: Check) -> str:
     limit, value, unit = _shown(check)
-    if check.what == "capacity":
+    if check.name == "capacity":
         return f"capacity ({value} replicas needed, {limit} at work)"
     return (
-        check.what if limit == "-" else f"{check.what} ({value}, limit {limit}{f' {unit}' if unit else ''})"
+        check.name if limit == "-" else f"{check.name} ({value}, limit {limit}{f' {unit}' if unit else ''})"
     )
 
 
 def _shown(check: Check) -> tuple[str, str, str]:
     """Return limit, value and their unit as on screen."""
-    latency = check.what.startswith("slo.") and check.what not in _UNITS
-    screen = screen_of("s" if latency else _UNITS.get(check.what, "count"), [check.limit, check.value])
-    unit = "replicas" if check.what == "capacity" else screen.unit
+    latency = check.name.startswith("slo.") and check.name not in _UNITS
+    screen = screen_of("s" if latency else _UNITS.get(check.name, "count"), [check.limit, check.value])
+    unit = "replicas" if check.name == "capacity" else screen.unit
 
     def text(value: Any) -> str:
         if not is_number(value):

@@ -8,6 +8,7 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.questions.outlook import Outlook
 
+_JSON_NAMES = {"a month": "per_month", "a year": "per_year", "a job": "per_job"}
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
 
 
@@ -51,5 +52,5 @@ def in_currency(currency: tuple[str, float] | None, usd: Mapping[str, float]) ->
         return None
     return {
         "name": currency[0],
-        **{what.replace("a ", "per_"): cost / currency[1] for what, cost in usd.items()},
+        **{_JSON_NAMES[time]: cost / currency[1] for time, cost in usd.items()},
     }
