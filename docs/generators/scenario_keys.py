@@ -202,8 +202,9 @@ def _schema(field: FieldInfo) -> dict[str, Any]:
 
 
 def example(key: str, field: FieldInfo) -> str:
-    """Return a value of a key as it stands in YAML."""
-    return EXAMPLES.get(key) or str(_schema(field)["examples"][0])
+    """Return a value of a key as it stands in YAML; of all lengths, that of prompts."""
+    of_prompts = f"traffic.input_tokens.{key.rpartition('.')[2]}"
+    return EXAMPLES.get(key) or EXAMPLES.get(of_prompts) or str(_schema(field)["examples"][0])
 
 
 def _written(key: str, field: FieldInfo) -> str:

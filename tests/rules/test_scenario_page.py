@@ -115,3 +115,10 @@ def test_defaults_are_those_of_the_program():
         "1; for the spares 1.5",
     )
     assert DEFAULTS["fleet.tensor_parallel"] == "1, 2, 4, 8"
+
+
+def test_every_length_has_the_examples_of_prompts():
+    lengths = {key: field for key, field in keys_of() if key.startswith(LIKE_PROMPTS)}
+    assert len(lengths) > 30
+    for key, field in lengths.items():
+        assert example(key, field) == EXAMPLES[f"traffic.input_tokens.{key.rpartition('.')[2]}"]
