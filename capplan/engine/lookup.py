@@ -10,12 +10,15 @@ from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
 from capplan.engine.spelling import named_engine
 from capplan.engine.trtllm import TRTLLM
 from capplan.engine.vllm import VLLM
-from capplan.errors import Reason, Refusal
+from capplan.errors import InputError, Reason, Refusal
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
 """Profiles of each engine, oldest first."""
 
 _VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+LONGEST_VERSION = 80
+"""Letters of a version; builds of a day and a commit have about 40."""
 
 
 def version_key(version: str) -> tuple[int, int, int] | None:
@@ -118,6 +121,10 @@ def _versioned(name: str, version: str | None) -> EngineProfile:
     newest = known[-1]
     if version is None:
         return _assuming(newest, f"{name} {newest.version}, the newest version known")
+    if len(version) > LONGEST_VERSION:
+        raise InputError(
+            f"engine version: {version[:20]!r}... has {len(version):,} letters; give one such as {newest.version}"
+        )
     key = version_key(version)
     if key is None:
         what = f"{name} version {version!r} is not known: taken as {newest.version}"

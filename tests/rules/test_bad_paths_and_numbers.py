@@ -160,3 +160,10 @@ def test_a_log_of_another_shape_names_the_key(mistake, folder):
     (folder / "log.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=says):
         workload_of([folder / "log.json"])
+
+
+def test_a_version_of_thousands_of_letters_is_refused_without_being_repeated(capplan):
+    ran = capplan("fit", "llama-3.1-8b", "--hardware", "h100", "--engine-version", "1" * 5000, "--offline")
+    assert ran.code == 2
+    assert "has 5,000 letters; give one such as" in ran.err
+    assert len(ran.err) < 300
