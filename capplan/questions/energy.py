@@ -52,10 +52,15 @@ def asked_energy(scenario: Scenario, question: Question, plan: FleetPlan) -> Ask
         prefill, occupied, plan.busy_replicas * plan.layout.devices, plan.spare_replicas * plan.layout.devices, tdp, terms,
         mean_tokens_per_s(question.demand, plan.e2e_s.mean),
     ), job_hours=job_hours(question.demand))  # fmt: skip
-    warnings = () if energy.gpus_per_rack != 0 else (
+    warnings: tuple[str, ...] = () if energy.gpus_per_rack != 0 else (
         f"energy.rack_limit: one server of {power.gpus_per_server} x {plan.layout.device.name} draws {energy.rack_watts or 0.0:,.0f} W, more than "
         f"the {power.rack_limit_watts:,.0f} W of a rack",
     )  # fmt: skip
+    if terms.idle_watts > min(terms.decode_watts, terms.prefill_watts):
+        warnings += (
+            f"energy: a device that waits draws {terms.idle_watts:,.0f} W, more than the {terms.decode_watts:,.0f} W of decode "
+            f"or the {terms.prefill_watts:,.0f} W of prefill: check energy.idle",
+        )
     if power.kg_co2_per_kwh is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
     return AskedEnergy(energy, tuple(assumed), warnings)

@@ -145,3 +145,10 @@ def test_less_traffic_takes_less_power_and_more_energy_a_token(capplan):
     busy, quiet = energy(), energy("traffic[0].mean_rate=1 req/s")
     assert quiet["gpu_watts"] < busy["gpu_watts"]
     assert quiet["joules_per_output_token"] > busy["joules_per_output_token"]
+
+
+@pytest.mark.parametrize(("idle", "warned"), [("90 %", True), ("20 %", False)])
+def test_a_device_that_draws_more_while_it_waits_is_warned_of(capplan, idle, warned):
+    ran = capplan("fleet", SMALL, "--offline", "--set", f"energy.idle={idle}")
+    assert ran.code == 0
+    assert ("a device that waits draws" in ran.err + ran.out) == warned
