@@ -6,17 +6,11 @@ workers after `PATIENCE_S`.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    CancelledError,
-    Future,
-    ProcessPoolExecutor,
-    as_completed,
-    wait,
-)
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from capplan import __version__
@@ -116,35 +110,52 @@ class Cluster:
 
     def __init__(self, address: str, client: Any, say: Say) -> None:
         self._address, self._client = address, client
-        self._pool = client.get_executor(pure=False)
         count = self._workers_within(PATIENCE_S, say)
         say(f"Dask: {count} worker{'s' * (count != 1)}, dashboard {client.dashboard_link or 'none'}")
 
     def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
         """Yield every point with its row as it is finished."""
-        futures = {
-            self._pool.submit(_of_this_version, __version__, compute, point): point for point in points
-        }
-        open_ones, idle_s = set(futures), 0.0
+        ended: SimpleQueue[Any] = SimpleQueue()
+        open_points = {}
+        for point in points:
+            future = self._client.submit(_of_this_version, __version__, compute, point, pure=False)
+            open_points[future] = point
+            future.add_done_callback(ended.put)
+        idle_s = 0.0
         try:
-            while open_ones:
-                done, open_ones = wait(open_ones, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
-                idle_s = 0.0 if done or self._count() else idle_s + LOOK_EVERY_S
+            while open_points:
+                try:
+                    future = ended.get(timeout=LOOK_EVERY_S)
+                    row = self._row(future)
+                except Empty:
+                    idle_s = 0.0 if self._count() else idle_s + LOOK_EVERY_S
+                except TimeoutError:  # its worker was lost before the row was fetched: it is computed again
+                    future.add_done_callback(ended.put)
+                    idle_s = 0.0 if self._count() else idle_s + LOOK_EVERY_S
+                else:
+                    idle_s = 0.0
+                    yield open_points.pop(future), row
                 if idle_s >= PATIENCE_S:
                     raise self._nobody()
-                for future in done:
-                    yield futures[future], self._row(future)
         finally:
-            for future in futures:
-                future.cancel()
+            self._client.cancel(list(open_points))
 
     def _row(self, future: Any) -> Row:
-        """Return the row of a finished point, or raise what became of the workers."""
+        """Return the row of a finished point, or raise what became of the workers.
+
+        Raises
+        ------
+        TimeoutError
+            no worker has the row any more
+        LostWorkersError
+            the row will not come
+        """
         from distributed import KilledWorker
+        from distributed.comm import CommClosedError
 
         try:
-            row: Row = future.result()
-        except CancelledError:
+            row: Row = future.result(timeout=LOOK_EVERY_S)
+        except (CancelledError, CommClosedError):
             raise LostWorkersError(f"--dask {self._address}: the scheduler is gone") from None
         except KilledWorker:
             raise LostWorkersError(

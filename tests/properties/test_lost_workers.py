@@ -103,11 +103,19 @@ def cluster(folder, count):
         said.close()
 
 
-def test_a_killed_worker_of_a_dask_cluster_loses_no_point(tmp_path, expected):
+def test_killed_workers_of_a_dask_cluster_lose_no_point(tmp_path, expected):
+    """One with points that it has not finished, and one with rows that nobody has fetched."""
     said = []
-    with cluster(tmp_path, 2) as (address, _, running), executor(1, address, said.append) as pool:
-        pool._client.wait_for_workers(2)
-        rows, stopped = swept_with_a_loss(pool, tmp_path / "points.jsonl", lambda: ended(running[0]))
+    with cluster(tmp_path, 3) as (address, _, running), executor(1, address, said.append) as pool:
+        pool._client.wait_for_workers(3)
+
+        def lose():
+            ended(running[0])
+            while any(pool._client.processing().values()):
+                time.sleep(0.1)
+            ended(running[1])
+
+        rows, stopped = swept_with_a_loss(pool, tmp_path / "points.jsonl", lose)
     assert stopped is None
     assert rows == expected
     assert len((tmp_path / "points.jsonl").read_text().splitlines()) == len(expected)
