@@ -31,12 +31,15 @@ from calibrate.accuracy_text import (
     CHOICES,
     FITTED_NUMBERS,
     METHOD,
+    NOBODY_TIMED,
     ONE_SIDED_TEXT,
     RULERS_TEXT,
+    SERVED_UNTIMED,
     SETTLE,
     WEAK,
 )
 from calibrate.experiments import TRIED
+from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.left_out_scores import LeftOut, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.reliability import certainty_section
 from calibrate.targets import COVERAGE, INTERVAL_COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
@@ -251,6 +254,10 @@ def accuracy_page(folder: Path) -> str:
         "\n\n" + coverage_text(serving),
         _named("Scoreboard: kernels"),
         kernel_section(folder),
+        _named("Devices that nobody timed"),
+        NOBODY_TIMED + "\n",
+        stand_in_table(list(stand_ins(sampled(folder)))) + "\n\n" + SERVED_UNTIMED + "\n",
+        served_table(own) + "\n",
         _named("Scoreboard: memory"),
         memory_section(folder),
         _named("Method"),

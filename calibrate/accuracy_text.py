@@ -44,6 +44,17 @@ inference-sim of one careful setup, so neither tells the width of the other. A n
 its last tenth of certainty is paid for.
 """
 
+NOBODY_TIMED = """A device without timings borrows the kernels of a relative: of its own generation where one was timed, else of another; its datasheet is its
+own. How wrong that is, by hiding each timed device in turn and predicting every fifth of its timings with the fits of its relative, and with those of another
+generation (`python -m calibrate.hidden_devices`). Across generations no relative is the best for a class of
+kernels on all devices: the H100's links are described best by the A100 (26 % off, by the B200 41 %), the B200's too (22 %, by the H100 31 %), the A100's by the
+GB200 (10 %, by the H100 25 %); routed experts of the H100 by the A100 (17, 34 %), of the B200 by the H100 (30, 37 %). So one relative gives all. The three kinships have an interval each: of timed
+kernels in `capplan validate --kind kernel`, and in words in the assumption that every answer on such a device lists.
+"""
+
+SERVED_UNTIMED = """Runs on devices that nobody timed, by the same kinship; their intervals are those of served runs on borrowed kernels:
+"""
+
 METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths, arrivals or clients, on a replica with the row's engine and version,
   through the code that `estimate`, `fleet` and `simulate` use (`capplan/accuracy/replay.py`). Closed loops start with their burst, as
   the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
@@ -56,10 +67,12 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   step with prompts has a number of its own. No step is ever below its memory traffic or its arithmetic at datasheet rates
   (`tests/properties/test_step_floors.py`).
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
-  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Model, device or source
+  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). What a CUDA graph hides is told by engines of today alone. Their numbers are those of a fit of all eras;
+  vLLM to 0.6 and TensorRT-LLM to 0.18 were fitted again by themselves when their decode attention was mended. In sample: numbers fitted on all rows. Model, device or source
   left out: fitted anew without it, as in the section on what was never fitted. Group left out: one linear step from the numbers of all. Priors and usual errors
-  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with two exceptions: how PCIe is shared by the
-  cards of a server was set on served rows of the L40S, and the router skew of a served step on closed loops of three mixtures of experts.
+  leave the same rows out. Kernel numbers come from kernel timings alone and have seen no serving row, with three exceptions: how PCIe is shared by the
+  cards of a server was set on served rows of the L40S, the router skew of a served step on closed loops of three mixtures of experts, and how often decode
+  attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share on static batches and offline maxima.
 - Intervals lie between two percentiles of measured over predicted among the predictions with groups and with whole models left out, by statistic (mean, median, 99th percentile), load,
   model class and whether the device was calibrated, wider where few groups were measured: below six an interval spans that of the next wider regime as
   well, and a regime without data gets the widest. Their bias is kept: an interval need not hold the prediction. The percentiles are the closest ones at which 80 % of the left-out values of that statistic and load lie inside

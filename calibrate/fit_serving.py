@@ -1,17 +1,18 @@
 """Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
 
-    python -m calibrate.fit_serving FOLDER [--again | --intervals]
+    python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... | --intervals]
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
 predictions of models and of groups left out: who asks may ask for a model that was measured on another device, or for a new one. The search starts from the same numbers for all engines; with --again from the standing
-numbers, in fewer and smaller steps, after kernels have changed. A full search takes half an hour on two cores.
+numbers, in fewer and smaller steps, after kernels have changed; with --eras= for some eras alone, after their kernels have
+changed: the numbers of all others stand. A full search takes half an hour on two cores.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass, replace
 from multiprocessing import get_context
@@ -25,6 +26,7 @@ from calibrate.host_fit import (
     Noise,
     Slopes,
     host_of,
+    keys_of,
     loss_of,
     noise_of,
     owner_of,
@@ -112,10 +114,11 @@ def predicted(
     return [PredictedRow(_ITEMS[place], *row) for place, row in zip(places, found, strict=True)]
 
 
-def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor) -> Fit:
-    """Return the best numbers of a few rounds, with the slopes of all rows there."""
+def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor, eras: Collection[Era]) -> Fit:
+    """Return the best numbers of a few rounds, those of some eras alone, with the slopes of their rows there."""
     best: Fit | None = None
-    places = range(len(_ITEMS))
+    searched = keys_of(eras)
+    places = [place for place, item in enumerate(_ITEMS) if era_of(item) in eras]
     for _ in range(rounds):
         rows = slopes_at(places, hosts, pool)
         noise = noise_of(rows)
@@ -123,7 +126,8 @@ def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor) -
             best = Fit(hosts, rows, noise)
         else:
             trust *= 0.4
-        hosts = solved(best.rows, best.hosts, best.noise, trust)
+        moved = solved(best.rows, best.hosts, best.noise, trust)
+        hosts = {key: moved[key] if key in searched else value for key, value in best.hosts.items()}
         sys.stderr.write(f"loss {loss_of(best.rows, best.noise):.4f}\n")
     assert best is not None
     return best
@@ -317,7 +321,7 @@ def p95_residuals(rows: Iterable[PredictedRow]) -> list[Residual]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Refit, write and report; with --again from the standing numbers, with --intervals only scores and intervals."""
+    """Refit, write and report; with --intervals only scores and intervals."""
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
@@ -325,11 +329,17 @@ def main(arguments: Sequence[str]) -> int:
     checked_eras(items)
     _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments
-    rounds = ROUNDS_AGAIN if again else ROUNDS if refit else 1
     eras = [era_of(item) for item in items]
-    start = start_hosts(eras) if refit and not again else standing_hosts(eras)
+    alone = [words.removeprefix("--eras=").split(",") for words in arguments if words.startswith("--eras=")]
+    searched = {era for era in eras if not alone or ":".join(era) in alone[0]}
+    hosts = dict(standing_hosts(eras))
+    if refit and not again:
+        hosts |= {key: start for key, start in start_hosts(eras).items() if key in keys_of(searched)}
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
-        fit = fitted(start, rounds, TRUST if refit and not again else TRUST_AGAIN, pool)
+        if refit:
+            rounds, trust = (ROUNDS_AGAIN, TRUST_AGAIN) if again else (ROUNDS, TRUST)
+            hosts = dict(fitted(hosts, rounds, trust, pool, searched).hosts)
+        fit = fitted(hosts, 1, TRUST_AGAIN, pool, set(eras))
         places = range(len(items))
         own = predicted(places, [host_of(fit.hosts, era) for era in eras], pool)
         unseen = {ruler: left_out(fit, ruler, pool) for ruler in RULERS}

@@ -19,9 +19,10 @@ from capplan.replica.tables import table_of_plan, with_host
 ERAS: dict[str, tuple[str, ...]] = {
     "vllm": ("0.5.0", "0.7.0", "0.8.0", "0.11.1", "0.19.0"),
     "sglang": ("0.4.0",),
-    "trtllm": ("0.7.0", "0.11.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0"),
+    "trtllm": ("0.7.0", "0.11.0", "0.12.0", "0.14.0", "0.20.0", "1.0.9", "1.1.0"),
 }
-"""Versions from which a set of numbers holds: where an engine's stack changed. TensorRT-LLM 1.0.9 is the build for gpt-oss."""
+"""Versions from which a set of numbers holds: where an engine's stack changed. TensorRT-LLM 1.0.9 is the build for gpt-oss; all
+rows of 0.12 are static batches of its example script, which handles every sequence in Python."""
 
 SHARED = {("trtllm", "1.1.0"): ("trtllm", "0.20.0")}
 """Eras with the numbers of an earlier one: the stack is that from before the build for gpt-oss."""
@@ -30,7 +31,14 @@ Era: TypeAlias = tuple[str, str]
 """Engine, and the version from which the numbers hold."""
 
 FIRST_GENERATION: frozenset[Era] = frozenset(
-    {("vllm", "0.5.0"), ("vllm", "0.7.0"), ("trtllm", "0.7.0"), ("trtllm", "0.11.0"), ("trtllm", "0.14.0")}
+    {
+        ("vllm", "0.5.0"),
+        ("vllm", "0.7.0"),
+        ("trtllm", "0.7.0"),
+        ("trtllm", "0.11.0"),
+        ("trtllm", "0.12.0"),
+        ("trtllm", "0.14.0"),
+    }
 )
 """Eras of vLLM's first engine and of TensorRT-LLM's compiled engines: the host schedules between steps. The others run ahead."""
 

@@ -102,6 +102,11 @@ class Tier:
     """Architectures and devices that fall through to the next tier although their memory is large enough."""
 
 
+FIRST_GROUP_EXPONENT = 0.25
+"""How often decode attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share: set on static batches and
+offline maxima, which were too fast the more heads share a key, and right without sharing (docs/accuracy.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
     """A serving engine of a version, as data."""
@@ -143,6 +148,8 @@ class EngineProfile:
     """The engine runs in its client's process and streams every token there; a server has a separate process for that."""
     fuses_quantise: bool = False
     """The kernel before an fp8 matmul writes quantised inputs; otherwise a separate kernel quantises them."""
+    decode_group_exponent: float = 0.0
+    """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: Mapping[str, str] = field(default_factory=dict)
     """Part of the name of the kernel for routed experts, by device architecture, where it is not the first one timed."""
     asked_version: str | None = None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import TRTLLM_KV_DTYPES, TRTLLM_WEIGHT_DTYPES
 from capplan.engine.memory_rules import GIB, MemoryRules
-from capplan.engine.profile import EngineProfile, Tier
+from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
 
 _MEMORY = MemoryRules(
     budget="free_fraction",
@@ -48,10 +48,11 @@ _BASE = EngineProfile(
     kv_dtypes=TRTLLM_KV_DTYPES,
     window_kernels=False,
     fuses_quantise=True,
+    decode_group_exponent=FIRST_GROUP_EXPONENT,
     expert_kernels=dict.fromkeys(("blackwell", "grace-blackwell", "blackwell-ultra"), "cutlass"),
 )
 
-_PYTORCH = replace(_BASE, version="0.19.0", fuses_quantise=False)
+_PYTORCH = replace(_BASE, version="0.19.0", fuses_quantise=False, decode_group_exponent=0.0)
 _V1 = replace(
     _PYTORCH,
     version="1.0.0",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from capplan.engine.dtypes import CUDA_KV_DTYPES, CUDA_WEIGHT_DTYPES
 from capplan.engine.memory_rules import GIB, MemoryRules
-from capplan.engine.profile import EngineProfile, Tier
+from capplan.engine.profile import FIRST_GROUP_EXPONENT, EngineProfile, Tier
 
 _V0_MEMORY = MemoryRules(
     budget="utilisation",
@@ -66,6 +66,7 @@ _V0 = EngineProfile(
     version="0.5.0",
     policy="prefill_first",
     chunked=False,
+    decode_group_exponent=FIRST_GROUP_EXPONENT,
     block_tokens=16,
     tiers=(Tier(0.0, 256, 2048, 2048, graph_max_sequences=256, wide_graph_max_sequences=256),),
     memory=_V0_MEMORY,
@@ -79,6 +80,7 @@ _V1 = replace(
     version="0.8.0",
     policy="mixed",
     chunked=True,
+    decode_group_exponent=0.0,
     tiers=(replace(_SMALL, max_num_seqs=1024),),
     memory=_V1_MEMORY,
     doubles_graph_sequences=True,
@@ -88,7 +90,7 @@ _V1 = replace(
 VLLM: tuple[EngineProfile, ...] = (
     _V0,
     replace(_V0, version="0.6.0"),
-    replace(_V0, version="0.7.0"),
+    replace(_V0, version="0.7.0", decode_group_exponent=0.0),
     _V1,
     replace(_V1, version="0.9.0", tiers=(_LARGE, _SMALL)),
     replace(_V1, version="0.10.0", tiers=(_LARGE, _SMALL), memory=_GROUPED_MEMORY),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
@@ -32,6 +33,30 @@ class Fit:
     shapes."""
 
 
+Kinship: TypeAlias = Literal["sibling", "neighbour", "distant"]
+"""How near a device is to the one whose fits it borrows: of its generation; a server chip of another one; a graphics card
+and a server chip, or another vendor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """How well borrowed fits describe a device: its timed kernels, predicted while its own fits were hidden."""
+
+    says: str
+    error_fraction: float
+    """Median error of a kernel."""
+    interval: tuple[float, float]
+    """10th and 90th percentile of measured over predicted."""
+
+
+BORROWED: Mapping[Kinship, Borrowed] = {
+    "sibling": Borrowed("a device of the same generation", 0.094, (0.81, 1.31)),
+    "neighbour": Borrowed("a device of another generation", 0.24, (0.64, 1.86)),
+    "distant": Borrowed("a graphics card and a server chip", 0.31, (0.38, 1.72)),
+}
+"""By kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Efficiency:
     """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
@@ -41,6 +66,8 @@ class Efficiency:
     fits: Mapping[str, Fit]
     borrowed: Assumption | None = None
     """Set where the device borrows the numbers of another one."""
+    kinship: Kinship | None = None
+    """How near that one is."""
     note: str = ""
     """Remarks about the fits, for people."""
     merged: Assumption | None = None

@@ -76,6 +76,9 @@ class AttentionRates:
     decode_query_passes: Number
     """Traffic of queries, partial results and outputs, in passes of 4 bytes."""
     decode_floor_s: Number
+    decode_group_exponent: Number = 0.0
+    """How often a decode kernel reads the keys of a head that several query heads share: their number to this power. Not of the
+    device but of the engine's kernels: `EngineProfile.decode_group_exponent`."""
 
 
 def prefill_attention_time_s(
@@ -214,24 +217,23 @@ def decode_attention_time_s(
 ) -> Number:
     """Return the time of decode attention of one layer.
 
-        Q = s k (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = soft_maximum(F / P, Q' / B) + t_0
+        Q = s k r (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = soft_maximum(F / P, Q' / B) + t_0
 
-    Q' adds the longest block as in `scheduled_flop`: a sequence and KV head, split into parts of at least
+    r = (h / k)^y is how often a kernel reads what query heads share, once (y = 0) where one block serves all of them. Q'
+    adds the longest block as in `scheduled_flop`: a sequence and KV head, split into parts of at least
     `decode_split_tokens` while there are fewer blocks than multiprocessors.
 
     Parameters
     ----------
-    sequences, context_tokens : [-]
-        s, running, and c, of each (their mean).
+    sequences, context_tokens, query_tokens : [-]
+        s, running; c, of each (their mean); g, of each: gamma + 1 in speculative verification.
     query_heads, kv_heads : [-]
         h and k, on this rank.
     head_dim, value_head_dim : [-]
         d, of queries and keys, and d_v, of values.
     window_tokens, kv_bytes_per_element : [-], [B]
         w, infinity without a window; b, of the cache.
-    rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`
-    query_tokens : [-]
-        g, per sequence; gamma + 1 in speculative verification.
+    rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`, y `decode_group_exponent`
 
     Returns
     -------
@@ -249,11 +251,13 @@ def decode_attention_time_s(
     Dao et al. 2023, "Flash-Decoding for long-context inference", https://pytorch.org/blog/flash-decoding/
     """
     width, visible = head_dim + value_head_dim, np.minimum(context_tokens, window_tokens)
+    reads = np.maximum(query_heads / kv_heads, 1.0) ** rates.decode_group_exponent
     heads = (query_heads, head_dim, value_head_dim)
     flop = decode_attention_flop(sequences, context_tokens, *heads, window_tokens, query_tokens)
     tail_fraction = rates.decode_tail_fraction * rates.decode_fraction
     kernel = (rates.multiprocessors, rates.decode_pad_tokens, tail_fraction, rates.decode_split_tokens)
-    split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, width * kv_bytes_per_element, *kernel)
+    token_bytes = reads * width * kv_bytes_per_element
+    split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, token_bytes, *kernel)
     query_bytes = 4.0 * sequences * query_tokens * query_heads * width
     moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, 0.5) * query_bytes
     compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)

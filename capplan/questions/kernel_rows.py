@@ -13,7 +13,7 @@ from capplan.accuracy.kernels import predicted_latency
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.efficiency import BORROWED, Efficiency
 from capplan.questions.benchmark_spec import row_efficiency
 from capplan.readers.catalogue.efficiency import timed_efficiency
 from capplan.readers.catalogue.hardware import device
@@ -103,7 +103,10 @@ def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tu
     key = case.key
     if case.part.endswith("_module"):
         key = f"latent_module/{case.part.partition('_')[0]}@{case.engine}"
-    fits = supply(row.get("gpu") or "")[1].fits
+    efficiency = supply(row.get("gpu") or "")[1]
+    if efficiency.kinship:
+        return BORROWED[efficiency.kinship].interval
+    fits = efficiency.fits
     near = [fit for name, fit in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
     for fit in [fits[key], *near] if key in fits else near:
         if case.part in fit.intervals:

@@ -1,6 +1,6 @@
 """Kernel rates of one network on one device, for every format of its weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption, Label
 from capplan.engine.profile import EngineProfile
@@ -68,7 +68,7 @@ def step_rates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
             experts={name: rates.experts for name, rates in experts.items()},
-            attention=first.attention,
+            attention=replace(first.attention, decode_group_exponent=profile.decode_group_exponent),
             latent_attention=first.latent_attention,
             linear_attention=first.linear_attention,
             elementwise=first.elementwise,

@@ -10,8 +10,10 @@ from statistics import fmean, median
 import pytest
 
 from calibrate.choose_rows import kernel_row
+from calibrate.hidden_devices import pooled, sampled, stand_ins
 from capplan.accuracy.kernel_rows import DEVICES, kernel_case
 from capplan.accuracy.kernels import predicted_latency
+from capplan.hardware.efficiency import BORROWED
 from capplan.questions.kernel_rows import kernel_row_predictions
 from capplan.readers.catalogue.efficiency import shipped_efficiencies, timed_efficiency
 from capplan.readers.catalogue.hardware import device
@@ -47,8 +49,48 @@ def test_a_published_timing_is_predicted_within_15_percent(row, measured):
 
 
 def test_a_row_of_an_unknown_device_or_family_is_refused_with_a_reason():
-    assert "v100" in str(kernel_case({**GEMM, "gpu": "v100", "dtype": "bfloat16"}))
     assert "convolution" in str(kernel_case({"gpu": "h100_sxm", "family": "convolution"}))
+    row = {key: str(value) for key, value in FACTS[0][0].items()} | {
+        "gpu": "h9000",
+        "latency_us": "20",
+        "id": "1",
+    }
+    [[unknown]] = kernel_row_predictions([row], None, shipped_intervals())
+    assert unknown.predicted is None
+    assert "h9000" in unknown.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "kinship"),
+    [("gh200-96gb", "sibling"), ("v100-sxm-32gb", "neighbour"), ("rtx-5090", "distant"), ("mi300x", "distant"), ("l4", "sibling"), ("a10", "distant")],
+)  # fmt: skip
+def test_a_device_that_nobody_timed_is_predicted_with_the_interval_of_its_kinship(name, kinship):
+    row = {key: str(value) for key, value in FACTS[0][0].items()} | {
+        "gpu": name,
+        "latency_us": "100",
+        "id": "1",
+    }
+    [[found]] = kernel_row_predictions([row], None, shipped_intervals())
+    assert timed_efficiency(device(name)).kinship == kinship
+    assert (found.low / found.predicted, found.high / found.predicted) == pytest.approx(
+        BORROWED[kinship].interval
+    )
+
+
+def test_a_hidden_device_is_described_as_well_as_promised(shared):
+    """Every timed device, predicted with the fits of another: the nearer the better."""
+    found = list(stand_ins(sampled(shared / "data")))
+    assert {entry.device for entry in found} == set(DEVICES.values())
+    assert all(entry.device not in shipped_efficiencies()[entry.donor][1] for entry in found)
+    for kinship, borrowed in BORROWED.items():
+        error, interval = pooled(found, kinship)
+        assert error == pytest.approx(borrowed.error_fraction, abs=0.01), "python -m calibrate.hidden_devices"
+        assert interval == pytest.approx(borrowed.interval, abs=0.02)
+    assert (
+        BORROWED["sibling"].error_fraction
+        < BORROWED["neighbour"].error_fraction
+        < BORROWED["distant"].error_fraction
+    )
 
 
 def test_every_shipped_fit_was_measured_or_says_where_it_comes_from():

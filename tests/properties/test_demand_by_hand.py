@@ -61,6 +61,21 @@ def test_decode_attention(window, new):
     assert moved == near(cache + queries_and_outputs)
 
 
+@pytest.mark.parametrize(("exponent", "reads"), [(0.0, 1.0), (0.5, 2.0), (1.0, 4.0)])
+def test_old_kernels_read_a_shared_head_more_than_once(exponent, reads):
+    """Twelve query heads on three KV heads: once, twice, or as if each had keys of its own; without sharing always once."""
+    rates = AttentionRates(
+        1e15, 1e3, 4.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 8.0, 0.0, 1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, exponent
+    )
+    cache = SEQUENCES * 70 * KV * (WIDTH + VALUE) * 1.5
+    queries = 0.5 * 4 * SEQUENCES * HEADS * (WIDTH + VALUE)
+    at = (2.0, 70.0, 12.0)
+    seconds = decode_attention_time_s(*at, 3.0, 16.0, 8.0, np.inf, 1.5, rates)
+    assert seconds == pytest.approx((reads * cache + queries) / 1e3, rel=1e-6)
+    alone = decode_attention_time_s(*at, 12.0, 16.0, 8.0, np.inf, 1.5, rates)
+    assert alone == pytest.approx((4 * cache + queries) / 1e3, rel=1e-6)
+
+
 def test_latent_attention():
     """DeepSeek-V2, arXiv:2405.04434, section 2.1: expanded in prefill, absorbed in decode."""
     width = 16 + 4 + 8  # of a key without and with its rotary part, and of a value

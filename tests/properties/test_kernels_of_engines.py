@@ -71,7 +71,9 @@ def test_a_kernel_asked_for_by_name_never_changes_the_format():
 
 def test_only_compiled_engines_have_inputs_of_fp8_quantised_before():
     compiled, pytorch = (rates_of("llama-3.1-8b", "h200-sxm", "trtllm", v) for v in ("0.18.0", "0.20.0"))
-    assert compiled == pytorch  # bf16: nothing to quantise
+    shared = compiled.attention.decode_group_exponent
+    assert replace(compiled, attention=replace(pytorch.attention, decode_group_exponent=shared)) == compiled
+    assert replace(compiled, attention=pytorch.attention) == pytorch  # bf16: nothing to quantise
     network, of = read_model("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", offline=True), device("h200-sxm")
     own = [
         step_rates(
@@ -110,3 +112,18 @@ def test_streams_cost_an_embedded_engine_each_sequence_and_a_server_nothing():
         assert float(decode_step_s(offline, sequences, 500.0)) == pytest.approx(
             float(decode_step_s(server, sequences, 500.0))
         )
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "shares"),
+    [
+        ("vllm", "0.6.6", False), ("vllm", "0.7.0", True), ("vllm", "0.8.0", True), ("trtllm", "0.14.0", False), ("trtllm", "0.19.0", True),
+        ("sglang", "0.4.0", True),
+    ],
+)  # fmt: skip
+def test_engines_of_the_first_generation_read_a_head_for_more_than_one_query(engine, version, shares):
+    exponent = rates_of(
+        "meta-llama/Llama-3.1-8B", "h100-sxm", engine, version
+    ).attention.decode_group_exponent
+    assert (exponent == 0.0) == shares
+    assert 0.0 <= exponent < 1.0

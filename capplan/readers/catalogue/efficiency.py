@@ -1,6 +1,6 @@
 """Efficiency files: kernel efficiencies of the fitted devices, and which device borrows from which."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit, not_measured
+from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
 from capplan.readers.data_folder import data_folder
 from capplan.readers.record import Record, validated
 from capplan.readers.yaml_file import read_yaml, yaml_text
@@ -16,12 +16,19 @@ from capplan.readers.yaml_file import read_yaml, yaml_text
 SCHEMA_VERSION = 1
 """Of the efficiency files; raised when a name changes its meaning."""
 
-NEAREST = {
-    "ada": "l40s", "ampere": "a100", "turing": "a100", "volta": "a100", "pascal": "a100",
-    "hopper": "h200", "blackwell": "b200", "blackwell-ultra": "b200", "grace-blackwell": "gb200",
+SIBLINGS: Mapping[str, tuple[str, ...]] = {
+    "ada": ("l40s",), "ampere": ("a100",), "hopper": ("h200", "h100"), "blackwell": ("b200", "gb200"),
+    "blackwell-ultra": ("b200", "gb200"), "grace-blackwell": ("gb200", "b200"),
 }  # fmt: skip
-"""Architecture -> fitted device whose numbers it borrows; anything else borrows those of the H100."""
-
+"""Architecture -> fitted devices of its generation, nearest first."""
+NEIGHBOURS: Mapping[str, tuple[str, ...]] = dict.fromkeys(("turing", "volta", "pascal"), ("a100",))
+"""Architecture -> fitted devices of the generation next to it."""
+OTHERS = ("h100", "h200", "a100")
+"""Fitted devices for whatever has neither."""
+CARDS = frozenset({"l40s"})
+"""Fitted graphics cards. The others are server chips."""
+CARD_ARCHITECTURES = frozenset({"ada", "blackwell-rtx"})
+"""Architectures that only graphics cards have."""
 
 PCIE_CROWDING_EXPONENT = 0.3
 """How the reached share of PCIe falls with the devices of a server. The timed L40S server has 1.9: its cards share one
@@ -74,26 +81,45 @@ def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
     return {efficiency.device: (efficiency, names) for efficiency, names in efficiencies}
 
 
-def nearest_device(device: Device) -> str:
-    """Return the fitted device whose numbers an unfitted one borrows.
+def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
+    """Return the fitted device whose numbers an unfitted one borrows: of its generation first, then of the next.
 
-    A graphics card without a link behaves like the L40S whatever its generation.
+    A graphics card without any link takes those of the L40S, if it is not older.
 
     Parameters
     ----------
     device : as the vendor states it
+    hidden : fitted devices that are taken to be unknown, to see how well the others stand in for them
 
     Returns
     -------
     key of `shipped_efficiencies`
     """
-    if (
-        device.vendor.lower() == "nvidia"
-        and device.memory_bytes_per_s < 1.2e12
-        and device.link_bytes_per_s is None
-    ):
-        return "l40s" if device.architecture not in {"turing", "volta", "ampere", "pascal"} else "a100"
-    return NEAREST.get(device.architecture.lower(), "h100")
+    architecture = device.architecture.lower()
+    siblings = SIBLINGS.get(architecture, ())
+    if is_card(device) and device.link_bytes_per_s is None and architecture not in {"ampere", *NEIGHBOURS}:
+        siblings = SIBLINGS["ada"]
+    order = (*siblings, *NEIGHBOURS.get(architecture, ()), *OTHERS)
+    return next(name for name in order if name not in hidden)
+
+
+def is_card(device: Device) -> bool:
+    """Return whether a device is a graphics card: of an architecture that has no other, or of little bandwidth and no link of its own."""
+    narrow = device.memory_bytes_per_s < 1.2e12 and _over_pcie(device)
+    return device.vendor.lower() == "nvidia" and (narrow or device.architecture.lower() in CARD_ARCHITECTURES)
+
+
+def kinship_of(device: Device, donor: str) -> Kinship:
+    """Return how near the fitted device is that an unfitted one borrows from.
+
+    Parameters
+    ----------
+    device : as the vendor states it
+    donor : key of `shipped_efficiencies`
+    """
+    if device.vendor.lower() != "nvidia" or is_card(device) != (donor in CARDS):
+        return "distant"
+    return "sibling" if donor in SIBLINGS.get(device.architecture.lower(), ()) else "neighbour"
 
 
 def efficiency_for(device: Device) -> Efficiency:
@@ -113,11 +139,13 @@ def efficiency_for(device: Device) -> Efficiency:
             return _uncrowded(efficiency) if _over_pcie(device) else efficiency
     nearest = nearest_device(device)
     known = device.vendor.lower() == "nvidia"
+    kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
+    what += f"; as {BORROWED[kinship].says}, typically {100 * BORROWED[kinship].error_fraction:.0f} % off"
     if not known:
         what += f"; no {device.vendor} device was measured, so take the result as an upper bound"
     taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
-    return Efficiency(nearest, taken.fits, not_measured(what))
+    return Efficiency(nearest, taken.fits, not_measured(what), kinship=kinship)
 
 
 def timed_efficiency(device: Device) -> Efficiency:
@@ -136,7 +164,7 @@ def timed_efficiency(device: Device) -> Efficiency:
 
 
 def _over_pcie(device: Device) -> bool:
-    return (device.link or "pcie").startswith("pcie")
+    return (device.link or "pcie").startswith(("pcie", "none"))
 
 
 def _uncrowded(efficiency: Efficiency) -> Efficiency:
