@@ -70,15 +70,15 @@ def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
 
     A regime without data takes the widest interval of its metric, never a narrower one; a thin one spans the next as well.
     """
-    found: Interval | None = None
+    interval: Interval | None = None
     for key in keys:
         entry = intervals.get(key)
         if entry is None or entry.n < LEAST_POINTS:
             continue
-        found = entry if found is None else _spanning(found, entry)
+        interval = entry if interval is None else _spanning(interval, entry)
         if entry.groups >= LEAST_GROUPS:
-            return found
-    return found or intervals.get(keys[-1])
+            return interval
+    return interval or intervals.get(keys[-1])
 
 
 def _spanning(thin: Interval, wider: Interval) -> Interval:

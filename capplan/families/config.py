@@ -302,10 +302,10 @@ class Config:
             whole,
             self.sections,
         )
-        own = known.section_defaults.get(key) if known and inside.model_type == kind else None
-        if own and inside.stated_class:
+        differing = known.section_defaults.get(key) if known and inside.model_type == kind else None
+        if differing and inside.stated_class:
             inside.stated_class = replace(
-                inside.stated_class, defaults={**inside.stated_class.defaults, **own}
+                inside.stated_class, defaults={**inside.stated_class.defaults, **differing}
             )
         return inside
 

@@ -17,7 +17,7 @@ LARGEST_AGE_S = 1e18
 
 
 def judged(
-    columns: dict[str, NDArray[Any]], seen: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
+    columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
 ) -> dict[Target, float]:
     """Return for each target what is compared with its limit; infinite where lost requests are too many for it to hold.
 
@@ -37,7 +37,7 @@ def judged(
     -------
     [s], by target; nan where no request says anything
     """
-    status, age = columns["status"][seen], until_s - columns["arrival_s"][seen]
+    status, age = columns["status"][rows], until_s - columns["arrival_s"][rows]
     is_open = (status != FINISHED) & (status != SHED)
     result = {}
     for target in slo.targets:
@@ -47,7 +47,7 @@ def judged(
             share = statistic_of(np.where(lost, inf, 0.0), target)
             result[target] = inf if isinf(share) else float(getattr(gaps, target.statistic))
             continue
-        values = columns[f"{target.metric}_s"][seen]
+        values = columns[f"{target.metric}_s"][rows]
         result[target] = statistic_of(np.where(np.isnan(values) & lost, inf, values), target)
     return result
 

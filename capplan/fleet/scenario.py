@@ -61,7 +61,7 @@ class FleetLimits:
         """All devices that may be bought, those of the pools included."""
         pools = self.pools
         both = (*pools.prefill_devices, *pools.decode_devices) if pools else ()
-        return tuple({item.name: item for item in (*self.hardware, *both)}.values())
+        return tuple({device.name: device for device in (*self.hardware, *both)}.values())
 
 
 @dataclass(frozen=True, slots=True)

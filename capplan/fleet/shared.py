@@ -60,11 +60,12 @@ class Shared:
 
 def _mix(demand: Demand) -> Demand:
     """Return a demand of one request per second: a run has a rate of its own, unless users decide how often they ask."""
-    rates = [item.request_rate_per_s for item in demand.classes]
+    rates = [request_class.request_rate_per_s for request_class in demand.classes]
     if any(rate is None for rate in rates):
         return demand
     total = sum(rate for rate in rates if rate is not None)
     classes = [
-        replace(item, request_rate_per_s=(item.request_rate_per_s or 0.0) / total) for item in demand.classes
+        replace(request_class, request_rate_per_s=(request_class.request_rate_per_s or 0.0) / total)
+        for request_class in demand.classes
     ]
     return replace(demand, classes=tuple(classes))

@@ -188,7 +188,7 @@ def _outcome(
 
 def _stream(point: Point, demand: Demand, longest: int) -> Stream:
     """Return the stream of one replica at the load of a point."""
-    names = tuple(item.name for item in demand.classes)
+    names = tuple(request_class.name for request_class in demand.classes)
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
         requests = drawn_requests(demand, count, point.seed, longest)

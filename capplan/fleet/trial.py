@@ -251,10 +251,10 @@ class Trial:
         short: bool = False,
     ) -> bool:
         """Return whether all targets hold at a rate."""
-        seen = self.at(rate_per_s, replicas, slowness, short=short)
+        latencies = self.at(rate_per_s, replicas, slowness, short=short)
         if short:
-            seen = replace(seen, steady=True)
-        return self.worst(seen, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
+            latencies = replace(latencies, steady=True)
+        return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
 
     @property
     def scale(self) -> tuple[int, int]:

@@ -246,7 +246,7 @@ def cluster(address: str, say: Say) -> Iterator[Cluster]:
 def _quiet(*names: str) -> Iterator[None]:
     """Let loggers of libraries say nothing: what is to be said of a lost connection is said in one line."""
     known = list(logging.root.manager.loggerDict)
-    loggers = [logging.getLogger(found) for found in known if found.partition(".")[0] in names]
+    loggers = [logging.getLogger(name) for name in known if name.partition(".")[0] in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

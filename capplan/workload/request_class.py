@@ -127,10 +127,10 @@ class RequestClass:
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
 
 
-def without_prefix_cache(item: RequestClass) -> RequestClass:
+def without_prefix_cache(request_class: RequestClass) -> RequestClass:
     """Return the class with no hit in a prefix cache."""
     return replace(
-        item,
+        request_class,
         shared_prefix_tokens=0.0,
         prefix_hit_fraction=0.0,
         repeated_fraction=0.0,

@@ -175,7 +175,10 @@ def compare(
     -------
     Comparison
     """
-    traffic = tuple(hosted_traffic(item, plan.e2e_s.mean, reuse.get(item.name)) for item in demand.classes)
+    traffic = tuple(
+        hosted_traffic(request_class, plan.e2e_s.mean, reuse.get(request_class.name))
+        for request_class in demand.classes
+    )
 
     def usd_of(busy: int) -> float:
         return own.terms.usd((busy + own.spare_replicas) * own.usd_per_replica)

@@ -47,15 +47,17 @@ WHOLE_PROMPT = 1e9
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
     """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
-    classes = tuple(replace(item, output_tokens=fixed(1.0)) for item in question.demand.classes)
+    classes = tuple(
+        replace(request_class, output_tokens=fixed(1.0)) for request_class in question.demand.classes
+    )
     return _phase(question, devices, demand_of_classes(classes), ("ttft",))
 
 
 def decode_question(question: Question, devices: Sequence[Device]) -> Question:
     """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
     classes = tuple(
-        replace(item, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
-        for item in question.demand.classes
+        replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
+        for request_class in question.demand.classes
     )
     return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
 
@@ -155,9 +157,9 @@ def _contenders(
             rejected.update(result.rejected)
             trials = Search(phase, result.candidates, terms)
             best = [trials.best_of(d.name, question.slo.confidence, rejected) for d in phase.devices]
-            sides.append([item for item in best if item is not None])
+            sides.append([side for side in best if side is not None])
         contenders += [_Contender(prefill, decode) for prefill, decode in product(*sides)]
-    return sorted(contenders, key=lambda item: _cost(item, terms)), evaluated
+    return sorted(contenders, key=lambda contender: _cost(contender, terms)), evaluated
 
 
 def _hourly(side: Sized, terms: Terms) -> float:

@@ -100,9 +100,9 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
             continue
         if same.fitted.endswith("/fp16") and same.fitted.replace("/fp16", "/bf16") in calibration.fitted:
             continue
-        own = taken_fit(same.fitted, calibration, device, family, name, path)
+        library_fit = taken_fit(same.fitted, calibration, device, family, name, path)
         for key in [key for key in fits if same.keys(key)]:
-            changed = _replaced(fits[key], own, same, calibration.fitted[same.fitted])
+            changed = _replaced(fits[key], library_fit, same, calibration.fitted[same.fitted])
             if changed is not None:
                 fits[key] = changed
                 replaced.setdefault(same.library, []).append(key)
@@ -112,9 +112,13 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
     return Efficiency(machine.name, fits, note=partial_note(calibration), merged=statement)
 
 
-def _replaced(fit: Fit, own: Fit, same: Same, measured: KernelFit) -> Fit | None:
+def _replaced(fit: Fit, library_fit: Fit, same: Same, measured: KernelFit) -> Fit | None:
     """Return a fit of the record with the measured numbers of the same library; None if none of them was measured."""
-    names = set(own.numbers) & set(fit.numbers) if same.only or same.by_operator else set(own.numbers)
+    names = (
+        set(library_fit.numbers) & set(fit.numbers)
+        if same.only or same.by_operator
+        else set(library_fit.numbers)
+    )
     if same.only:
         names &= set(same.only) if "latent_bmm" in measured.operators else set()
     if same.by_operator:
@@ -123,11 +127,11 @@ def _replaced(fit: Fit, own: Fit, same: Same, measured: KernelFit) -> Fit | None
     names -= set(same.but)
     if not names:
         return None
-    numbers = {**fit.numbers, **{name: own.numbers[name] for name in names}}
+    numbers = {**fit.numbers, **{name: library_fit.numbers[name] for name in names}}
     if same.only or same.by_operator:
-        source = f"{fit.fitted_on}; {same.library} from {own.fitted_on}"
+        source = f"{fit.fitted_on}; {same.library} from {library_fit.fitted_on}"
         return replace(fit, numbers=numbers, fitted_on=source)
-    return replace(own, numbers=numbers, label="measured")
+    return replace(library_fit, numbers=numbers, label="measured")
 
 
 def scaled_fit(key: str, fit: Fit, ratio: DeviceRatio, name: str, *, borrowed: bool) -> Fit:

@@ -65,11 +65,11 @@ def taken_fit(
     name : of the file, for the source of the fit
     path : of the file, for errors
     """
-    fit = calibration.fitted[fitted]
+    measured = calibration.fitted[fitted]
     kernel, _, dtype = fitted.partition("@")[0].partition("/")
     numbers = {
         key: number.value * _peak_ratio(key, kernel, dtype, calibration, device)
-        for key, number in fit.numbers.items()
+        for key, number in measured.numbers.items()
     }
     relatives = [
         f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted.partition("@")[0]
@@ -83,9 +83,9 @@ def taken_fit(
     launch = next((f for key, f in calibration.fitted.items() if key.startswith("launch/")), None)
     if "launch_s" in near and launch is not None:
         numbers["launch_s"] = launch.numbers["launch_s"].value
-    scores = fit.operators.values()
+    scores = measured.operators.values()
     held = [score.held_out_median_ape for score in scores if score.held_out_median_ape is not None]
-    found = Fit(
+    fit = Fit(
         numbers=numbers,
         label="measured",
         rows=sum(score.points for score in scores),
@@ -93,8 +93,8 @@ def taken_fit(
         held_out_median_error_fraction=max(held, default=None),
         fitted_on=f"{name}, {calibration.machine.name}, torch {calibration.machine.torch}, {calibration.date[:10]}",
     )
-    _refuse_other_numbers(f"{path}: fitted.{fitted}.numbers", kernel, found)
-    return found
+    _refuse_other_numbers(f"{path}: fitted.{fitted}.numbers", kernel, fit)
+    return fit
 
 
 def partial_note(calibration: Calibration) -> str:
