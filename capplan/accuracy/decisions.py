@@ -14,7 +14,7 @@ import numpy as np
 from capplan.accuracy.score import Prediction
 
 TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
-"""Limits that each question is asked with."""
+"""Limits that every question is evaluated at."""
 CLEARLY = 1.1
 """A pick above its limit by more than this breaks it clearly."""
 _LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")

@@ -81,7 +81,7 @@ class Slowness:
 
 @lru_cache(maxsize=256)
 def _normal_quantile(probability: float) -> float:
-    """Return the quantile of a standard normal distribution; few confidences are asked for, each of them often."""
+    """Return the quantile of a standard normal distribution; cached, since the same few confidences recur."""
     return float(standard_normal_quantile(probability))
 
 

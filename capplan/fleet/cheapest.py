@@ -14,7 +14,7 @@ from capplan.fleet.candidates import Layout, Rejections
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Question, ScreenedLayout
-from capplan.fleet.shared import Shared
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial, replicas_at
 from capplan.workload.slo import Target
 
@@ -148,21 +148,21 @@ class Search:
         question: Question,
         candidates: Iterable[ScreenedLayout],
         terms: Terms,
-        shared: Shared | None = None,
+        cache: SearchCache | None = None,
     ) -> None:
-        """Take the layouts that passed the screening; `shared` holds what other searches simulated."""
+        """Take the layouts that passed the screening; `cache` holds what other searches simulated."""
         self.question = question
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
         self._paths: dict[tuple[int, int, float], SamplePath] = {}
-        self._shared = shared or Shared()
+        self._cache = cache or SearchCache()
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
         if id(candidate) not in self._trials:
-            self._trials[id(candidate)] = self._shared.trial(candidate, self.question, self._paths)
+            self._trials[id(candidate)] = self._cache.trial(candidate, self.question, self._paths)
         return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.fleet.engine_use import TierSize, TierTokens
+from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Requests

@@ -161,7 +161,7 @@ class ChosenPrice:
 
     @property
     def basis(self) -> str:
-        """Return the basis of the price, for people: one offer or an estimate may be far off."""
+        """Return the basis of the price in words: one offer or an estimate may be far off."""
         if not self.records:
             return "the scenario"
         if self.records[0].quality == "estimate":

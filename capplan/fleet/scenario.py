@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from capplan.assumption import Assumption
-from capplan.fleet.engine_use import TierSize
+from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice

@@ -14,7 +14,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
-from capplan.fleet.engine_use import tier_in_tokens
+from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.plan import Relaxation
 from capplan.fleet.steady_plans import LOADS, carried_shares, steady_states, usual_batches, usual_step_s
 from capplan.hardware.device import Device
@@ -22,7 +22,7 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
-from capplan.replica.drafting import DraftPlan, speculating
+from capplan.replica.drafting import DraftPlan, best_speculating_replica
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import Rounds, refuse_stages
@@ -38,12 +38,12 @@ RATE_SLACK = 1.1
 """Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
 
 UNLIMITED_S = 60.0
-"""Of a latency without a target, what users bear at most when a bound is taken."""
+"""Latency assumed in bounds for a metric without a target: more is not borne by users."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
 COVERS = np.geomspace(1 / 64, 4.0, 13)
-"""Caches over the prompts of all sessions in flight, between which the one is found that the load of a replica leaves."""
+"""Cache sizes to interpolate between, as multiples of the prompts of all sessions in flight."""
 
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
@@ -285,7 +285,7 @@ class _Part:
         try:
             refuse_stages(spec)
             context = float(lengths.input_tokens + lengths.output_tokens)
-            rounds = speculating(
+            rounds = best_speculating_replica(
                 replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
             )
         except CapplanError as error:
@@ -367,7 +367,7 @@ def _target_values(state: SteadyState, target: Target) -> Array:
 
 
 def _least_values(state: SteadyState, target: Target) -> Array:
-    """Return what a target limits at the least, over plans and loads.
+    """Return a lower bound on the value that a target limits, over plans and loads.
 
     The tail of the time per token is overstated where outputs are short; its mean is not.
     """

@@ -6,9 +6,9 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import Offered, SamplePath
+from capplan.fleet.stream_split import selected_requests
 from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 from capplan.workload.request_class import RequestClass

@@ -18,7 +18,7 @@ from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
-from capplan.hardware.weight_kernel import memory_alone
+from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
@@ -61,7 +61,7 @@ def _published(scenario: Scenario, *, offline: bool) -> Network:
 
 def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
     if scenario.weight_dtypes == (None,):
-        alone = next(filter(None, map(memory_alone, stored_formats(shipped))), "")
+        alone = next(filter(None, map(no_kernel_reason, stored_formats(shipped))), "")
         if alone:
             raise InputError(
                 f"{scenario.path}: model: the weights of {shipped.name} have no speed, only a memory: {alone}"

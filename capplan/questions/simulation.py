@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
-from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
-from capplan.fleet.engine_use import EngineUse, engines_of
+from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import FleetAnswer, FleetPlan
@@ -23,6 +22,7 @@ from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
 from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
+from capplan.fleet.stream_split import selected_requests
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
@@ -311,7 +311,7 @@ def utilisation_of(
     replica: Replica,
     asked: AskedStream,
     replicas: int,
-    use: EngineUse = ENGINE_DEFAULTS,
+    use: EngineOptions = ENGINE_DEFAULTS,
     operation: Operation | None = None,
 ) -> float:
     """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers.

@@ -140,7 +140,7 @@ def _assumptions(envelope: Mapping[str, Any]) -> Iterator[Assumption]:
 
 
 def _same(result: Mapping[str, Any], written: object) -> bool:
-    """Return whether a result is the one of which a digest was written."""
+    """Return whether a result matches the digest that was written."""
     try:
         return result_digest(result) == written
     except (OverflowError, UnicodeError):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from capplan.errors import InputError
-from capplan.model.block_formats import blended
+from capplan.model.block_formats import blend_name
 from capplan.model.formatted import with_formats
 from capplan.model.network import Layer, Network
 from capplan.model.stored_tensor import StoredModel, StoredTensor
@@ -95,16 +95,16 @@ def with_stored_formats(network: Network, stored: StoredModel, place: str) -> Ne
     plain: Formats = sum((tensors.vectors for tensors in layers), ends["output_norm"] + ends["output.bias"])
     formatted = with_formats(
         network,
-        lambda index, projection: blended(layers[index].matrices[projection.name]),
-        lambda index, _: blended(layers[index].matrices[_EXPERTS]),
+        lambda index, projection: blend_name(layers[index].matrices[projection.name]),
+        lambda index, _: blend_name(layers[index].matrices[_EXPERTS]),
     )
-    embedding = blended(ends["token_embd.weight"])
-    head = embedding if network.tied_embeddings else blended(ends["output.weight"])
+    embedding = blend_name(ends["token_embd.weight"])
+    head = embedding if network.tied_embeddings else blend_name(ends["output.weight"])
     return replace(
         formatted,
         embedding_format=embedding,
         lm_head=replace(network.lm_head, weight_format=head),
-        vector_format=blended(plain),
+        vector_format=blend_name(plain),
     )
 
 

@@ -20,7 +20,7 @@ from capplan.numbers import Array
 from capplan.workload.reuse_by_age import ReuseByAge
 
 MOST_REPLICAS = 20_000
-"""A fleet that is dearer than an API up to this size is not followed further."""
+"""If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
 POINTS = 400
 """Of the picture."""
 

@@ -216,7 +216,7 @@ def _confirmed(
 
 def _unmet(joint: Joint, alone: Pair) -> Reason:
     """Return why no number of replicas was found, given what either phase takes alone."""
-    words = joint.reach_words(alone)
+    words = joint.unlinked_reason(alone)
     if words:
         return Reason(Refusal.LINK_DOMAIN, words)
     use = joint.link_use(alone)

@@ -11,15 +11,15 @@ from capplan.assumption import Assumption
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, Fit
 from capplan.readers.calibration.device_ratio import DeviceRatio, device_ratio
-from capplan.readers.calibration.record import Calibration, KernelFit
-from capplan.readers.calibration.taken import (
+from capplan.readers.calibration.measured_fit import (
     COMPUTE_FRACTIONS,
     NETWORK,
     NOT_MEASURED,
     RELATIVE_FRACTIONS,
+    measured_fit,
     partial_note,
-    taken_fit,
 )
+from capplan.readers.calibration.record import Calibration, KernelFit
 from capplan.readers.catalogue.efficiency import efficiency_for
 
 SCALED_COMPUTE = COMPUTE_FRACTIONS | {"chunk_fraction"}
@@ -100,7 +100,7 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
             continue
         if same.fitted.endswith("/fp16") and same.fitted.replace("/fp16", "/bf16") in calibration.fitted:
             continue
-        library_fit = taken_fit(same.fitted, calibration, device, family, name, path)
+        library_fit = measured_fit(same.fitted, calibration, device, family, name, path)
         for key in [key for key in fits if same.keys(key)]:
             changed = _replaced(fits[key], library_fit, same, calibration.fitted[same.fitted])
             if changed is not None:

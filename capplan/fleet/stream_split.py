@@ -11,7 +11,7 @@ from capplan.errors import InputError
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 
 FORGET_S = 60.0
-"""Time constant with which earlier tokens cease to count as load."""
+"""Time constant of the decay with which routed tokens count as the load of a replica."""
 LARGEST_IMBALANCE_RATIO = 1.25
 """A replica that has the prefix is skipped if its load is more than this times the mean (an assumption)."""
 

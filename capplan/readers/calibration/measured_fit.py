@@ -1,4 +1,4 @@
-"""A measured fit as other commands take it: fractions of the device's datasheet, and what no benchmark measures."""
+"""A measured fit as fractions of the datasheet, completed with the numbers that no benchmark measures."""
 
 import math
 from dataclasses import MISSING, fields
@@ -15,7 +15,7 @@ COMPUTE_FRACTIONS = frozenset(
     {"compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction"}
 )
 """Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
-TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
+EFFICIENCY_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
 """Kernels of efficiency records; launches and copies are shown, and used only where stated."""
 NOT_MEASURED = (
     "launch_s", "router_skew", "quantise_passes", "one_shot_fraction", "one_shot_step_s", "one_shot_floor_s",
@@ -51,7 +51,7 @@ def tile_row_halvings(machine: Machine, dtype: str) -> float:
     return math.log2(TILES[0][0] / rows) if rows else 0.0
 
 
-def taken_fit(
+def measured_fit(
     fitted: str, calibration: Calibration, device: Device, family: Efficiency, name: str, path: str
 ) -> Fit:
     """Return a measured fit as numbers of the device's peaks, with what is not measured from the device's family.
