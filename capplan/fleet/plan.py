@@ -6,9 +6,9 @@ from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.paid import Money
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 
 
@@ -49,7 +49,7 @@ class FleetPlan:
     kv_cache_tokens: float
     checked: Literal["simulated", "closed form"]
     price: ChosenPrice | None = None
-    money: Money | None = None
+    money: UnitCosts | None = None
     """Costs at the mean load; None without a price."""
     draft_tokens: int | None = None
     """Drafted in a speculative round; None without speculation."""

@@ -59,7 +59,7 @@ class Stream:
     @property
     def mean_input_tokens(self) -> float:
         """Return the mean prompt length."""
-        return float(np.mean(self.usual.input_tokens))
+        return float(np.mean(self.representative.input_tokens))
 
     @property
     def requests_drawn(self) -> int:
@@ -68,7 +68,7 @@ class Stream:
         return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
 
     @property
-    def usual(self) -> Requests:
+    def representative(self) -> Requests:
         """Return representative requests: `requests`, or else those of the users."""
         if self.requests is not None:
             return self.requests

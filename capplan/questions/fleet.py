@@ -169,7 +169,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if limits.routing in ("least_loaded", "prefix_aware"):
-        words = f"replicas sized as if requests were dealt out in turn; only simulate routes them {limits.routing}"
+        words = f"replicas are sized for round-robin routing; only simulate models {limits.routing}"
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(

@@ -318,18 +318,18 @@ def utilisation_of(
 
     Of two pools the busier one counts: prompts yield one token in the first, and are in the cache of the second.
     """
-    usual, prompt = asked.stream.usual, asked.stream.mean_input_tokens
+    representative, prompt = asked.stream.representative, asked.stream.mean_input_tokens
 
     def most_per_s(replica: Replica, requests: Requests) -> float:
         return capacity_per_s(engines_of(replica, replace(use, tiers=()), 0, prompt).setup, requests)
 
     if operation is not None and operation.kv_link is not None:
-        first = replace(usual, output_tokens=np.ones_like(usual.output_tokens))
-        later = replace(usual, cached_tokens=usual.input_tokens - 1)
+        first = replace(representative, output_tokens=np.ones_like(representative.output_tokens))
+        later = replace(representative, cached_tokens=representative.input_tokens - 1)
         most = min(
             most_per_s(replica, first) * (operation.prefill_replicas or 0),
             most_per_s(operation.decode or replica, later) * (operation.decode_replicas or 0),
         )
     else:
-        most = most_per_s(replica, usual) * replicas
+        most = most_per_s(replica, representative) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.paid import Money
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.unit_costs import UnitCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PoolsPlan:
     """Probability that all targets hold together."""
     few_open_loops_measured: bool
     usd_per_month: float | None
-    money: Money | None
+    money: UnitCosts | None
     """Costs at the mean load; None without a price."""
 
     @property

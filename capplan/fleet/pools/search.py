@@ -18,7 +18,6 @@ from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.demand import Demand, demand_of_classes
-from capplan.fleet.paid import money_at_mean
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
@@ -27,6 +26,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import Question, search
 from capplan.fleet.simulation import FleetOutcome
+from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.hardware.device import Device
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
@@ -261,7 +261,7 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
     prefill = _pool(contender.prefill, pair[0], outcome, terms, "prefill")
     decode = _pool(contender.decode, pair[1], outcome, terms, "decode")
     hourly = summed_usd_per_hour((prefill, decode))
-    money = None if hourly is None else money_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
+    money = None if hourly is None else unit_costs_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
 
     def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
         interval = load_interval(question.intervals, quantity, "open", replica)

@@ -7,7 +7,7 @@ from capplan.fleet.price import usd_per_million_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
+class UnitCosts:
     """Cost per token, per job and per request, mean over the time that is paid for."""
 
     usd_per_million_output_tokens: float
@@ -65,7 +65,7 @@ def job_hours(demand: Demand) -> float | None:
     return max(hours) if len(hours) == len(demand.classes) else None
 
 
-def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Money:
+def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> UnitCosts:
     """Return the cost of a fleet per token at the mean load, and per job.
 
     Parameters
@@ -78,7 +78,7 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
 
     Returns
     -------
-    Money
+    UnitCosts
 
     References
     ----------
@@ -91,7 +91,7 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
         (request_class.job_requests or 0.0) / request_class.sequences_per_request
         for request_class in demand.classes
     )
-    return Money(
+    return UnitCosts(
         float(usd_per_million_tokens(usd_per_hour, outputs)),
         float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),
         hours,
