@@ -265,10 +265,11 @@ def fork(job, said=os.devnull):
     if pid:
         return pid
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    code = 70  # where a fault breaks the run of the tests itself
     try:
-        os._exit(int(job()))
-    except BaseException:  # noqa: BLE001 -- a fault may break anything, the run of the tests included
-        os._exit(70)
+        code = int(job())
+    finally:
+        os._exit(code)
 
 
 def wait_for(pid):
