@@ -21,7 +21,7 @@ Disaggregation = Literal["off", "allowed", "only"]
 
 @dataclass(frozen=True, slots=True)
 class PoolsLimits:
-    """What pools of their own for prefill and decode may be made of."""
+    """What separate prefill and decode pools may be made of."""
 
     prefill_devices: tuple[Device, ...]
     decode_devices: tuple[Device, ...]

@@ -107,7 +107,7 @@ _FUSED = frozenset(
 )
 """Model types whose files hold queries, keys and values as one tensor."""
 _OTHERWISE = frozenset({"falcon", "RefinedWeb", "RefinedWebModel"})
-"""Model types with mixtures of their own."""
+"""Model types that llama-quantize gives other mixtures."""
 
 
 def in_recipe(network: Network, name: str) -> Network:

@@ -144,7 +144,7 @@ def chosen_plan(
 
 
 def _plan_of_pools(asked: AskedFleet, plan: PoolsPlan, replicas: int | None) -> Chosen:
-    """Return the plan with pools of its own that the fleet search chooses for the scenario."""
+    """Return the plan with separate pools that the fleet search chooses for the scenario."""
     if replicas is not None:
         raise InputError(
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
@@ -170,7 +170,7 @@ def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | Non
         return operation
     if flags.prefill_replicas is not None or flags.decode_replicas is not None or flags.kv_link is not None:
         raise InputError(
-            "--prefill-replicas, --decode-replicas and --kv-link: the plan has pools of its own; name --hardware for others"
+            "--prefill-replicas, --decode-replicas and --kv-link: the plan has separate pools; name --hardware for others"
         )
     pools = chosen.pools
     return replace(

@@ -123,7 +123,7 @@ class RequestClass:
 
     @property
     def short_prompt_fraction(self) -> float:
-        """Share of the prompts that are too short to hold the whole shared prefix and a token of their own."""
+        """Share of the prompts that are too short to hold the whole shared prefix and at least one more token."""
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
 
 

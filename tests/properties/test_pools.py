@@ -1,4 +1,4 @@
-"""Prefill and decode in pools of their own: the link, the ratio, the search, and one answer with `simulate`."""
+"""Prefill and decode in separate pools: the link, the ratio, the search, and one answer with `simulate`."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Identical replicas with smaller chunks of prompts: what pools of their own have to be compared with."""
+"""Identical replicas with smaller chunks of prompts: what separate pools have to be compared with."""
 
 from dataclasses import replace
 

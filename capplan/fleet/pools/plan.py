@@ -1,4 +1,4 @@
-"""A fleet that prefills and decodes in pools of their own, and the answer of the search for one."""
+"""A fleet that prefills and decodes in separate pools, and the answer of the search for one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ class PoolsPlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolsAnswer:
-    """The plans with pools of their own, cheapest first, and why there are no others."""
+    """The plans with separate pools, cheapest first, and why there are no others."""
 
     plans: tuple[PoolsPlan, ...]
     rejected: tuple[Rejection, ...]

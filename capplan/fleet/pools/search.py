@@ -1,4 +1,4 @@
-"""The cheapest fleet with pools of its own for prefill and decode.
+"""The cheapest fleet with separate prefill and decode pools.
 
 Each phase alone is a question of the fleet search: prompts answered with one token under the targets of the first token,
 and prompts that are in the cache under the targets of the later tokens. Its layouts are bounded in closed form and
@@ -99,7 +99,7 @@ def pools_decision(
     shown: int = SHOWN,
     progress: Callable[[int, int], None] | None = None,
 ) -> PoolsAnswer:
-    """Return the plans with pools of their own, cheapest first, and why other devices have none.
+    """Return the plans with separate pools, cheapest first, and why other devices have none.
 
     Parameters
     ----------
