@@ -101,7 +101,7 @@ def chosen_rows(rows: Sequence[Row], points: int, seed: int, spread: Spread = SE
     -------
     rows in the order of their names
     """
-    order = random.Random(seed)  # noqa: S311  (a sample, not a secret)
+    order = random.Random(seed)
     sources: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["id"]):
         sources.setdefault(row[spread.source], []).append(row)

@@ -130,7 +130,7 @@ def clients_excerpt(path: Path) -> list[dict[str, str]]:
     """Return the first windows of some clients, and lengths of equal probability in place of the histogram."""
     rows = [row for row in table_rows(path) if float(row["start_s"]) < WINDOWS * WINDOW_S]
     names = sorted({row["client"] for row in rows}, key=int)
-    drawn = set(random.Random(SEED).sample(names, min(CLIENTS, len(names))))  # noqa: S311  (a sample, not a secret)
+    drawn = set(random.Random(SEED).sample(names, min(CLIENTS, len(names))))
     columns = {"field": "client", "client": "client", "start_s": "start_s", "value": "rate_rps", "cv": "cv"}
     out = [
         {name: "rate" if name == "field" else row[of] for name, of in columns.items()}

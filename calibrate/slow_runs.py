@@ -5,8 +5,9 @@
 """
 
 import csv
+import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -14,17 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.host_rows import Item, replica_with
-from capplan.accuracy.replay import overloaded, replayed_columns, slowed_columns
+from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.replay import overloaded, replayed_columns
 from capplan.accuracy.serving import measured_columns, network_class
-from capplan.accuracy.slowness import Load, slowness_at
+from capplan.accuracy.slowness import Load
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
 from capplan.numbers import Array
+from capplan.replica.replica import Replica
 
 SLOW_RUNS_FILE = Path(__file__).parent / "slowness.csv"
 
 SLOWNESSES: Array = np.geomspace(0.3, 3.5, 21)
 """Slownesses of a replica that a run is replayed with."""
+LATEST = 1e12
+"""Latency that stands for an infinite one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,65 @@ class SlowValue:
     """Measured over predicted."""
     slowness: float
     """Slowness of the replica at which the replay reproduces the measured value."""
+
+
+def slowed_columns(benchmark: Benchmark, replica: Replica, slowness: float) -> dict[str, float]:
+    """Return the latency columns of an open loop on a replica whose every step takes longer.
+
+    Slowing everything stretches time: s times as slow at r requests per second behaves as the original at r s, stretched by s.
+
+    Parameters
+    ----------
+    benchmark : an open loop
+    replica : as it is predicted
+    slowness : [-]
+        s
+
+    Returns
+    -------
+    columns in milliseconds
+    """
+    rate = benchmark.request_rate or 0.0
+    columns = replayed_columns(replace(benchmark, request_rate=rate * slowness), replica)
+    return {name: value * slowness for name, value in columns.items() if "_ms_" in name}
+
+
+def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
+    """Return the slowness at which a replica has a latency: for a measured one, how slow it was; for a limit, how slow it may be.
+
+    Log-log interpolation; beyond the first and last slowness, latencies are taken as proportional to it, which is true where
+    nothing queues: the last slowness should reach the limit.
+
+    Parameters
+    ----------
+    slownesses : [-]
+        ascending
+    latencies : [s]
+        there; infinite where the replica no longer keeps up
+    latency : [s]
+        any unit that is that of the latencies
+
+    Returns
+    -------
+    [-]
+        slowness
+
+    Examples
+    --------
+    Latencies that grow as the slowness does:
+
+    >>> round(slowness_at(np.array([1.0, 2.0]), np.array([10.0, 20.0]), 15.0), 3)
+    1.5
+
+    References
+    ----------
+    Press et al. 2007, "Numerical Recipes", section 3.2.
+    """
+    reached = np.maximum.accumulate(np.log(np.minimum(latencies, LATEST)))
+    reached = reached + 1e-9 * np.arange(reached.size)
+    wanted = math.log(latency)
+    beyond = min(wanted - reached[0], 0.0) + max(wanted - reached[-1], 0.0)
+    return math.exp(float(np.interp(wanted, reached, np.log(slownesses))) + beyond)
 
 
 def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:

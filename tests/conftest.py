@@ -75,10 +75,10 @@ def shared_runs():
     """Let fleets of one test after another share the runs of replicas, as the levers of one question do."""
     from capplan.fleet import decision
     from capplan.fleet.cheapest import Search
-    from capplan.fleet.shared import Shared
+    from capplan.fleet.search_cache import SearchCache
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decision, "Search", partial(Search, shared=Shared()))
+        patch.setattr(decision, "Search", partial(Search, cache=SearchCache()))
         yield
 
 

@@ -36,7 +36,7 @@ class Dataset:
 
 
 CHAT_LENGTHS = (1.1, 8.0, 0.9, 2.5)
-"""Spread, and maximum over mean, of inputs and outputs: chat data of which no more is known (an assumption)."""
+"""Spread, and maximum over mean, of inputs and outputs: chat data without further detail (an assumption)."""
 
 DATASETS = {
     "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),

@@ -14,7 +14,7 @@ import numpy as np
 from capplan.accuracy.score import Prediction
 
 TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
-"""Limits that each question is asked with."""
+"""Limits that every question is evaluated at."""
 CLEARLY = 1.1
 """A pick above its limit by more than this breaks it clearly."""
 _LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")
@@ -111,9 +111,9 @@ def tokens_per_s_per_gpu(
 def runs_of(rows: Iterable[Mapping[str, str]], predictions: Sequence[Prediction]) -> list[Run]:
     """Return the closed loops whose mean latencies were measured and predicted; repeats of one as their median."""
     known: dict[str, dict[str, Prediction]] = {}
-    for found in predictions:
-        if found.metric in _LATENCIES and found.predicted:
-            known.setdefault(found.row, {})[found.metric] = found
+    for prediction in predictions:
+        if prediction.metric in _LATENCIES and prediction.predicted:
+            known.setdefault(prediction.row, {})[prediction.metric] = prediction
     runs = []
     for number, row in enumerate(rows):
         name = row.get("id") or str(number)
@@ -197,7 +197,11 @@ def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS
     """
     decisions, unanswered = decisions_of(runs, limits_ms)
     count = max(len(decisions), 1)
-    kept = np.array([item.regret for item in decisions if not item.broken]) if decisions else np.zeros(0)
+    kept = (
+        np.array([decision.regret for decision in decisions if not decision.broken])
+        if decisions
+        else np.zeros(0)
+    )
     regret = {"median": 0.0, "mean": 0.0, "p90": 0.0}
     if kept.size:
         regret = {
@@ -205,6 +209,6 @@ def decision_score(runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS
             "mean": float(kept.mean()),
             "p90": float(np.quantile(kept, 0.9)),
         }
-    clearly = sum(item.picked.tpot_ms > CLEARLY * item.tpot_limit_ms for item in decisions)
-    broken = sum(item.broken for item in decisions)
+    clearly = sum(decision.picked.tpot_ms > CLEARLY * decision.tpot_limit_ms for decision in decisions)
+    broken = sum(decision.broken for decision in decisions)
     return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret)

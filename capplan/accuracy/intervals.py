@@ -27,9 +27,9 @@ Intervals = Mapping[str, Interval]
 """Regime key -> interval; see `regime_keys`."""
 
 
-OF_STATISTICS = {"mean": "mean", "p50": "p50", "p90": "p95", "p95": "p95", "p99": "p99"}
+RESIDUALS_OF_STATISTIC = {"mean": "mean", "p50": "p50", "p90": "p95", "p95": "p95", "p99": "p99"}
 """Statistic of a latency -> the one whose residuals bound it."""
-OF_METRICS = {"itl": "tpot"}
+RESIDUALS_OF_METRIC = {"itl": "tpot"}
 """Latencies that no row measured -> the one whose residuals bound them."""
 
 
@@ -53,8 +53,8 @@ def regime_keys(metric: str, load: str, network: str, label: str, statistic: str
     >>> regime_keys("tpot", "closed", "moe", "measured", "p90")[0], regime_keys("throughput", "open", "moe", "measured")[0]
     ('tpot_p95/closed/moe/measured', 'throughput/open/moe/measured')
     """
-    quantity = OF_METRICS.get(metric, metric)
-    narrow = quantity if quantity == "throughput" else f"{quantity}_{OF_STATISTICS[statistic]}"
+    quantity = RESIDUALS_OF_METRIC.get(metric, metric)
+    narrow = quantity if quantity == "throughput" else f"{quantity}_{RESIDUALS_OF_STATISTIC[statistic]}"
     middle = f"{quantity}_middle" if narrow.endswith(("_mean", "_p50")) else quantity
     return (
         f"{narrow}/{load}/{network}/{label}",
@@ -70,15 +70,15 @@ def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
 
     A regime without data takes the widest interval of its metric, never a narrower one; a thin one spans the next as well.
     """
-    found: Interval | None = None
+    interval: Interval | None = None
     for key in keys:
         entry = intervals.get(key)
         if entry is None or entry.n < LEAST_POINTS:
             continue
-        found = entry if found is None else _spanning(found, entry)
+        interval = entry if interval is None else _spanning(interval, entry)
         if entry.groups >= LEAST_GROUPS:
-            return found
-    return found or intervals.get(keys[-1])
+            return interval
+    return interval or intervals.get(keys[-1])
 
 
 def _spanning(thin: Interval, wider: Interval) -> Interval:

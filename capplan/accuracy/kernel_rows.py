@@ -201,7 +201,7 @@ UNTUNED = {"vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"}
 
 
 def tile_name(rows: float) -> str:
-    """Return the name of the argument that holds how many tiles of so many rows there are."""
+    """Return the name of the argument with the number of tiles of this many rows."""
     return f"tiles_of_{rows:.0f}"
 
 

@@ -103,27 +103,6 @@ def replayed_columns(benchmark: Benchmark, replica: Replica) -> dict[str, float]
     return columns
 
 
-def slowed_columns(benchmark: Benchmark, replica: Replica, slowness: float) -> dict[str, float]:
-    """Return the latency columns of an open loop on a replica whose every step takes longer.
-
-    Slowing everything stretches time: s times as slow at r requests per second behaves as the original at r s, stretched by s.
-
-    Parameters
-    ----------
-    benchmark : an open loop
-    replica : as it is predicted
-    slowness : [-]
-        s
-
-    Returns
-    -------
-    columns in milliseconds
-    """
-    rate = benchmark.request_rate or 0.0
-    columns = replayed_columns(replace(benchmark, request_rate=rate * slowness), replica)
-    return {name: value * slowness for name, value in columns.items() if "_ms_" in name}
-
-
 def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
     """Return the columns of a measured row, in the units of the row (ms, tokens/s)."""
     done = outcome.finished

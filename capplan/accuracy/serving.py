@@ -118,15 +118,15 @@ def predict_row(
     groups = row_groups(row, replica, benchmark)
     out = []
     for column, value in measured.items():
-        found = predicted.get(column)
-        if found is None or found <= 0 or replica is None or benchmark is None:
+        prediction = predicted.get(column)
+        if prediction is None or prediction <= 0 or replica is None or benchmark is None:
             out.append(Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups))
             continue
         load = load_of(benchmark, predicted)
         keys = prediction_keys(column, load, replica)
         bounds = interval_of(intervals, keys) or widest(intervals)
-        low, high = found * bounds.low_ratio, found * bounds.high_ratio
-        out.append(Prediction(name, column, value, found, low, high, weight=weight, groups=groups))
+        low, high = prediction * bounds.low_ratio, prediction * bounds.high_ratio
+        out.append(Prediction(name, column, value, prediction, low, high, weight=weight, groups=groups))
     return out
 
 

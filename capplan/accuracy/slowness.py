@@ -30,8 +30,6 @@ FEW_OF_CLASS = 5
 UNMEASURED = 1.6
 """Factor on the width for a class of networks of which no open loop was measured (an assumption): times per token of closed
 loops are off by 10 % with latent attention, the only such class, and by 6 % with dense networks."""
-LATEST = 1e12
-"""Latency that stands for an infinite one."""
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where distributions are known; between and beyond them the logarithm is linear in the normal quantile."""
 _KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
@@ -81,7 +79,7 @@ class Slowness:
 
 @lru_cache(maxsize=256)
 def _normal_quantile(probability: float) -> float:
-    """Return the quantile of a standard normal distribution; few confidences are asked for, each of them often."""
+    """Return the quantile of a standard normal distribution; cached, since the same few confidences recur."""
     return float(standard_normal_quantile(probability))
 
 
@@ -178,44 +176,6 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
     Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
     """
     return math.hypot(relative, math.log1p(host_s / step_s))
-
-
-def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
-    """Return the slowness at which a replica has a latency: for a measured one, how slow it was; for a limit, how slow it may be.
-
-    Log-log interpolation; beyond the first and last slowness, latencies are taken as proportional to it, which is true where
-    nothing queues: the last slowness should reach the limit.
-
-    Parameters
-    ----------
-    slownesses : [-]
-        ascending
-    latencies : [s]
-        there; infinite where the replica no longer keeps up
-    latency : [s]
-        any unit that is that of the latencies
-
-    Returns
-    -------
-    [-]
-        slowness
-
-    Examples
-    --------
-    Latencies that grow as the slowness does:
-
-    >>> round(slowness_at(np.array([1.0, 2.0]), np.array([10.0, 20.0]), 15.0), 3)
-    1.5
-
-    References
-    ----------
-    Press et al. 2007, "Numerical Recipes", section 3.2.
-    """
-    reached = np.maximum.accumulate(np.log(np.minimum(latencies, LATEST)))
-    reached = reached + 1e-9 * np.arange(reached.size)
-    wanted = math.log(latency)
-    beyond = min(wanted - reached[0], 0.0) + max(wanted - reached[-1], 0.0)
-    return math.exp(float(np.interp(wanted, reached, np.log(slownesses))) + beyond)
 
 
 def latencies_of_targets(targets: Iterable[Target]) -> tuple[Latencies, Part]:

@@ -10,6 +10,7 @@ from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.host import refitted_overhead
+from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
 from capplan.readers.calibration.record import (
     Calibration,
     CalibrationFile,
@@ -19,7 +20,6 @@ from capplan.readers.calibration.record import (
     Measurement,
     Range,
 )
-from capplan.readers.calibration.taken import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS, TAKEN_KERNELS
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
 """Of the driver, compared where both runs have them."""
@@ -135,7 +135,7 @@ def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in device.peak_flop_per_s.items()}
     for key, fit in efficiency.fits.items():
         kernel, _, dtype = key.partition("@")[0].partition("/")
-        if kernel in TAKEN_KERNELS and f"{kernel}/{dtype}" == key:
+        if kernel in EFFICIENCY_KERNELS and f"{kernel}/{dtype}" == key:
             flop = device.peak_flop_per_s.get(dtype) or device.peak_flop_per_s.get("bf16")
             quantities |= _reached(key, fit.numbers, flop, device.memory_bytes_per_s)
     return Side(device.title, quantities)

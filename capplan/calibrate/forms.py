@@ -12,8 +12,8 @@ from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.elementwise import ElementwiseRates, elementwise_time_s
 from capplan.readers.calibration.formats import MATMUL_BYTES, QUANTISED_FIRST
+from capplan.readers.calibration.measured_fit import SHEET, tile_row_halvings
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
-from capplan.readers.calibration.taken import SHEET, tile_row_halvings
 
 Columns = Mapping[str, Array]
 Predicted = Callable[[Columns, str, Any], Any]

@@ -43,13 +43,13 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
             spread.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     def command(**values: Any) -> int:
-        from capplan.readers.text_file import reading_none_of
+        from capplan.readers.text_file import protecting_outputs
 
         given = {
             name: record(**{field: values.pop(field) for field in group})
             for name, (record, group) in records.items()
         }
-        with reading_none_of(refuse_outputs({**values, **given})):
+        with protecting_outputs(refuse_outputs({**values, **given})):
             return function(**values, **given)
 
     command.__doc__ = function.__doc__

@@ -65,7 +65,7 @@ class HostOverhead:
     stream_s: float = 0.0
     """Per running sequence and step, where the engine process itself streams every token to the client [s]."""
     ranks_s: float = 0.0
-    """Per step of a model that is split over several devices, besides step_s: their processes are told what to run [s]."""
+    """Per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
 
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].

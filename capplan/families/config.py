@@ -57,7 +57,7 @@ class Config:
     notes: list[str] = field(default_factory=list)
     """Remarks for readers of the result; shared with the sections."""
     doubts: list[Assumption] = field(default_factory=list)
-    """The remarks after which figures may be too small; shared with the sections."""
+    """Assumptions that may make figures too small; shared with the sections."""
     settled: set[str] = field(default_factory=set)
     """Dotted keys that were asked for, be they null, or that the family declares to change nothing; shared."""
     outer: "Config | None" = None
@@ -117,7 +117,7 @@ class Config:
         return any(name in self.values for key in keys for name in (known.same(key) if known else (key,)))
 
     def unread_keys(self) -> list[str]:
-        """Return the dotted keys that may matter, that nobody read, and that do not say what is the default anyway."""
+        """Return the dotted keys that may matter, were not read, and differ from the default."""
         known = self.stated_class or ModelClass()
         kind = str(self.values.get("model_type"))
         unread = []
@@ -302,10 +302,10 @@ class Config:
             whole,
             self.sections,
         )
-        own = known.section_defaults.get(key) if known and inside.model_type == kind else None
-        if own and inside.stated_class:
+        differing = known.section_defaults.get(key) if known and inside.model_type == kind else None
+        if differing and inside.stated_class:
             inside.stated_class = replace(
-                inside.stated_class, defaults={**inside.stated_class.defaults, **own}
+                inside.stated_class, defaults={**inside.stated_class.defaults, **differing}
             )
         return inside
 

@@ -1,4 +1,4 @@
-"""What stands on top of a network: `architectures` names the class, and not every class ends in an LM head."""
+"""The head of a network: `architectures` names the class, and not every class ends in an LM head."""
 
 from dataclasses import replace
 

@@ -52,5 +52,5 @@ def model_class(model_type: str) -> ModelClass | None:
     >>> model_class("mistral").defaults["sliding_window"], model_class("deepseek_v3").same("num_local_experts")
     (4096, ('num_local_experts', 'n_routed_experts'))
     """
-    found = _classes().get(_SAME_CLASS.get(model_type, model_type))
-    return None if found is None else ModelClass(**found)
+    entry = _classes().get(_SAME_CLASS.get(model_type, model_type))
+    return None if entry is None else ModelClass(**entry)

@@ -1,4 +1,4 @@
-"""What speaks in Qwen 2.5 Omni: a talker that writes codes, and the two networks that make them sound; counted only."""
+"""The speech output of Qwen 2.5 Omni: a talker that generates codes, and two networks that turn them into sound; counted only."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Vision and audio models that wrap a text model: a table of towers and of what joins them, one line for each kind.
+"""Vision and audio models that wrap a text model: a table of towers and projectors, one line for each kind.
 
 The text part is read by the family of its own `model_type`. A tower that is not in the table is not counted, and a remark says so.
 """

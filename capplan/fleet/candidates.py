@@ -9,7 +9,7 @@ from capplan.engine.lookup import unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
-from capplan.hardware.weight_kernel import memory_alone
+from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.block_recipes import RECIPES
 from capplan.model.network import Network, layer_counts
@@ -68,7 +68,7 @@ class Rejection:
 
     hardware: str
     reason: str
-    """In words, for people; code decides by `code`."""
+    """In words, for messages; decisions use `code`."""
     count: int
     code: Refusal
 
@@ -166,7 +166,7 @@ def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)
     ):
         return Reason(Refusal.WEIGHT_DTYPE, "trtllm does not load GGUF weights")
-    counted = dtype == "auto" or dtype in RECIPES or memory_alone(dtype)
+    counted = dtype == "auto" or dtype in RECIPES or no_kernel_reason(dtype)
     run = None if counted else named_weight_format(dtype).dtype
     return unsupported_reason(profile, layout.device.architecture, run, layout.kv_format)
 

@@ -14,7 +14,7 @@ from capplan.fleet.candidates import Layout, Rejections
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import Question, ScreenedLayout
-from capplan.fleet.shared import Shared
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial, replicas_at
 from capplan.workload.slo import Target
 
@@ -148,21 +148,21 @@ class Search:
         question: Question,
         candidates: Iterable[ScreenedLayout],
         terms: Terms,
-        shared: Shared | None = None,
+        cache: SearchCache | None = None,
     ) -> None:
-        """Take the layouts that passed the screening; `shared` holds what other searches simulated."""
+        """Take the layouts that passed the screening; `cache` holds what other searches simulated."""
         self.question = question
         self.terms = terms
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
         self._paths: dict[tuple[int, int, float], SamplePath] = {}
-        self._shared = shared or Shared()
+        self._cache = cache or SearchCache()
 
     def trial(self, candidate: ScreenedLayout) -> Trial:
         """Return the trial of a candidate."""
         if id(candidate) not in self._trials:
-            self._trials[id(candidate)] = self._shared.trial(candidate, self.question, self._paths)
+            self._trials[id(candidate)] = self._cache.trial(candidate, self.question, self._paths)
         return self._trials[id(candidate)]
 
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
@@ -170,7 +170,7 @@ class Search:
         most = self.terms.most_devices(device)
         over_budget = most < (self.terms.max_devices or inf)
         waiting = self._bounded(
-            (item for item in self.candidates if item.layout.device.name == device), confidence
+            (candidate for candidate in self.candidates if candidate.layout.device.name == device), confidence
         )
         best: Sized | None = None
         while waiting:
@@ -190,8 +190,8 @@ class Search:
         """Return all layouts that meet the targets for at most this many dollars per hour."""
         affordable = []
 
-        def allowed(item: ScreenedLayout) -> float:
-            return min(floor(usd_per_hour / self._usd_per_hour(item) + 1e-9), self._most(item))
+        def allowed(candidate: ScreenedLayout) -> float:
+            return min(floor(usd_per_hour / self._usd_per_hour(candidate) + 1e-9), self._most(candidate))
 
         waiting = self._bounded(self.candidates, confidence, self._usd_per_hour)
         while waiting and waiting[0][0] <= usd_per_hour:
@@ -209,14 +209,16 @@ class Search:
         Of several fleets at the same cost it may be any. Only fleets below the cost `under` are looked for. The `likely`
         layout is sized first: what cannot cost less than it is left out sooner.
         """
-        priced = any(self.terms.hourly(item.layout.device.name) is not None for item in self.candidates)
+        priced = any(
+            self.terms.hourly(candidate.layout.device.name) is not None for candidate in self.candidates
+        )
         weight = self._usd_per_hour if priced else _one
         waiting = self._bounded(self.candidates, confidence, weight, first=likely)
         best: Sized | None = None
         cost = under
 
-        def allowed(item: ScreenedLayout) -> float:
-            return min(floor((cost - 1e-9) / weight(item)) if cost < inf else inf, self._most(item))
+        def allowed(candidate: ScreenedLayout) -> float:
+            return min(floor((cost - 1e-9) / weight(candidate)) if cost < inf else inf, self._most(candidate))
 
         while waiting and waiting[0][0] < cost:
             bound, candidate = self._next(waiting, confidence, weight, allowed)
@@ -245,11 +247,17 @@ class Search:
         """
         spares = self.terms.spare_replicas
         waiting = []
-        for item in candidates:
-            name = layout_name(item.layout, item.weight_dtype)
-            bound = weight(item) * (busy_bound(item, confidence, self.terms) + spares) * item.layout.devices
+        for candidate in candidates:
+            name = layout_name(candidate.layout, candidate.weight_dtype)
+            bound = (
+                weight(candidate)
+                * (busy_bound(candidate, confidence, self.terms) + spares)
+                * candidate.layout.devices
+            )
             if bound < inf:
-                waiting.append((0.0, name, True, item) if name == first else (bound, name, False, item))
+                waiting.append(
+                    (0.0, name, True, candidate) if name == first else (bound, name, False, candidate)
+                )
         heapify(waiting)
         return waiting
 
@@ -262,13 +270,13 @@ class Search:
     ) -> tuple[float, ScreenedLayout]:
         """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed GPUs."""
         while True:
-            bound, name, simulated, item = heappop(waiting)
+            bound, name, simulated, candidate = heappop(waiting)
             if simulated:
-                return bound, item
-            most = self._busy(item, allowed(item) if allowed else inf)
-            busy = _short_bound(self.trial(item), confidence, self.terms, most) if most >= 1.0 else inf
-            closer = weight(item) * (busy + self.terms.spare_replicas) * item.layout.devices
-            heappush(waiting, (max(bound, closer), name, True, item))
+                return bound, candidate
+            most = self._busy(candidate, allowed(candidate) if allowed else inf)
+            busy = _short_bound(self.trial(candidate), confidence, self.terms, most) if most >= 1.0 else inf
+            closer = weight(candidate) * (busy + self.terms.spare_replicas) * candidate.layout.devices
+            heappush(waiting, (max(bound, closer), name, True, candidate))
 
     def _busy(self, candidate: ScreenedLayout, gpus: float) -> float:
         """Return the replicas beside the spares that this many GPUs are enough for."""

@@ -1,4 +1,4 @@
-"""What a value says, in the same words in every process and on every day: records, sets and arrays included."""
+"""Keys of values by their content, the same in every process and run; records, sets and arrays included."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def content_key(*values: Any) -> str:
-    """Return what tells these values from all others, whatever order their sets are in.
+    """Return a key that is equal for equal values, whatever the order of their sets.
 
     Parameters
     ----------

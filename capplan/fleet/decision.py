@@ -43,25 +43,25 @@ def fleet_decision(
 
     best = []
     for device in question.devices:
-        item = trials.best_of(device.name, question.slo.confidence, rejected)
-        best += [item] if item else []
+        fleet = trials.best_of(device.name, question.slo.confidence, rejected)
+        best += [fleet] if fleet else []
         step()
-    best.sort(key=lambda item: rank(item, terms))
-    poor = [item for item in best[1:] if not sensible(item, trials)]
-    insensible = tuple(_insensible(item.trial, item.gpus, terms) for item in poor)
+    best.sort(key=lambda fleet: rank(fleet, terms))
+    poor = [fleet for fleet in best[1:] if not sensible(fleet, trials)]
+    insensible = tuple(_insensible(fleet.trial, fleet.gpus, terms) for fleet in poor)
     insensible += _without_plan(trials, best, rejected)
-    sized = [item for item in best if item not in poor]
+    sized = [fleet for fleet in best if fleet not in poor]
     if sized:
         step()
         near = trials.within(SUREST_WITHIN * rank(best[0], terms)[0], question.slo.confidence)
-        shown = {id(item.trial) for item in best}
-        sized += [item for item in near if id(item.trial) not in shown]
+        shown = {id(fleet.trial) for fleet in best}
+        sized += [fleet for fleet in near if id(fleet.trial) not in shown]
     surest = _surest_first(trials, terms, step) if sized and question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
     if surer is not None and rank(surer, terms)[0] < rank(best[0], terms)[0]:
         sized.append(surer)
-    sized.sort(key=lambda item: rank(item, terms))
-    pairs = [(item, _with_range(plan_of(item, terms), item, terms)) for item in sized]
+    sized.sort(key=lambda fleet: rank(fleet, terms))
+    pairs = [(fleet, _with_range(plan_of(fleet, terms), fleet, terms)) for fleet in sized]
     pairs.sort(key=by_cost)
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
@@ -74,8 +74,8 @@ def fleet_decision(
     )
 
 
-def _with_range(plan: FleetPlan, item: Sized, terms: Terms) -> FleetPlan:
-    costs = cost_range(item, terms)
+def _with_range(plan: FleetPlan, fleet: Sized, terms: Terms) -> FleetPlan:
+    costs = cost_range(fleet, terms)
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
 
 
@@ -105,21 +105,21 @@ def _surest_first(trials: Search, terms: Terms, step: Callable[[], None]) -> dic
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None
     for confidence in sorted(CONFIDENCES, reverse=True):
-        item = trials.cheapest(confidence)
-        if item is None or (surer is not None and rank(surer, terms)[:2] < rank(item, terms)[:2]):
-            item = surer
-        fleets[confidence] = surer = item
+        fleet = trials.cheapest(confidence)
+        if fleet is None or (surer is not None and rank(surer, terms)[:2] < rank(fleet, terms)[:2]):
+            fleet = surer
+        fleets[confidence] = surer = fleet
         step()
     return fleets
 
 
-def _certainty(confidence: float, item: Sized | None, terms: Terms) -> Certainty:
-    if item is None:
+def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:
+    if fleet is None:
         return Certainty(confidence, None, None, None)
-    name = item.trial.candidate.layout.device.name
+    name = fleet.trial.candidate.layout.device.name
     hourly = terms.hourly(name)
     return Certainty(
-        confidence, name, item.gpus, None if hourly is None else float(usd_per_month(hourly * item.gpus))
+        confidence, name, fleet.gpus, None if hourly is None else float(usd_per_month(hourly * fleet.gpus))
     )
 
 
@@ -134,11 +134,11 @@ def _without_plan(trials: Search, best: list[Sized], rejected: Rejections) -> tu
         for (name, why), count in rejected.items()
         if count and why.code in (Refusal.FLEET_SIZE, Refusal.BUDGET)
     }
-    met = {item.trial.candidate.layout.device.name for item in best}
-    for name in dict.fromkeys(item.layout.device.name for item in trials.candidates):
+    met = {fleet.trial.candidate.layout.device.name for fleet in best}
+    for name in dict.fromkeys(fleet.layout.device.name for fleet in trials.candidates):
         if name not in met and name not in limited and trials.question.slo.targets:
-            mine = [item for item in trials.candidates if item.layout.device.name == name]
-            nearest = max(mine, key=lambda item: item.share_bound / item.layout.devices)
+            mine = [fleet for fleet in trials.candidates if fleet.layout.device.name == name]
+            nearest = max(mine, key=lambda fleet: fleet.share_bound / fleet.layout.devices)
             rows.append(_insensible(trials.trial(nearest), None, trials.terms))
     return tuple(rows)
 

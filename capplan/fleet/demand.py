@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.fleet.engine_use import TierSize, TierTokens
+from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Scenario
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Requests
@@ -40,16 +40,18 @@ class Demand:
     @property
     def reuses(self) -> bool:
         """Return whether prefix-cache hits depend on the size of the cache."""
-        return any(item.reuse is not None for item in self.classes)
+        return any(request_class.reuse is not None for request_class in self.classes)
 
     @property
     def has_sessions(self) -> bool:
         """Return whether prefix-cache hits depend on the load of a replica too."""
-        return any(item.sessions is not None for item in self.classes)
+        return any(request_class.sessions is not None for request_class in self.classes)
 
     def in_flight_tokens(self, share: Number, response_s: Number) -> Number:
         """Return the prompts of all sessions in flight in a share of the traffic [tokens]."""
-        return sum((item.in_flight_tokens(share, response_s) for item in self.classes), start=0.0)
+        return sum(
+            (request_class.in_flight_tokens(share, response_s) for request_class in self.classes), start=0.0
+        )
 
     def with_cache(
         self, cache_tokens: float, tiers: Sequence[TierTokens] = (), in_flight_tokens: float | None = None
@@ -68,7 +70,9 @@ class Demand:
         """
         held = self.in_flight_tokens(1.0, 0.0) if in_flight_tokens is None else in_flight_tokens
         below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
-        curves = [_hits(item.reuse, cache_tokens, below, float(held)) for item in self.classes]
+        curves = [
+            _hits(request_class.reuse, cache_tokens, below, float(held)) for request_class in self.classes
+        ]
         hits = tuple(round(float(curve[-1]), 2) for curve in curves)
         weights = _weights(self.classes)
         per_token = np.array([tier.load_s_per_token for tier in tiers])
@@ -86,23 +90,25 @@ class Demand:
     @property
     def users(self) -> float:
         """Return the number of users of all classes."""
-        return sum(item.users or 0.0 for item in self.classes)
+        return sum(request_class.users or 0.0 for request_class in self.classes)
 
     def rates_per_s(self, response_s: float) -> tuple[float, float]:
         """Return the open-loop requests per second, and those of users whose requests take `response_s`."""
         parts = {True: 0.0, False: 0.0}
-        for item in self.classes:
-            parts[item.users is not None] += item.request_rate_at(response_s)
+        for request_class in self.classes:
+            parts[request_class.users is not None] += request_class.request_rate_at(response_s)
         return parts[False], parts[True]
 
     def request_rate_per_s(self, response_time_s: Array) -> Array:
         """Return the requests per second of all classes if a response takes this long; users wait for it before the next."""
         total = np.zeros_like(response_time_s)
-        for item in self.classes:
-            if item.request_rate_per_s is not None:
-                total = total + item.request_rate_per_s
+        for request_class in self.classes:
+            if request_class.request_rate_per_s is not None:
+                total = total + request_class.request_rate_per_s
             else:
-                total = total + (item.users or 0.0) / ((item.think_time_s or 0.0) + response_time_s)
+                total = total + (request_class.users or 0.0) / (
+                    (request_class.think_time_s or 0.0) + response_time_s
+                )
         return total
 
 
@@ -116,7 +122,7 @@ def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_fligh
 
 
 def _weights(classes: tuple[RequestClass, ...]) -> list[float]:
-    rates = np.array([item.request_rate_at() for item in classes])
+    rates = np.array([request_class.request_rate_at() for request_class in classes])
     return [float(w) for w in rates / rates.sum()]
 
 
@@ -173,27 +179,31 @@ def drawn_requests(
     random = np.random.default_rng([seed, 0])
     shares = np.array(
         [
-            item.request_rate_at(response_s) if users is None or (item.users is not None) == users else 0.0
-            for item in demand.classes
+            request_class.request_rate_at(response_s)
+            if users is None or (request_class.users is not None) == users
+            else 0.0
+            for request_class in demand.classes
         ]
     )
     chosen = random.choice(len(demand.classes), size=count, p=shares / shares.sum())
     inputs, outputs = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     cached = np.zeros(count, dtype=np.int64)
-    for index, item in enumerate(demand.classes):
+    for index, request_class in enumerate(demand.classes):
         rows = np.flatnonzero(chosen == index)
-        inputs[rows] = np.minimum(item.input_tokens.sample(rows.size, random), longest - 2)
-        outputs[rows] = np.minimum(item.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows])
-        if item.reuse is not None:
+        inputs[rows] = np.minimum(request_class.input_tokens.sample(rows.size, random), longest - 2)
+        outputs[rows] = np.minimum(
+            request_class.output_tokens.sample(rows.size, random), longest - 1 - inputs[rows]
+        )
+        if request_class.reuse is not None:
             hit_fraction = demand.hit_fractions[index] if demand.hit_fractions else 0.0
             part = max(CACHED_SHARE, hit_fraction)
             hit = random.random(rows.size) < hit_fraction / part
             shared = np.minimum(np.rint(part * inputs[rows]).astype(np.int64), inputs[rows] - 1)
         else:
-            hit = random.random(rows.size) < item.prefix_hit_fraction
-            shared = np.minimum(int(item.shared_prefix_tokens), inputs[rows] - 1)
-            if item.repeated_fraction:
-                again = random.random(rows.size) < item.repeated_fraction
+            hit = random.random(rows.size) < request_class.prefix_hit_fraction
+            shared = np.minimum(int(request_class.shared_prefix_tokens), inputs[rows] - 1)
+            if request_class.repeated_fraction:
+                again = random.random(rows.size) < request_class.repeated_fraction
                 hit, shared = hit | again, np.where(again, inputs[rows] - 1, shared)
         cached[rows] = np.where(hit, shared, 0)
     return Requests(inputs, np.maximum(outputs, 1), cached_tokens=cached, class_index=chosen.astype(np.int64))

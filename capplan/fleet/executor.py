@@ -32,8 +32,8 @@ def _nothing(_: str) -> None:
 def executor(workers: int, dask: str | None, say: Say = _nothing) -> Iterator[Workers | None]:
     """Yield this many processes or the workers of a Dask cluster; None: work in this process."""
     if dask is not None:
-        with cluster(dask, say) as found:
-            yield found
+        with cluster(dask, say) as pool:
+            yield pool
     elif workers > 1:
         with processes(workers, say) as pool:
             yield pool

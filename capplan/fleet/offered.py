@@ -67,7 +67,7 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
 
 def _busiest_arrival_cv(demand: Demand) -> float:
     """Return the coefficient of variation of the times between arrivals, of the open-loop class with the highest rate."""
-    rates = [item.request_rate_per_s or 0.0 for item in demand.classes]
+    rates = [request_class.request_rate_per_s or 0.0 for request_class in demand.classes]
     return demand.classes[int(np.argmax(rates))].arrival_cv
 
 
@@ -155,7 +155,7 @@ class SamplePath:
     @cached_property
     def _think_times(self) -> Array:
         """The think time before each request of users, exponentially distributed [s]."""
-        means = np.array([item.think_time_s or 0.0 for item in self.demand.classes])
+        means = np.array([request_class.think_time_s or 0.0 for request_class in self.demand.classes])
         random = np.random.default_rng([self.seed, 2])
         assert self._asked.class_index is not None
         think_s: Array = random.exponential(1.0, self.of_users) * means[self._asked.class_index]

@@ -1,4 +1,4 @@
-"""One layout of a question by itself, whatever its targets: to judge again or to explain a plan that was chosen before."""
+"""A single layout simulated under a scenario, to check or explain a plan that was chosen earlier."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from capplan.fleet.trial import Trial
 from capplan.workload.slo import Target
 
 _ANY_LATENCY_S = 1e9
-"""Limit under which the closed form lets every layout pass that serves requests at all."""
+"""A latency limit so loose that the closed form keeps every layout that can serve requests at all."""
 
 
 def trial_of(question: Question, layout: Layout, weight_dtype: str, terms: Terms) -> Trial | Reason:
@@ -52,19 +52,19 @@ def trial_of(question: Question, layout: Layout, weight_dtype: str, terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a number of replicas stands to the traffic and the targets."""
+class Adequacy:
+    """Whether a number of replicas is enough for the traffic and the targets."""
 
     values_s: Mapping[Target, float]
-    """What each target limits, at the peak."""
+    """By target, the latency that it limits, at the peak."""
     probability: float
     """That all targets hold."""
     needed: float
     """Replicas that carry the peak with headroom, as predicted; infinite if no number does."""
 
 
-def standing(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
-    """Return how replicas stand to the traffic and the targets of their trial.
+def adequacy(trial: Trial, busy: int, headroom_fraction: float) -> Adequacy:
+    """Return whether replicas of a layout are enough for the traffic and the targets of their trial.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def standing(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
 
     Returns
     -------
-    Standing
+    Adequacy
     """
     latencies = trial.at(trial.total_rate / busy, busy)
     peak = trial.total_rate / (1.0 - headroom_fraction)
@@ -83,4 +83,4 @@ def standing(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
     if needed is None:
         needed = trial.replicas_for(peak, 1.0, trial.limits)
     values = {target: latencies.value(target) for target in trial.limits}
-    return Standing(values, met_probability(trial, busy), inf if needed is None else float(needed))
+    return Adequacy(values, met_probability(trial, busy), inf if needed is None else float(needed))

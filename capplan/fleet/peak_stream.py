@@ -47,6 +47,6 @@ def peak_stream(
         offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(
             1.0
         )
-    names = tuple(item.name for item in demand.classes)
+    names = tuple(request_class.name for request_class in demand.classes)
     blocks = session_block_tokens(demand)
     return Stream(offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed)

@@ -6,9 +6,9 @@ from typing import Literal
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.paid import Money
 from capplan.fleet.pools.plan import PoolsAnswer, PoolsPlan
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.serving.fleet_terms import Routing
 
 
@@ -49,7 +49,7 @@ class FleetPlan:
     kv_cache_tokens: float
     checked: Literal["simulated", "closed form"]
     price: ChosenPrice | None = None
-    money: Money | None = None
+    money: UnitCosts | None = None
     """Costs at the mean load; None without a price."""
     draft_tokens: int | None = None
     """Drafted in a speculative round; None without speculation."""
@@ -164,9 +164,9 @@ class FleetAnswer:
     """What it costs; with commitments by that mix."""
 
     pools: PoolsAnswer | None = None
-    """Plans with pools of their own for prefill and decode; None where they were not asked for."""
+    """Plans with separate prefill and decode pools; None where they were not asked for."""
     chunked: tuple[ChunkedPlan, ...] = ()
-    """What pools of their own are compared with beside the recommended plan."""
+    """What separate pools are compared with beside the recommended plan."""
 
     @property
     def chosen(self) -> FleetPlan | None:
@@ -175,7 +175,7 @@ class FleetAnswer:
 
     @property
     def chosen_pools(self) -> PoolsPlan | None:
-        """Return the plan with pools of its own where it costs less than identical replicas, which is then recommended."""
+        """Return the plan with separate pools where it costs less than identical replicas, which is then recommended."""
         apart, together = self.pools.chosen if self.pools else None, self.chosen
         if apart is None or together is None:
             return apart

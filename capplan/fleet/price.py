@@ -161,7 +161,7 @@ class ChosenPrice:
 
     @property
     def basis(self) -> str:
-        """Return the basis of the price, for people: one offer or an estimate may be far off."""
+        """Return the basis of the price in words: one offer or an estimate may be far off."""
         if not self.records:
             return "the scenario"
         if self.records[0].quality == "estimate":
@@ -254,31 +254,31 @@ def choose_price(records: Iterable[PriceRecord], device: str, choice: PriceChoic
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])
-    taken = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
-    usd = sum(offer.usd_per_hour for offer in taken) / len(taken)
-    estimate = taken[0].quality == "estimate"
+    chosen = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
+    usd = sum(offer.usd_per_hour for offer in chosen) / len(chosen)
+    estimate = chosen[0].quality == "estimate"
     what = f"{device} costs {usd:.4g} $/h {choice.commitment}{' (an estimate)' if estimate else ''}"
     return ChosenPrice(
         usd_per_hour=usd,
         commitment=choice.commitment,
-        records=taken,
+        records=chosen,
         offers=len(offers),
         low_usd_per_hour=offers[0].usd_per_hour,
         high_usd_per_hour=offers[-1].usd_per_hour,
         assumption=Assumption(
-            f"{what}: {_origin(offers, taken, named=wanted != 'any')}",
+            f"{what}: {_origin(offers, chosen, named=wanted != 'any')}",
             f"prices.provider, or prices.per_gpu_hour.{device}",
         ),
         warning=f"no listed {choice.commitment} price of {device}; an estimate is used" if estimate else None,
     )
 
 
-def _origin(offers: Sequence[PriceRecord], taken: Sequence[PriceRecord], *, named: bool) -> str:
+def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, named: bool) -> str:
     """Return the origin of a price in words: provider, date, and the range of the other offers."""
-    if len(taken) > 1:
-        each = " and ".join(f"{o.provider} {o.usd_per_hour:.4g} ({o.date or 'date unknown'})" for o in taken)
+    if len(chosen) > 1:
+        each = " and ".join(f"{o.provider} {o.usd_per_hour:.4g} ({o.date or 'date unknown'})" for o in chosen)
         return f"the mean of the two offers known, {each}"
-    only = f"{taken[0].provider}, {taken[0].date or 'date unknown'}"
+    only = f"{chosen[0].provider}, {chosen[0].date or 'date unknown'}"
     if len(offers) > 1:
         low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
         return f"{only}; the middle of {len(offers)} providers, {low:.4g} to {high:.4g}"

@@ -20,11 +20,11 @@ SENSIBLE_SHARE = 0.1
 Pair = tuple[Sized, FleetPlan]
 
 
-def rank(item: Sized, terms: Terms) -> tuple[float, int, int, str]:
+def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     """Return the sort key of sized layouts: cost if known, then GPUs."""
-    hourly = terms.hourly(item.trial.candidate.layout.device.name)
-    cost = inf if hourly is None else hourly * item.gpus
-    return cost, item.gpus, item.busy, item.trial.candidate.layout.in_words("")
+    hourly = terms.hourly(fleet.trial.candidate.layout.device.name)
+    cost = inf if hourly is None else hourly * fleet.gpus
+    return cost, fleet.gpus, fleet.busy, fleet.trial.candidate.layout.in_words("")
 
 
 def cost_of(plan: FleetPlan | PoolsPlan) -> float:
@@ -43,7 +43,7 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
     """Return the surest plan for at most `ratio` times the cost of the first; replicas may be added up to that cost."""
     cheapest = pairs[0][1]
     best = cheapest
-    for item, plan in pairs:
+    for fleet, plan in pairs:
         if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
             continue
         each = cost_of(plan) / plan.replicas
@@ -51,14 +51,14 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> FleetPla
         limit = terms.most_devices(plan.layout.device.name)
         if limit < inf:
             most = min(most, int(limit) // plan.layout.devices - terms.spare_replicas)
-        if most < item.busy:
+        if most < fleet.busy:
             continue
-        top = met_probability(item.trial, most)
+        top = met_probability(fleet.trial, most)
         if top <= best.slo_met_probability + 0.01:
             continue
-        busy = next(n for n in range(item.busy, most + 1) if met_probability(item.trial, n) >= top - 0.01)
+        busy = next(n for n in range(fleet.busy, most + 1) if met_probability(fleet.trial, n) >= top - 0.01)
         gpus = (busy + terms.spare_replicas) * plan.layout.devices
-        best = plan_of(Sized(item.trial, busy, gpus), terms)
+        best = plan_of(Sized(fleet.trial, busy, gpus), terms)
     return best
 
 
@@ -94,15 +94,15 @@ def _about_as_cheap(plan: FleetPlan, cheapest: FleetPlan) -> bool:
     return same and cost_of(plan) < SMALL_EXTRA * cost_of(cheapest)
 
 
-def sensible(item: Sized, trials: Search) -> bool:
+def sensible(fleet: Sized, trials: Search) -> bool:
     """Return whether a device keeps a tenth of its maximum throughput under the targets, or one replica is enough."""
-    mine = item.trial.candidate.layout
+    mine = fleet.trial.candidate.layout
     most = max(
         other.share_ceiling / RATE_SLACK / other.layout.devices
         for other in trials.candidates
         if other.layout.device.name == mine.device.name
     )
-    return item.busy == 1 or 1.0 / (item.busy * mine.devices) >= SENSIBLE_SHARE * most
+    return fleet.busy == 1 or 1.0 / (fleet.busy * mine.devices) >= SENSIBLE_SHARE * most
 
 
 def near_cheapest(trials: Search, likely: LayoutName | None = None) -> list[Pair]:
@@ -115,22 +115,24 @@ def near_cheapest(trials: Search, likely: LayoutName | None = None) -> list[Pair
     if first is None:
         return []
     if rank(first, terms)[0] < inf:
-        items = trials.within(SMALL_EXTRA * rank(first, terms)[0], confidence)
+        fleets = trials.within(SMALL_EXTRA * rank(first, terms)[0], confidence)
     else:
-        names = dict.fromkeys(item.layout.device.name for item in trials.candidates)
+        names = dict.fromkeys(fleet.layout.device.name for fleet in trials.candidates)
         best = (trials.best_of(name, confidence, Counter()) for name in names)
-        items = [item for item in best if item is not None]
-    device = min(items, key=lambda item: rank(item, terms)).trial.candidate.layout.device
+        fleets = [fleet for fleet in best if fleet is not None]
+    device = min(fleets, key=lambda fleet: rank(fleet, terms)).trial.candidate.layout.device
     surer = _surer_for_less(trials, first)
-    items += [surer] if surer else []
-    items = [item for item in items if item.trial.candidate.layout.device == device or sensible(item, trials)]
-    return sorted(((item, plan_of(item, terms)) for item in items), key=by_cost)
+    fleets += [surer] if surer else []
+    fleets = [
+        fleet for fleet in fleets if fleet.trial.candidate.layout.device == device or sensible(fleet, trials)
+    ]
+    return sorted(((fleet, plan_of(fleet, terms)) for fleet in fleets), key=by_cost)
 
 
 def _surer_for_less(trials: Search, first: Sized) -> Sized | None:
     """Return a surer fleet that costs less: users are simulated anew at each slowness, with separate noise."""
     terms, least = trials.terms, trials.question.slo.confidence
-    users = any(item.demand.users for item in trials.candidates)
+    users = any(fleet.demand.users for fleet in trials.candidates)
     surer = [trials.cheapest(level) for level in CONFIDENCES if level > least] if users else []
-    less = [item for item in surer if item and rank(item, terms)[0] < rank(first, terms)[0]]
-    return min(less, key=lambda item: rank(item, terms)[:2], default=None)
+    less = [fleet for fleet in surer if fleet and rank(fleet, terms)[0] < rank(first, terms)[0]]
+    return min(less, key=lambda fleet: rank(fleet, terms)[:2], default=None)

@@ -93,7 +93,7 @@ def kernel_assumptions(plan: FleetPlan, question: Question) -> tuple[Assumption,
         profile=question.profile,
         kv_format=plan.layout.kv_format,
     )
-    return tuple(item.of_scenario() for item in rates.assumptions)
+    return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 
 
 def target_margins(plan: FleetPlan, question: Question) -> tuple[TargetMargin, ...]:

@@ -5,8 +5,8 @@ from math import inf
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of
-from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, reach_words
+from capplan.fleet.engine_options import EngineOptions, Engines, engines_of
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, unlinked_reason
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
     FleetOutcome,
@@ -48,7 +48,7 @@ class Operation:
         return (self.prefill_replicas or 0) * prefill.devices + (self.decode_replicas or 0) * decode.devices
 
     def link_use(self, prefill: ReplicaSpec, prompt_tokens: float, requests_per_s: float) -> LinkUse | None:
-        """Return what the transfers between the pools are like; None without pools."""
+        """Return size, time and load of the transfers between the pools; None without pools."""
         if self.kv_link is None:
             return None
         return link_use(
@@ -70,7 +70,7 @@ def _routed_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = ENGINE_DEFAULTS,
+    use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Simulate identical replicas behind one router.
 
@@ -156,7 +156,7 @@ def run_fleet(
     slo: Slo,
     until_s: float = inf,
     admission: Admission | None = None,
-    use: EngineUse = ENGINE_DEFAULTS,
+    use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router."""
     if operation is None and stream.routing == "least_loaded" and replicas > 1:
@@ -222,14 +222,14 @@ def _disaggregated(
     routing: Routing,
     until_s: float,
     admission: Admission,
-    use: EngineUse,
+    use: EngineOptions,
 ) -> FleetRun:
     decode = engines
     if operation.decode is not None:
         decode = engines_of(operation.decode, use, stream.block_tokens, stream.mean_input_tokens)
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
-    if words := reach_words(engines.replica.spec, decode.replica.spec, counts, terms):
+    if words := unlinked_reason(engines.replica.spec, decode.replica.spec, counts, terms):
         raise InputError(f"{terms.place}: {words}\n  a network joins any number: --kv-link network")
     link = link_between(engines.replica.spec, decode.replica.spec, terms, stream.mean_input_tokens)
     later: Routing = "round_robin" if routing == "round_robin" else "least_loaded"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from capplan.assumption import Assumption
-from capplan.fleet.engine_use import TierSize
+from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money.terms import CommitmentTerms, HostedTerms, OwnTerms, PowerTerms
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
@@ -21,7 +21,7 @@ Disaggregation = Literal["off", "allowed", "only"]
 
 @dataclass(frozen=True, slots=True)
 class PoolsLimits:
-    """What pools of their own for prefill and decode may be made of."""
+    """What separate prefill and decode pools may be made of."""
 
     prefill_devices: tuple[Device, ...]
     decode_devices: tuple[Device, ...]
@@ -61,7 +61,7 @@ class FleetLimits:
         """All devices that may be bought, those of the pools included."""
         pools = self.pools
         both = (*pools.prefill_devices, *pools.decode_devices) if pools else ()
-        return tuple({item.name: item for item in (*self.hardware, *both)}.values())
+        return tuple({device.name: device for device in (*self.hardware, *both)}.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.candidates import Layout, Ranges, Rejections, layouts
 from capplan.fleet.demand import Demand
-from capplan.fleet.engine_use import tier_in_tokens
+from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.plan import Relaxation
 from capplan.fleet.steady_plans import LOADS, carried_shares, steady_states, usual_batches, usual_step_s
 from capplan.hardware.device import Device
@@ -22,7 +22,7 @@ from capplan.hardware.efficiency import Efficiency
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
-from capplan.replica.drafting import DraftPlan, speculating
+from capplan.replica.drafting import DraftPlan, best_speculating_replica
 from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.replica import replica_of
 from capplan.replica.rounds import Rounds, refuse_stages
@@ -38,12 +38,12 @@ RATE_SLACK = 1.1
 """Factor by which the closed form may understate a rate; a test over random scenarios checks both factors."""
 
 UNLIMITED_S = 60.0
-"""Of a latency without a target, what users bear at most when a bound is taken."""
+"""Latency assumed in bounds for a metric without a target: more is not borne by users."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
 """The confidences for which the cheapest fleet is reported."""
 
 COVERS = np.geomspace(1 / 64, 4.0, 13)
-"""Caches over the prompts of all sessions in flight, between which the one is found that the load of a replica leaves."""
+"""Cache sizes to interpolate between, as multiples of the prompts of all sessions in flight."""
 
 _ABOVE = Reason(Refusal.LOAD, "above the largest load that meets the targets")
 
@@ -184,54 +184,54 @@ class _Part:
         plans = self.plans(legal)
         memory = plans_memory(plans)
         codes = memory.limit_codes
-        for item, code in zip(legal, codes, strict=True):
+        for layout, code in zip(legal, codes, strict=True):
             if code:
-                rejected[item.device.name, Reason(Refusal.MEMORY, f"memory: {LIMITS[code]}")] += LOADS
-        kept = [item for item, code in zip(legal, codes, strict=True) if not code]
+                rejected[layout.device.name, Reason(Refusal.MEMORY, f"memory: {LIMITS[code]}")] += LOADS
+        kept = [layout for layout, code in zip(legal, codes, strict=True) if not code]
         lengths = self.question.demand.lengths
         tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
         return kept, tokens[codes == 0]
 
     def evaluated(
-        self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
+        self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         """Return the layouts that may meet the targets at some load, and how far the others miss them."""
         if not self.question.demand.reuses or self.question.demand.hit_fractions:
-            return self.with_one_demand(kept, cache_tokens, rejected)
-        held = self._in_flight_tokens(kept, cache_tokens) if self.question.demand.has_sessions else None
-        seen = [
+            return self.with_one_demand(layouts, cache_tokens, rejected)
+        held = self._in_flight_tokens(layouts, cache_tokens) if self.question.demand.has_sessions else None
+        demands = [
             self._seen(layout, float(tokens), None if held is None else float(held[row]))
-            for row, (layout, tokens) in enumerate(zip(kept, cache_tokens, strict=True))
+            for row, (layout, tokens) in enumerate(zip(layouts, cache_tokens, strict=True))
         ]
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
-        kinds = [(demand.hit_fractions, demand.load_s) for demand in seen]
+        kinds = [(demand.hit_fractions, demand.load_s) for demand in demands]
         for kind in sorted(set(kinds)):
             rows = [row for row, other in enumerate(kinds) if other == kind]
-            part = replace(self, question=replace(self.question, demand=seen[rows[0]]))
-            more, closest = part.with_one_demand([kept[row] for row in rows], cache_tokens[rows], rejected)
+            part = replace(self, question=replace(self.question, demand=demands[rows[0]]))
+            more, closest = part.with_one_demand([layouts[row] for row in rows], cache_tokens[rows], rejected)
             sized += more
             near += closest
         return sized, near
 
-    def _in_flight_tokens(self, kept: list[Layout], cache_tokens: Array) -> Array:
+    def _in_flight_tokens(self, layouts: list[Layout], cache_tokens: Array) -> Array:
         """Return the prompts of the sessions in flight at a replica of each layout, at the largest load that it carries.
 
         More hits let a replica carry more sessions, which leave less of the cache to each: the load is that at which the
         cache covers as much of the sessions as was supposed.
         """
         question = self.question
-        plans = self.plans(kept)
+        plans = self.plans(layouts)
         table = plans_tables(plans).table
         excess = []
         for cover in COVERS:
             demand = question.demand.with_cache(cover, in_flight_tokens=1.0)
             state = steady_states(plans, table, cache_tokens, demand)
             needed = {target: _least_values(state, target) for target in question.slo.targets}
-            holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
+            holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
             holds = np.where(holds.any(axis=1, keepdims=True), holds, ~state.saturated)
             shares = np.where(holds, carried_shares(state, demand), 0.0)
-            at = np.arange(len(kept)), np.argmax(shares, axis=1)
+            at = np.arange(len(layouts)), np.argmax(shares, axis=1)
             held = demand.in_flight_tokens(np.minimum(shares[at], 1.0), state.e2e_s.mean[at])
             excess.append(np.log(cache_tokens / np.maximum(held, 1.0) / cover))
         covers = [np.interp(0.0, row[::-1], np.log(COVERS)[::-1]) for row in np.array(excess).T]
@@ -254,19 +254,19 @@ class _Part:
         return demand.with_cache(cache_tokens, tiers, in_flight_tokens)
 
     def with_one_demand(
-        self, kept: list[Layout], cache_tokens: Array, rejected: Rejections
+        self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         """Do the same for layouts that all have the prefix-cache hits of the question's demand."""
-        plans = self.plans(kept)
+        plans = self.plans(layouts)
         tables = plans_tables(plans)
         labels = [rates.label for rates in tables.rates]
         state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
         if self.question.drafting is None:
-            return self._chosen(kept, labels, state, cache_tokens, rejected)
+            return self._chosen(layouts, labels, state, cache_tokens, rejected)
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         batches = usual_batches(state, self.question.demand)
-        for layout, batch, usual_s in zip(kept, batches, usual_step_s(state), strict=True):
+        for layout, batch, usual_s in zip(layouts, batches, usual_step_s(state), strict=True):
             more, closest = self._speculating(layout, batch, usual_s, rejected)
             sized += more
             near += closest
@@ -285,7 +285,7 @@ class _Part:
         try:
             refuse_stages(spec)
             context = float(lengths.input_tokens + lengths.output_tokens)
-            rounds = speculating(
+            rounds = best_speculating_replica(
                 replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
             )
         except CapplanError as error:
@@ -298,11 +298,11 @@ class _Part:
             plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, rounds
         )
         sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s])
-        return [replace(item, rounds=rounds) for item in sized], near
+        return [replace(candidate, rounds=rounds) for candidate in sized], near
 
     def _chosen(
         self,
-        kept: list[Layout],
+        layouts: list[Layout],
         labels: Sequence[str],
         state: SteadyState,
         cache_tokens: Array,
@@ -313,7 +313,7 @@ class _Part:
         usual_s = usual_s or usual_step_s(state)
         slownesses = [q.slowness(q.slo.targets, self.network, step_s) for step_s in usual_s]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
-        holds = ~state.saturated & self._within(needed, np.ones((len(kept), 1)))
+        holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
         shares = carried_shares(state, q.demand, _longest_response_s(q.slo, q.demand))
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
@@ -321,7 +321,7 @@ class _Part:
             within = ~state.saturated & self._within(needed, slower)
             sure[confidence] = RATE_SLACK * np.where(within, shares / slower, 0.0).max(axis=1)
         candidates, near = [], []
-        for row, layout in enumerate(kept):
+        for row, layout in enumerate(layouts):
             good = np.flatnonzero(holds[row])
             bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
             if not good.size or not bounds[q.slo.confidence]:
@@ -367,7 +367,7 @@ def _target_values(state: SteadyState, target: Target) -> Array:
 
 
 def _least_values(state: SteadyState, target: Target) -> Array:
-    """Return what a target limits at the least, over plans and loads.
+    """Return a lower bound on the value that a target limits, over plans and loads.
 
     The tail of the time per token is overstated where outputs are short; its mean is not.
     """

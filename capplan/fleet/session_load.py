@@ -6,9 +6,9 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
 from capplan.fleet.offered import Offered, SamplePath
+from capplan.fleet.stream_split import selected_requests
 from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 from capplan.workload.request_class import RequestClass
@@ -29,7 +29,11 @@ COUNTED_SESSIONS = 2000
 
 def session_block_tokens(demand: Demand) -> int:
     """Return the tokens of one block of the stream; 0 if no class has sessions."""
-    means = [item.input_tokens.mean_tokens for item in demand.classes if item.sessions is not None]
+    means = [
+        request_class.input_tokens.mean_tokens
+        for request_class in demand.classes
+        if request_class.sessions is not None
+    ]
     return block_tokens_for(min(means)) if means else 0
 
 
@@ -55,7 +59,7 @@ def offered_with_sessions(
     -------
     Offered
     """
-    plain = [index for index, item in enumerate(demand.classes) if item.sessions is None]
+    plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     block_tokens, first_id = session_block_tokens(demand), 0
     parts: list[Requests] = []
     crowd: Crowd | None = None
@@ -67,11 +71,15 @@ def offered_with_sessions(
         if path.crowd and isinstance(path.crowd.requests, Requests):
             crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
         parts += [_renumbered(path.requests, plain)] if path.requests else []
-    for index, item in enumerate(demand.classes):
-        if item.sessions is not None:
+    for index, request_class in enumerate(demand.classes):
+        if request_class.sessions is not None:
             random = np.random.default_rng([seed, 4, index])
-            turns, arrival_s = _turns_in_time(item, item.sessions, seconds, response_s, longest, random)
-            parts.append(_with_blocks(turns, arrival_s, item.sessions, block_tokens, first_id, index))
+            turns, arrival_s = _turns_in_time(
+                request_class, request_class.sessions, seconds, response_s, longest, random
+            )
+            parts.append(
+                _with_blocks(turns, arrival_s, request_class.sessions, block_tokens, first_id, index)
+            )
             first_id = 1 + max(int(ids.max(initial=first_id)) for ids in _block_ids(parts[-1]))
     return Offered(_merged(parts), crowd)
 
@@ -101,7 +109,7 @@ def _renumbered(requests: Requests, plain: Sequence[int]) -> Requests:
 
 
 def _turns_in_time(
-    item: RequestClass,
+    request_class: RequestClass,
     sessions: Sessions,
     seconds: float,
     response_s: float,
@@ -112,7 +120,7 @@ def _turns_in_time(
     gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
     kept_turns = len(drawn_turns(sessions, COUNTED_SESSIONS, random, longest)) / COUNTED_SESSIONS
     before_s = gap_s * float(sessions.turns.quantile(0.999))
-    count = max(round(item.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
+    count = max(round(request_class.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
     turns = drawn_turns(sessions, count, random, longest)
     gaps = np.maximum(random.exponential(1.0, len(turns)) * sessions.think_time_s + response_s, LEAST_GAP_S)
     arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
-from capplan.fleet.dealing import split_at_random, split_by_prefix, split_crowd, split_round_robin
-from capplan.fleet.engine_use import Engines, EngineUse, engines_of, with_named_blocks
-from capplan.fleet.judged import judged, undecided
+from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
+from capplan.fleet.stream_split import split_at_random, split_by_prefix, split_crowd, split_round_robin
+from capplan.fleet.target_values import target_values, undecided
 from capplan.replica.replica import Replica
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.fleet_terms import Routing
@@ -32,7 +32,7 @@ from capplan.serving.step_clock import StepClock
 from capplan.serving.terms import EngineSetup
 from capplan.workload.slo import Slo, Target
 
-ENGINE_DEFAULTS = EngineUse()
+ENGINE_DEFAULTS = EngineOptions()
 LIMITED = ("ttft", "tpot", "e2e")
 CAPACITY_REQUESTS = 2000
 """Requests from which the capacity of a replica is measured."""
@@ -59,7 +59,7 @@ class Stream:
     @property
     def mean_input_tokens(self) -> float:
         """Return the mean prompt length."""
-        return float(np.mean(self.usual.input_tokens))
+        return float(np.mean(self.representative.input_tokens))
 
     @property
     def requests_drawn(self) -> int:
@@ -68,7 +68,7 @@ class Stream:
         return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
 
     @property
-    def usual(self) -> Requests:
+    def representative(self) -> Requests:
         """Return representative requests: `requests`, or else those of the users."""
         if self.requests is not None:
             return self.requests
@@ -122,15 +122,15 @@ class FleetOutcome:
     """KV blocks of all replicas; under autoscaling, of the maximum number of replicas."""
     tokens_per_step: float = 1.0
     """Mean tokens per sequence and decode step: above 1 under speculation."""
-    judged: Mapping[Target, float] = field(default_factory=dict)
+    target_values: Mapping[Target, float] = field(default_factory=dict)
     """Values of the targets that were asked for [s]."""
     undecided: int = 0
     """Requests in flight when the run was stopped, whose latencies are unknown."""
 
     def value(self, target: Target) -> float:
-        """Return the value that a target limits; requests without a response count as `capplan.fleet.judged` says."""
-        if target in self.judged:
-            return self.judged[target]
+        """Return the value that a target limits; requests without a response count as `capplan.fleet.target_values` says."""
+        if target in self.target_values:
+            return self.target_values[target]
         if target.metric == "itl":
             return float(getattr(self.itl_s, target.statistic))
         return float(getattr(getattr(self.all, f"{target.metric}_s"), target.statistic))
@@ -140,7 +140,9 @@ class FleetOutcome:
         return tuple(target for target in slo.targets if not self.value(target) <= target.limit_s)
 
 
-def dealt(stream: Stream, replicas: int, *, by_prefix: bool) -> list[tuple[Requests | None, Crowd | None]]:
+def split_stream(
+    stream: Stream, replicas: int, *, by_prefix: bool
+) -> list[tuple[Requests | None, Crowd | None]]:
     """Return the requests and users of each replica; users stay with their replica, and idle replicas are left out."""
     requests: Sequence[Requests | None] = [None] * replicas
     crowds: list[Crowd | None] = [None] * replicas
@@ -178,12 +180,12 @@ def middle_rate(outcome: Outcome) -> float:
     return float((high - low) / (ends[high] - ends[low]))
 
 
-def limits_of(slo: Slo) -> dict[str, float]:
+def goodput_limits(slo: Slo) -> dict[str, float]:
     """Return the latency limits that count for goodput: per metric the loosest of its targets [s].
 
     Examples
     --------
-    >>> limits_of(Slo((Target("ttft", "p95", 0.8), Target("ttft", "p99", 2.0))))
+    >>> goodput_limits(Slo((Target("ttft", "p95", 0.8), Target("ttft", "p99", 2.0))))
     {'ttft_s': 2.0, 'tpot_s': inf, 'e2e_s': inf}
     """
     return {
@@ -202,7 +204,7 @@ def simulated_fleet(
     admission: Admission | None = None,
     clock: StepClock | None = None,
     warm_share: float = 0.0,
-    use: EngineUse = ENGINE_DEFAULTS,
+    use: EngineOptions = ENGINE_DEFAULTS,
 ) -> FleetOutcome:
     """Simulate identical replicas separately, on a stream that is split beforehand.
 
@@ -237,7 +239,7 @@ def simulated_fleet(
             crowd=crowd,
             admission=admission or Admission(),
         )
-        for requests, crowd in dealt(
+        for requests, crowd in split_stream(
             stream, replicas, by_prefix=bool(setup.caching) and not use.reuse_preempted
         )
     ]
@@ -257,7 +259,7 @@ def fleet_outcome(
 ) -> FleetOutcome:
     """Return the combined results of several replicas."""
     seconds = max(part.seconds for part in parts)
-    limits = limits_of(slo)
+    limits = goodput_limits(slo)
     met = np.concatenate([slo_met(part, **limits) for part in parts])
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     warm = np.zeros(met.size, dtype=bool)
@@ -291,12 +293,12 @@ def fleet_outcome(
         busy_fraction=sum(busy_s) / there_s,
         replicas=len(parts),
         parts=tuple(parts),
-        judged=judged(columns, ~warm, slo, until_s, itl_s),
+        target_values=target_values(columns, ~warm, slo, until_s, itl_s),
         undecided=undecided(columns, slo, until_s),
     )
 
 
-def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineUse) -> Stream:
+def stream_with_block_ids(stream: Stream, replica: Replica, use: EngineOptions) -> Stream:
     """Return the stream, with unique block ids if preempted requests reuse their cached blocks."""
     block = replica.scheduling.block_tokens
     if stream.requests is None or not use.reuse_preempted or stream.block_tokens:

@@ -11,7 +11,7 @@ import numpy as np
 from capplan import __version__
 from capplan.fleet.content_key import content_key
 from capplan.fleet.demand import Demand, drawn_requests
-from capplan.fleet.engine_use import tier_in_tokens
+from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
@@ -188,7 +188,7 @@ def _outcome(
 
 def _stream(point: Point, demand: Demand, longest: int) -> Stream:
     """Return the stream of one replica at the load of a point."""
-    names = tuple(item.name for item in demand.classes)
+    names = tuple(request_class.name for request_class in demand.classes)
     if point.concurrency is not None:
         count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
         requests = drawn_requests(demand, count, point.seed, longest)

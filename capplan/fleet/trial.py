@@ -45,8 +45,8 @@ SHORT_TARGET_SLACK = 1.15
 """... with targets relaxed by this factor, and whether the queue grows left open: a short run may end before that shows."""
 FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
-SHORT_ASKS = 4
-"""Requests of each user that a short run must hold; with fewer the first rush of users decides, and a full run is taken."""
+SHORT_REQUESTS_PER_USER = 4
+"""Requests of each user that a short run must hold; with fewer, the initial burst of users dominates, and a full run is simulated instead."""
 USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
@@ -218,7 +218,7 @@ class Trial:
         full = self.question.requests
         few = min(SHORT_REQUESTS, full)
         users = rate_per_s / self.total_rate * self.demand.users
-        return few if short and SHORT_ASKS * users <= self._path(few).of_users else full
+        return few if short and SHORT_REQUESTS_PER_USER * users <= self._path(few).of_users else full
 
     def _path(self, count: int) -> SamplePath:
         q, response_s = self.question, self.response_s if self.demand.users else 0.0
@@ -251,10 +251,10 @@ class Trial:
         short: bool = False,
     ) -> bool:
         """Return whether all targets hold at a rate."""
-        seen = self.at(rate_per_s, replicas, slowness, short=short)
+        latencies = self.at(rate_per_s, replicas, slowness, short=short)
         if short:
-            seen = replace(seen, steady=True)
-        return self.worst(seen, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
+            latencies = replace(latencies, steady=True)
+        return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
 
     @property
     def scale(self) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""Where points are computed: processes of this machine, or a Dask cluster. What is lost is computed again, or the loss is named.
+"""Where points are computed: local processes or a Dask cluster. Lost points are computed again, or the loss is reported.
 
-Nothing waits for ever without a word: a process that ends is replaced, a scheduler that is gone ends the run at once, and one without
+Nothing waits forever in silence: a process that ends is replaced, a scheduler that is gone ends the run at once, and one without
 workers after `PATIENCE_S`.
 """
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 Compute = Callable[[Point], Row]
 
 MOST_LOST = 3
-"""Processes that may end in one run; a point that needs more memory than there is would end one after another."""
+"""Processes that may be killed in one run; a point that runs out of memory would kill one after another."""
 PATIENCE_S = 30.0
 """How long a scheduler may have no workers."""
 ANSWER_S = 10.0
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 5.0
 
 
 class LostWorkersError(InputError):
-    """Whatever computed the points is gone; those that were finished are not lost."""
+    """All workers are gone; finished points are not lost."""
 
 
 class Workers(Protocol):
@@ -59,7 +59,7 @@ class Processes:
         return ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
 
     def close(self) -> None:
-        """End the processes; points that nobody waits for any more are dropped."""
+        """End the processes; points that are still computed are dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
@@ -208,7 +208,7 @@ def _of_this_version(version: str, compute: Compute, point: Point) -> Row:
 
 @contextmanager
 def processes(count: int, say: Say) -> Iterator[Processes]:
-    """Yield so many processes of this machine."""
+    """Yield this many processes of this machine."""
     pool = Processes(count, say)
     try:
         yield pool
@@ -244,9 +244,9 @@ def cluster(address: str, say: Say) -> Iterator[Cluster]:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Let loggers of libraries say nothing: what is to be said of a lost connection is said in one line."""
+    """Silence the loggers of libraries: a lost connection is reported in one line."""
     known = list(logging.root.manager.loggerDict)
-    loggers = [logging.getLogger(found) for found in known if found.partition(".")[0] in names]
+    loggers = [logging.getLogger(name) for name in known if name.partition(".")[0] in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

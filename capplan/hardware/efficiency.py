@@ -8,7 +8,7 @@ from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
 
 MERGED = "calibration_merge"
-"""Key of the line that says what a calibration changed: a statement, no doubt about the device."""
+"""Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Efficiency:
     kinship: Kinship | None = None
     """How near that one is."""
     note: str = ""
-    """Remarks about the fits, for people."""
+    """Remarks about the fits."""
     merged: Assumption | None = None
     """Set where a calibration replaced or scaled fits: says which, and what it left alone."""
 

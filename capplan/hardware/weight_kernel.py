@@ -47,7 +47,7 @@ _BLOCKS = re.compile(r"(?:i?q|tq)\d.*|(?:mx|nv)fp4_gguf.*|.*\*.*")
 _STATED = re.compile(r"int2|w\da(16|8|4)(-.*)?|aqlm-.*|quip-.*")
 
 
-def memory_alone(weight_format: str) -> str:
+def no_kernel_reason(weight_format: str) -> str:
     """Return why nothing but the memory of a weight format is modelled; empty where its kernels are.
 
     Parameters
@@ -60,7 +60,7 @@ def memory_alone(weight_format: str) -> str:
 
     Examples
     --------
-    >>> memory_alone("w4a16-g128"), memory_alone("quip-2")
+    >>> no_kernel_reason("w4a16-g128"), no_kernel_reason("quip-2")
     ('', 'no engine here is known to have kernels for quip-2 weights')
     """
     if weight_format.partition("-")[0] in WEIGHT_FORMATS:
@@ -78,7 +78,7 @@ def memory_alone(weight_format: str) -> str:
 def _kernel_format(weight_format: str) -> str:
     """Return the format whose kernel multiplies a weight format."""
     name = weight_format.partition("-")[0]
-    why = memory_alone(weight_format)
+    why = no_kernel_reason(weight_format)
     if why:
         raise InputError(
             f"weight format {weight_format}: its speed is not modelled, only its memory: {why}\n"

@@ -1,4 +1,4 @@
-"""Block formats of GGUF files: so many weights in so many bytes, scales and minima included.
+"""Block formats of GGUF files: the weights and bytes of a block, scales and minima included.
 
     bits per weight = 8 x bytes of a block / weights of a block
 
@@ -90,7 +90,7 @@ def block_bits(name: str) -> float:
     return 8.0 * block.size_bytes / block.elements
 
 
-def blended(elements: Mapping[str, int]) -> str:
+def blend_name(elements: Mapping[str, int]) -> str:
     """Return the name of the format that tensors of several formats have together.
 
     Parameters
@@ -105,7 +105,7 @@ def blended(elements: Mapping[str, int]) -> str:
     --------
     Queries and keys in q4_k, values in q6_k:
 
-    >>> blended({"q4_k": 20_971_520, "q6_k": 4_194_304})
+    >>> blend_name({"q4_k": 20_971_520, "q6_k": 4_194_304})
     'q4_k*5+q6_k*1'
     """
     shares = {name: count for name, count in elements.items() if count}
@@ -121,7 +121,7 @@ def blend_shares(name: str) -> dict[str, int] | None:
 
     Parameters
     ----------
-    name : as `blended` writes it
+    name : as `blend_name` writes it
 
     Returns
     -------

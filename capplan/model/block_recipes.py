@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.errors import InputError
-from capplan.model.block_formats import BLOCKS, blended
+from capplan.model.block_formats import BLOCKS, blend_name
 from capplan.model.formatted import with_formats
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
 
@@ -107,7 +107,7 @@ _FUSED = frozenset(
 )
 """Model types whose files hold queries, keys and values as one tensor."""
 _OTHERWISE = frozenset({"falcon", "RefinedWeb", "RefinedWebModel"})
-"""Model types with mixtures of their own."""
+"""Model types that llama-quantize gives other mixtures."""
 
 
 def in_recipe(network: Network, name: str) -> Network:
@@ -184,7 +184,7 @@ def _of_experts(recipe: Recipe, held: Experts, place: _Place) -> str:
     down = recipe.down(place) if recipe.down else None
     parts = {_fitting(recipe.base, held.inputs): 2 if held.gated else 1}
     last = _fitting(down or recipe.base, held.intermediate_size)
-    return blended({**parts, last: parts.get(last, 0) + 1})
+    return blend_name({**parts, last: parts.get(last, 0) + 1})
 
 
 def _queries_per_kv_head(layer: Layer) -> int:
@@ -220,7 +220,7 @@ def _of_attention(base: str, value: str, projection: Projection, *, eight: bool)
     ):
         held = _fitting(name, columns)
         parts[held] = parts.get(held, 0) + rows
-    return blended(parts)
+    return blend_name(parts)
 
 
 def _of_latents(base: str, projection: Projection, layer: Layer) -> str:
@@ -230,7 +230,7 @@ def _of_latents(base: str, projection: Projection, layer: Layer) -> str:
         return _fitting(base, projection.inputs)
     parts = {_fitting(base, mixer.nope_head_dim): mixer.nope_head_dim}
     held = _fitting(base, projection.inputs)
-    return blended({**parts, held: parts.get(held, 0) + mixer.value_head_dim})
+    return blend_name({**parts, held: parts.get(held, 0) + mixer.value_head_dim})
 
 
 def _format(recipe: Recipe, projection: Projection, place: _Place, *, eight: bool) -> str:

@@ -168,7 +168,7 @@ class Network:
     notes: tuple[str, ...] = ()
     """What a reader should know: conventions, keys that were missing and their class defaults."""
     doubts: tuple[Assumption, ...] = ()
-    """The notes after which figures may be too small: keys that were not read, towers that are not counted."""
+    """Assumptions that may make figures too small: keys that were not read, towers that are not counted."""
     keys_used: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Weights of very few bits, and what is assumed about them."""
+"""Assumptions behind weight formats of few bits, and the bits of codebook formats."""
 
 import re
 

@@ -55,7 +55,7 @@ class WeightFormat:
         return self.bits / 8.0 + scale
 
     def matrix_bytes(self, elements: Number, outputs: Number) -> Number:
-        """Return the bytes of matrices of so many elements and outputs, all scales included."""
+        """Return the bytes of matrices with this many elements and outputs, all scales included."""
         return elements * self.bytes_per_element + outputs * self.channel_bytes
 
     @property

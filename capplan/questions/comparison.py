@@ -171,7 +171,7 @@ def _assumptions(
         )
     ]
     cached = [p for p in prices if p.rates.cache_read is not None]
-    shared = [item for item in comparison.traffic if item.item.shared_prefix_tokens]
+    shared = [item for item in comparison.traffic if item.request_class.shared_prefix_tokens]
     if cached and shared:
         stated.append(
             Assumption(
@@ -187,7 +187,11 @@ def _assumptions(
             what = f"{', '.join(unstated)} keep a prefix for {UNSTATED_TIME_TO_LIVE_S:g} s after its last use"
             stated.append(Assumption(what, "hosted.time_to_live"))
     for price in cached:
-        short = [t.item.name for t in shared if t.item.shared_prefix_tokens < price.minimum_prefix_tokens]
+        short = [
+            t.request_class.name
+            for t in shared
+            if t.request_class.shared_prefix_tokens < price.minimum_prefix_tokens
+        ]
         if short:
             what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
@@ -197,7 +201,7 @@ def _assumptions(
             "price of storage are not counted"
         )
         stated.append(Assumption(what, "traffic[0].shared_prefix"))
-    if any(item.item.reuse and not item.reuse for item in comparison.traffic):
+    if any(item.request_class.reuse and not item.reuse for item in comparison.traffic):
         stated.append(
             Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
         )

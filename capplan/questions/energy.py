@@ -17,11 +17,11 @@ from capplan.fleet.money.energy import (
 )
 from capplan.fleet.money.hosted import hosted_traffic
 from capplan.fleet.money.terms import PowerTerms
-from capplan.fleet.paid import job_hours, mean_tokens_per_s
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.review import plan_spec
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
+from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.numbers import Array
 from capplan.questions.who_pays import class_use
 from capplan.replica.replica import replica_of

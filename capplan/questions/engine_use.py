@@ -5,7 +5,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.engine_use import Drafting, EngineUse, TierSize
+from capplan.fleet.engine_options import Drafting, EngineOptions, TierSize
 from capplan.fleet.scenario import Scenario, SpeculationPlan
 from capplan.questions.drafting import drafting_of
 from capplan.questions.simulation_flags import EngineFlags, SpeculationFlags
@@ -48,7 +48,7 @@ def engine_use_of(
     *,
     planned_drafts: int | None = None,
     offline: bool = False,
-) -> tuple[EngineUse, tuple[Assumption, ...]]:
+) -> tuple[EngineOptions, tuple[Assumption, ...]]:
     """Return the set-up of the engines; flags override the scenario.
 
     Parameters
@@ -82,7 +82,7 @@ def engine_use_of(
     if len(set(names)) < len(names):
         raise InputError(f"--kv-offload: {', '.join(names)}; give each tier a different name")
     scheduler: Any = flags.scheduling
-    use = EngineUse(
+    use = EngineOptions(
         scheduler, flags.batch_timeout_s, sizes, drafting, scenario.prefix_caching, flags.reuse_preempted
     )
     return use, stated

@@ -11,14 +11,14 @@ from capplan.errors import InputError
 from capplan.fleet.candidates import Ranges
 from capplan.fleet.cheapest import Terms
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.demand import demand_of
+from capplan.fleet.demand import Demand, demand_of
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.pools.chunks import smaller_chunks
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.scenario import Scenario
 from capplan.fleet.search import Question
-from capplan.hardware.weight_kernel import memory_alone
+from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
@@ -61,7 +61,7 @@ def _published(scenario: Scenario, *, offline: bool) -> Network:
 
 def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
     if scenario.weight_dtypes == (None,):
-        alone = next(filter(None, map(memory_alone, stored_formats(shipped))), "")
+        alone = next(filter(None, map(no_kernel_reason, stored_formats(shipped))), "")
         if alone:
             raise InputError(
                 f"{scenario.path}: model: the weights of {shipped.name} have no speed, only a memory: {alone}"
@@ -83,10 +83,22 @@ def _kv_formats(scenario: Scenario, network: Network) -> tuple[tuple[str, ...], 
     return tuple(dict.fromkeys(name for name, _ in resolved)), stated
 
 
-def _context(
+def _context(scenario: Scenario, network: Network, demand: Demand) -> tuple[int, list[Assumption], list[str]]:
+    """Return the context that replicas are started with; InputError where a mean request exceeds it."""
+    tokens, assumed, warnings = _wanted_context(scenario, network, demand.longest_tokens)
+    mean = demand.lengths
+    if mean.input_tokens + mean.output_tokens > tokens:
+        raise InputError(
+            f"{scenario.path}: a mean request has {mean.input_tokens:.0f} + {mean.output_tokens:.0f} tokens, "
+            f"more than the context of {tokens}\n  raise max_model_len"
+        )
+    return tokens, assumed, warnings
+
+
+def _wanted_context(
     scenario: Scenario, network: Network, longest_request: int
 ) -> tuple[int, list[Assumption], list[str]]:
-    """Return the context that replicas are started with: the scenario's, else room for 99.9 % of the requests."""
+    """Return the scenario's context, else one with room for 99.9 % of the requests."""
     most = network.max_context_tokens
     if scenario.max_model_len is not None:
         over = most is not None and scenario.max_model_len > most
@@ -120,7 +132,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     demand = demand_of(scenario)
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     kv_formats, kv_assumed = _kv_formats(scenario, first)
-    tokens, context_assumed, warnings = _context(scenario, first, demand.longest_tokens)
+    tokens, context_assumed, warnings = _context(scenario, first, demand)
     engine = profile(scenario.engine, scenario.engine_version)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
@@ -131,11 +143,6 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
         warnings.append("kv_offload has no effect: no traffic says how prefix hits grow with the cache")
     if not scenario.slo.targets:
         warnings.append("no slo: plans are sized for throughput alone, whatever the latency")
-    if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
-        raise InputError(
-            f"{scenario.path}: a mean request has {demand.lengths.input_tokens:.0f} + "
-            f"{demand.lengths.output_tokens:.0f} tokens, more than the context of {tokens}\n  raise max_model_len"
-        )
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=limits.hardware,
@@ -162,7 +169,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool = False) -> AskedFleet:
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if limits.routing in ("least_loaded", "prefix_aware"):
-        words = f"replicas sized as if requests were dealt out in turn; only simulate routes them {limits.routing}"
+        words = f"replicas are sized for round-robin routing; only simulate models {limits.routing}"
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(

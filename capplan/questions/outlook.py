@@ -70,7 +70,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
 
 
 def _left_out(scenario: Scenario) -> tuple[str, ...]:
-    """Return the warning for what a scenario asks for and a plan with pools of its own has no answer to."""
+    """Return the warning for what a scenario asks for and a plan with separate pools has no answer to."""
     given = {
         "commitments": scenario.commitments,
         "energy": scenario.power,

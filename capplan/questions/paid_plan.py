@@ -47,7 +47,7 @@ def paid_plan(asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: dat
     TargetError
         no plan meets the targets
     InputError
-        the price of the plan is not known, or it has pools of its own for prefill and decode
+        the price of the plan is not known, or it has separate prefill and decode pools
     """
     refuse_pools(asked.scenario, answer, "what it costs")
     scenario, plan = asked.scenario, answer.chosen

@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.errors import Reason
 from capplan.fleet.candidates import Layout
-from capplan.fleet.one_layout import standing, trial_of
+from capplan.fleet.one_layout import adequacy, trial_of
 from capplan.fleet.price import usd_per_month
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, terms_of
@@ -109,7 +109,7 @@ def _measured(asked: AskedFleet, chosen: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(f"layout: {trial.words}", None, layout.in_words(chosen["weight_dtype"]), holds=False)
         return
     busy = chosen["replicas"] - chosen["spare_replicas"]
-    now = standing(trial, busy, terms.headroom_fraction)
+    now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():
         yield _at_most(f"slo.{target.key}", target.limit_s, value)
     if now.values_s:

@@ -9,9 +9,9 @@ from typing import Any
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, Refusal, TargetError
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.paid import Money
 from capplan.fleet.plan import Certainty, Choices, FleetAnswer, FleetPlan, Insensible
 from capplan.fleet.scenario import Scenario
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.overrides import overridden
@@ -98,10 +98,10 @@ def _spread(values: Mapping[str, float]) -> BoundedSpread:
     return BoundedSpread(**{field.name: values[field.name] for field in fields(BoundedSpread)})
 
 
-def _money(row: Mapping[str, Any]) -> Money | None:
+def _money(row: Mapping[str, Any]) -> UnitCosts | None:
     if row["usd_per_million_output_tokens_at_mean"] is None:
         return None
-    return Money(
+    return UnitCosts(
         row["usd_per_million_output_tokens_at_mean"],
         row["usd_per_million_tokens_at_mean"],
         row["job_hours"],

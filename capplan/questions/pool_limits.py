@@ -1,4 +1,4 @@
-"""The keys of a scenario about pools of their own for prefill and decode -> what the search may choose from."""
+"""The keys of a scenario about separate prefill and decode pools -> what the search may choose from."""
 
 from collections.abc import Callable
 from functools import partial
@@ -57,7 +57,7 @@ def _link(fleet: Fleet) -> LinkTerms:
 
 
 def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> None:
-    """Note what is not modelled with pools of their own: users who wait, speculation, offload tiers."""
+    """Note what is not modelled with separate pools: users who wait, speculation, offload tiers."""
     at = ("fleet", "disaggregation")
     if file.fleet.disaggregation in (None, "off"):
         return
@@ -70,4 +70,4 @@ def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[Reque
     }
     for what, given in beside.items():
         if given:
-            reading.note(reading.refuse(at, f"pools of their own are not modelled with {what}"), at)
+            reading.note(reading.refuse(at, f"separate pools are not modelled with {what}"), at)

@@ -9,7 +9,7 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.refusal import refuse_illegal
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import Efficiency
-from capplan.hardware.weight_kernel import memory_alone
+from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import cache_dtype
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.packed_pool import layout_assumptions
@@ -116,7 +116,7 @@ def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
     said = []
     if max_model_len is not None and limit is not None and max_model_len > limit:
         said.append(f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens")
-    alone = next(filter(None, map(memory_alone, stored_formats(network))), "")
+    alone = next(filter(None, map(no_kernel_reason, stored_formats(network))), "")
     if alone:
         said.append(f"memory alone is modelled with these weights, not speed: {alone}")
     return tuple(said)

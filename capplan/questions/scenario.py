@@ -8,13 +8,13 @@ from pathlib import Path
 
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together
-from capplan.fleet.engine_use import TierSize
+from capplan.fleet.engine_options import TierSize
 from capplan.fleet.money.terms import HostedTerms, OwnTerms
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario, SpeculationPlan
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
-from capplan.hardware.weight_kernel import memory_alone
+from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.cache_dtype import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.questions.drafting import speculation_plan
@@ -181,7 +181,7 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
                 named_weight_format(name)
             except InputError as error:
                 reading.note(reading.refuse(path, str(error)), path)
-            if alone := memory_alone(name):
+            if alone := no_kernel_reason(name):
                 reading.note(reading.refuse(path, f"{name!r} has no speed, only a memory: {alone}"), path)
     names = [None if name == AS_PUBLISHED else name for _, name in named]
     return tuple(dict.fromkeys(names))

@@ -183,7 +183,7 @@ class Fleet(Record):
     max_gpus_per_replica: Count | None = None
     """Of one copy of the model."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
-    """Prefill and decode in pools of their own: off, allowed (beside identical replicas), or only."""
+    """Prefill and decode in separate pools: off, allowed (beside identical replicas), or only."""
     prefill_hardware: Names | None = None
     """Devices of the prefill pool, written as hardware; if left out, those."""
     decode_hardware: Names | None = None

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.candidates import Layout
-from capplan.fleet.dealing import selected_requests
 from capplan.fleet.demand import Demand
-from capplan.fleet.engine_use import EngineUse, engines_of
+from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.peak_stream import peak_stream
 from capplan.fleet.plan import FleetAnswer, FleetPlan
@@ -23,6 +22,7 @@ from capplan.fleet.refusal import refuse_illegal
 from capplan.fleet.routed import Operation
 from capplan.fleet.search import spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, capacity_per_s
+from capplan.fleet.stream_split import selected_requests
 from capplan.fleet.sweep import demand_at_replica
 from capplan.model.sharding import Sharding
 from capplan.questions.benchmark_spec import row_efficiency
@@ -144,7 +144,7 @@ def chosen_plan(
 
 
 def _plan_of_pools(asked: AskedFleet, plan: PoolsPlan, replicas: int | None) -> Chosen:
-    """Return the plan with pools of its own that the fleet search chooses for the scenario."""
+    """Return the plan with separate pools that the fleet search chooses for the scenario."""
     if replicas is not None:
         raise InputError(
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
@@ -170,7 +170,7 @@ def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | Non
         return operation
     if flags.prefill_replicas is not None or flags.decode_replicas is not None or flags.kv_link is not None:
         raise InputError(
-            "--prefill-replicas, --decode-replicas and --kv-link: the plan has pools of its own; name --hardware for others"
+            "--prefill-replicas, --decode-replicas and --kv-link: the plan has separate pools; name --hardware for others"
         )
     pools = chosen.pools
     return replace(
@@ -311,25 +311,25 @@ def utilisation_of(
     replica: Replica,
     asked: AskedStream,
     replicas: int,
-    use: EngineUse = ENGINE_DEFAULTS,
+    use: EngineOptions = ENGINE_DEFAULTS,
     operation: Operation | None = None,
 ) -> float:
     """Return the offered rate over the maximum rate that the replicas can serve, without hits in offload tiers.
 
     Of two pools the busier one counts: prompts yield one token in the first, and are in the cache of the second.
     """
-    usual, prompt = asked.stream.usual, asked.stream.mean_input_tokens
+    representative, prompt = asked.stream.representative, asked.stream.mean_input_tokens
 
     def most_per_s(replica: Replica, requests: Requests) -> float:
         return capacity_per_s(engines_of(replica, replace(use, tiers=()), 0, prompt).setup, requests)
 
     if operation is not None and operation.kv_link is not None:
-        first = replace(usual, output_tokens=np.ones_like(usual.output_tokens))
-        later = replace(usual, cached_tokens=usual.input_tokens - 1)
+        first = replace(representative, output_tokens=np.ones_like(representative.output_tokens))
+        later = replace(representative, cached_tokens=representative.input_tokens - 1)
         most = min(
             most_per_s(replica, first) * (operation.prefill_replicas or 0),
             most_per_s(operation.decode or replica, later) * (operation.decode_replicas or 0),
         )
     else:
-        most = most_per_s(replica, usual) * replicas
+        most = most_per_s(replica, representative) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")

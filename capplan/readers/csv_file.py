@@ -1,4 +1,4 @@
-"""Tables with a header line as CSV: rows by column name, so many and no more."""
+"""CSV tables with a header line: rows by column name, up to a limit."""
 
 import csv
 import re

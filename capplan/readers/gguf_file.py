@@ -46,7 +46,7 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell whether a file is called as GGUF files are, or starts as they do."""
+    """Return whether a file is a GGUF file, by its name or its first bytes."""
     return path.suffix.lower() == ".gguf" or first_bytes(path, 4) == b"GGUF"
 
 

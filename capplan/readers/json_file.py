@@ -104,8 +104,8 @@ def read_json(
 
 def _next_word(text: str, position: int) -> int:
     """Return where the next character is that is no space."""
-    found = _WORD.search(text, position)
-    return found.start() if found else len(text)
+    match = _WORD.search(text, position)
+    return match.start() if match else len(text)
 
 
 def json_values(text: str, name: str) -> list[Any]:

@@ -112,7 +112,7 @@ def read_plan_file(path: Path) -> PlanFile:
     apart = result.get("disaggregated")
     if isinstance(apart, dict) and apart.get("recommended"):
         raise InputError(
-            f"{path}: its plan has pools of its own for prefill and decode, which no command takes from a file\n"
+            f"{path}: its plan has separate prefill and decode pools, which no command takes from a file\n"
             f"  name the scenario instead: {origin['scenario']}"
         )
     inputs = checked_inputs(path, result)
@@ -140,7 +140,7 @@ def _assumptions(envelope: Mapping[str, Any]) -> Iterator[Assumption]:
 
 
 def _same(result: Mapping[str, Any], written: object) -> bool:
-    """Return whether a result is the one of which a digest was written."""
+    """Return whether a result matches the digest that was written."""
     try:
         return result_digest(result) == written
     except (OverflowError, UnicodeError):

@@ -1,4 +1,4 @@
-"""What a plan file has to hold: the kind and the possible size of every figure that is read from it again."""
+"""The schema of a plan file: type and range of every figure that is read back from it."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -243,7 +243,7 @@ class _WholeRow(ResultRow):
 
 
 def checked_inputs(path: Path, result: Any) -> InputsRow:
-    """Return what a plan was made from; InputError for a result of which a figure is missing or cannot be.
+    """Return what a plan was made from; InputError for a result with a missing or impossible figure.
 
     Parameters
     ----------

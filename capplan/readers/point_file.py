@@ -11,7 +11,7 @@ from capplan.readers.text_file import numbered_blocks
 from capplan.serving.outcome import Spread
 
 LARGEST_BYTES = 500_000_000
-"""Of a file of finished points, of which there are 1,000 in 1 MB."""
+"""Of a file of finished points; 1,000 points take 1 MB."""
 KIND = "a file of finished points"
 LEAST_S = 1e-9
 """Of a request from its arrival to its last token."""

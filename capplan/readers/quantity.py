@@ -38,7 +38,7 @@ class Unit:
     """A number without a unit is allowed."""
     bare_max: float = math.inf
     words: str = ""
-    """What to call the unit where it has no symbol."""
+    """Name of the unit where it has no symbol."""
 
 
 def _prefixed(

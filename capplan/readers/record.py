@@ -157,7 +157,7 @@ Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), WithJsonSchema(COUNT_
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
-    """Return the error of a validator for a name that is not in a list; the line for people names the nearest."""
+    """Return the error of a validator for a name that is not in a list; the printed line names the nearest."""
     return PydanticCustomError("unknown_name", "{what}", {"what": what, "name": name, "known": list(known)})
 
 

@@ -87,8 +87,8 @@ _KEPT: ContextVar[Mapping[object, str]] = ContextVar("kept", default=MappingProx
 
 
 @contextmanager
-def reading_none_of(outputs: Mapping[object, str]) -> Iterator[None]:
-    """Refuse to read a file that the answer would take the place of, whoever names it, such as a scenario.
+def protecting_outputs(outputs: Mapping[object, str]) -> Iterator[None]:
+    """Refuse to read any file that the answer would overwrite, even one that a scenario names.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def _opened(
 
 @contextmanager
 def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
-    """Yield the bytes of a large binary file, of which only those that are looked at are read.
+    """Yield the memory-mapped bytes of a large binary file; only the pages that are accessed are read.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where drafts come from: another model, a head on the target, the prompt, the target's own first layers; and how many pay."""
+"""Sources of drafts (another model, a head on the target, the prompt, the target's first layers) and the best draft length."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -32,13 +32,13 @@ class DraftPlan:
     network: Network | None = None
     """Of a draft model."""
     step_s: float | None = None
-    """Of one draft, where it is known; it then takes no memory."""
+    """Of one draft, where it is stated; the drafter is then taken to need no memory."""
     exit_layers: int | None = None
     """Layers of the target that draft, where it exits early."""
 
 
 def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
-    """Return what drafts beside a target: a model, or the time of one draft [s].
+    """Return the drafter of a target: a model, or the time of one draft [s].
 
     An EAGLE or MTP head is one more layer of the target, with its embedding and its LM head; a Medusa head is one more LM head; drafts
     from the prompt take no time on the device.
@@ -63,7 +63,7 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
 
 
 def _with_layers(target: ReplicaSpec, layers: tuple[Layer, ...]) -> ReplicaSpec:
-    """Return a target of some layers alone, split as the whole one."""
+    """Return the target cut to some of its layers, with the same parallelism."""
     return replace(target, network=replace(target.network, layers=layers))
 
 
@@ -112,7 +112,9 @@ def best_draft_tokens(plan: DraftPlan, target: ReplicaSpec, batch: float, contex
     return int(lengths[int(np.argmax(rates))])
 
 
-def speculating(replica: Replica, plan: DraftPlan, batch: float, context_tokens: float) -> Rounds:
+def best_speculating_replica(
+    replica: Replica, plan: DraftPlan, batch: float, context_tokens: float
+) -> Rounds:
     """Return a replica that speculates, with the draft length that is best at a batch.
 
     Raises

@@ -19,7 +19,7 @@ from capplan.serving.step_table import StepTable, piecewise_linear
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """A speculating replica, and the tokens of a round."""
+    """A replica with speculative decoding, and the tokens of a round."""
 
     replica: Replica
     """Its step table holds whole rounds, its KV cache what the draft model leaves."""

@@ -34,7 +34,7 @@ class DraftModel:
     weight_bytes: float | None = None
     """On one device, beside the target; None: all weights of the network."""
     caches: bool = True
-    """Whether it has a KV cache of its own."""
+    """Whether it has a separate KV cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,11 +113,11 @@ class BlockCache:
                     del self._tiers[tier][block]
         return more
 
-    def wait_for(self, ids: Sequence[int]) -> None:
+    def hide(self, ids: Sequence[int]) -> None:
         """Hide these blocks from lookups: they are not computed before the blocks ahead of them are loaded."""
         self._absent.update(block for block in ids if self._users[block] == 1)
 
-    def work_on(self, ids: Sequence[int], now_s: float) -> None:
+    def reveal(self, ids: Sequence[int], now_s: float) -> None:
         """Make these blocks visible to lookups: their prompt is prefilled in the step that starts now."""
         self._absent.difference_update(ids)
         for block in ids:

@@ -197,7 +197,7 @@ class EngineState:
             ids, hits = flight.block_ids, flight.hit_blocks
             self._cap -= self._cache.pin(ids, hits, self.now_s) * self._terms.id_blocks
             if flight.ready_s > self.now_s:
-                self._cache.wait_for(ids[hits:])
+                self._cache.hide(ids[hits:])
         if isnan(flight.scheduled_s):
             flight.scheduled_s = self.now_s
 

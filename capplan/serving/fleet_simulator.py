@@ -219,7 +219,7 @@ def _dispatcher(
 
 
 def _add_pool(dispatcher: Dispatcher, plan: EnginePlan, admission: Admission) -> Operations:
-    """Add engines behind a router of their own, and let them serve."""
+    """Add engines behind a separate router, and let them serve."""
     terms = engine_terms(plan.engine)
     router = Router(plan.routing, terms.id_tokens)
     pool = EnginePool(plan.engine.clock, terms, admission, router, dispatcher)

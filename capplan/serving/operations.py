@@ -29,7 +29,7 @@ class Operations:
         for failure in failures:
             self._dispatcher.at(failure.time_s, partial(self._fail, failure))
         if autoscaling is not None:
-            self._dispatcher.at(autoscaling.interval_s, partial(self._look, autoscaling))
+            self._dispatcher.at(autoscaling.interval_s, partial(self._autoscale, autoscaling))
 
     def _fail(self, failure: Failure, at_s: float) -> None:
         dispatcher, pool = self._dispatcher, self._pool
@@ -47,13 +47,13 @@ class Operations:
             if dispatcher.hedges and dispatcher.hedges.lost(flight):
                 continue
             self.rerouted_requests += 1
-            dispatcher.at(end_s, partial(self._again, flight))
+            dispatcher.at(end_s, partial(self._redispatch, flight))
         if failure.repair_s < inf:
             dispatcher.at(
                 max(failure.time_s + failure.repair_s, end_s), partial(self._repaired, failure.replica)
             )
 
-    def _again(self, flight: InFlight, at_s: float) -> None:
+    def _redispatch(self, flight: InFlight, at_s: float) -> None:
         del at_s
         self._dispatcher.dispatch(self._pool, flight)
 
@@ -65,7 +65,7 @@ class Operations:
         del at_s
         self._dispatcher.admit(self._pool, instance)
 
-    def _look(self, autoscaling: Autoscaling, at_s: float) -> None:
+    def _autoscale(self, autoscaling: Autoscaling, at_s: float) -> None:
         """Scale the pool to its load and schedule the next decision; no replica is removed while another one starts."""
         dispatcher, pool = self._dispatcher, self._pool
         pool.advance(at_s)
@@ -82,4 +82,4 @@ class Operations:
         if wanted < replicas and len(pool.serving) == replicas:
             pool.drain(at_s)
         if not dispatcher.idle:
-            dispatcher.at(at_s + autoscaling.interval_s, partial(self._look, autoscaling))
+            dispatcher.at(at_s + autoscaling.interval_s, partial(self._autoscale, autoscaling))

@@ -25,7 +25,7 @@ class Router:
         """Whether the engines must have run up to the time of the choice."""
         self._id_tokens = id_tokens
         self._last = -1
-        self._random = Random(0)  # noqa: S311 - a reproducible simulation
+        self._random = Random(0)
 
     def choice(self, engines: Sequence[EngineInstance], flight: InFlight) -> EngineInstance:
         """Return one of these engines, given in order of their numbers; there must be at least one."""

@@ -187,7 +187,7 @@ class Server(EngineState):
                 return 0
             self._loading.remove(flight)
             if self._cache:
-                self._cache.work_on(flight.block_ids, self.now_s)
+                self._cache.reveal(flight.block_ids, self.now_s)
             budget -= new
             chunks.append((flight, new))
         return budget

@@ -1,4 +1,4 @@
-"""How a rate changes over the hours of a day: named shapes, and what their mean is of their peak."""
+"""How a rate changes over the hours of a day: named shapes, and the ratio of mean to peak."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -39,7 +39,7 @@ def relative_to_peak(rates: Sequence[float]) -> tuple[float, ...]:
 
 
 def active_for(hours: float) -> tuple[float, ...]:
-    """Return the curve of a traffic at its peak for the first hours of a day, and none in the others.
+    """Return the curve of traffic that is at its peak for the first hours of a day and zero in the others.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def active_for(hours: float) -> tuple[float, ...]:
 
 
 def mean_rate_fraction(mean_rate_per_s: Number, peak_rate_per_s: Number) -> Number:
-    """Return the mean rate over the peak, as money needs it: machines are sized for the peak and paid at all hours.
+    """Return the mean rate over the peak rate: machines are sized for the peak and paid for at all hours.
 
         f = min(m / p, 1)
 

@@ -1,4 +1,4 @@
-"""What one request asks of the GPUs several times over: samples, retries, reasoning, and padding to a batch."""
+"""What multiplies the work of a request: samples, retries, reasoning, and padding to the longest of a batch."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _SEED = 5
 
 
 def mean_attempts(invalid_fraction: Number, most_attempts: Number) -> Number:
-    """Return how often a request is sent until its output is valid, or nobody tries again.
+    """Return the mean number of attempts until the output is valid or the limit of attempts is reached.
 
         a = sum_{k=0..m-1} p^k = (1 - p^m) / (1 - p)
 

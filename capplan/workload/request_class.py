@@ -10,7 +10,7 @@ from capplan.workload.sessions import Sessions, sessions_in_flight
 from capplan.workload.summary import PrefixReuse
 
 LEAST_TURN_S = 0.1
-"""Of a user who does not think, where it is not known yet how long an answer takes; decides shares of classes, no latency."""
+"""Least time between two requests of a user, before response times are known; affects class shares, no latency."""
 SLICES = 4096
 """Prompts of equal weight that stand for a distribution of lengths: 64 would be 1 % off where a prefix cuts it."""
 
@@ -65,21 +65,21 @@ class RequestClass:
     prefix_hit_fraction: float = 0.0
     """Share of the requests that find the shared prefix in the cache."""
     reuse: PrefixReuse | None = None
-    """How much of the prompts a prefix cache of which size finds, where a trace or sessions tell; instead of shared_prefix_tokens."""
+    """Prefix-cache hits by cache size, from a trace or sessions; instead of shared_prefix_tokens."""
     sessions: Sessions | None = None
     """Whose turns the requests are; lengths are then those of all turns."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""
     tenant: str | None = None
-    """Who pays for it; None: itself."""
+    """Tenant that pays for this class; None: the class is its own tenant."""
     requests_per_conversation: float | None = None
-    """For the cost of conversations; None where nobody says it."""
+    """For the cost of conversations; None where it is not stated."""
     priority: int | None = None
     """Lower numbers go first in a simulation; None: as the class of no number, 0."""
     deadline_s: float | None = None
     """In a simulation, requests that waited longer than this are shed."""
     mean_rate_fraction: float = 1.0
-    """Mean over the peak, for money; 1 where nothing is known, and for a batch job while it runs."""
+    """Mean rate over the peak rate, for costs; 1 where it is unknown, and for a batch job while it runs."""
     hourly_rate_fractions: tuple[float, ...] = ()
     """Of the hours of a day, the rate over the peak; empty where only the mean is known, or nothing."""
     job_requests: float | None = None
@@ -87,7 +87,7 @@ class RequestClass:
     sequences_per_request: float = 1.0
     """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
     repeated_fraction: float = 0.0
-    """Share of the prompts that were sent just before, by another sample or attempt, and are found in the cache whole."""
+    """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
     burst_ratio: float = 1.0
     """The peak over the busiest minute of a trace, where a scenario asks to be ready for bursts."""
 
@@ -115,7 +115,7 @@ class RequestClass:
 
     @property
     def cached_input_tokens(self) -> float:
-        """Prompt tokens per request that need no prefill, in the mean: of the prefix what a prompt holds, but for its last token."""
+        """Mean prompt tokens per request that need no prefill: the cached part of the prompt, never its last token."""
         held = np.minimum(np.floor(self.shared_prefix_tokens), self.input_tokens.whole_tokens(SLICES) - 1.0)
         alone = float(held.mean()) * self.prefix_hit_fraction
         whole = float((self.input_tokens.whole_tokens(SLICES) - 1.0).mean())
@@ -123,14 +123,14 @@ class RequestClass:
 
     @property
     def short_prompt_fraction(self) -> float:
-        """Share of the prompts that are too short to hold the whole shared prefix and a token of their own."""
+        """Share of the prompts that are too short to hold the whole shared prefix and at least one more token."""
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
 
 
-def without_prefix_cache(item: RequestClass) -> RequestClass:
+def without_prefix_cache(request_class: RequestClass) -> RequestClass:
     """Return the class with no hit in a prefix cache."""
     return replace(
-        item,
+        request_class,
         shared_prefix_tokens=0.0,
         prefix_hit_fraction=0.0,
         repeated_fraction=0.0,

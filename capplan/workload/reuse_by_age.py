@@ -1,4 +1,4 @@
-"""How much of the prompts of a trace was sent before, and how long ago: what a cache finds that forgets by time."""
+"""How much of the prompts of a trace was sent before, and how long ago: the hits of a cache with a time to live."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ReuseByAge:
     """Of the trace [req/s]."""
 
     def hit_fraction(self, time_to_live_s: float) -> float:
-        """Return the share of the prompt blocks that a cache finds that keeps a block for this time after its last use.
+        """Return the hit fraction, in blocks, of a cache that keeps each block for this time after its last use.
 
         Examples
         --------

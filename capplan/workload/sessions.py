@@ -13,7 +13,7 @@ Counts = NDArray[np.int64]
 
 SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100
-"""Sessions are drawn in blocks of about this part of a mean prompt: what rounding to whole blocks may hide of the reuse."""
+"""Blocks of a mean prompt of drawn sessions: rounding to whole blocks then hides about 1 % of the reuse."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.host_rows import items_of, replica_with
 from calibrate.reliability import BOTH, MEASURED, certainty_section, observed
-from calibrate.slow_runs import SLOWNESSES, slow_runs, slow_runs_text, slow_values
+from calibrate.slow_runs import SLOWNESSES, slow_runs, slow_runs_text, slow_values, slowness_at
 from calibrate.slowness_fit import (
     HOSTS_S,
     RELATIVE,
@@ -22,7 +22,7 @@ from calibrate.slowness_fit import (
     slowness_text,
 )
 from capplan.accuracy.replay import replayed_columns
-from capplan.accuracy.slowness import PROBABILITIES, slowness_at, slowness_of
+from capplan.accuracy.slowness import PROBABILITIES, slowness_of
 from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.slowness import SLOWNESS_FILE, shipped_slowness
 from capplan.readers.measured.table import measured_table

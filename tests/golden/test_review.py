@@ -11,7 +11,6 @@ from capplan.accuracy.intervals import Interval
 from capplan.errors import Refusal
 from capplan.fleet.candidates import Layout, Rejection
 from capplan.fleet.fit import fit
-from capplan.fleet.paid import Money
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -21,6 +20,7 @@ from capplan.fleet.plan import (
     Relaxation,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, sizing_of, target_margins
+from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
@@ -60,7 +60,7 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
         usd_per_million_tokens=1e6 * usd * replicas / (3600.0 * 38400.0), watts=500.0 * replicas,
         bottleneck="decode memory (gate_up)", label="measured", kv_cache_tokens=400_000.0, checked="simulated",
         price=asked.prices[name],
-        money=Money(1e6 * usd * replicas / (3600.0 * 3200.0), 1e6 * usd * replicas / (3600.0 * 19200.0)),
+        money=UnitCosts(1e6 * usd * replicas / (3600.0 * 3200.0), 1e6 * usd * replicas / (3600.0 * 19200.0)),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
     cheap, dear = (
         replace(
             item,
-            money=Money(
+            money=UnitCosts(
                 usd_per_million_output_tokens=1e6 * usd / (1e6 * 200),
                 usd_per_million_tokens=1e6 * usd / (1e6 * 1200),
                 job_hours=10.0,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibrate.choose_traces import log_records, stage_records
-from capplan.fleet.engine_use import Drafting, EngineUse
+from capplan.fleet.engine_options import Drafting, EngineOptions
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import middle_rate
 from capplan.questions.flags import ServingFlags
@@ -82,7 +82,7 @@ def replayed_log(log, requests):
             **limits,
         ),
     ).spec
-    use = EngineUse(reuse_preempted=log["prefix_caching"] == "yes")
+    use = EngineOptions(reuse_preempted=log["prefix_caching"] == "yes")
     found = simulated_fleet(replica_of(spec), Stream(requests, ("sharegpt",)), slo=Slo(), use=use)
     return float(log["ttft_s"]), found.all.ttft_s.mean, float(log["tpot_s"]), found.all.tpot_s.mean
 
@@ -127,7 +127,7 @@ def saturated_eagle(table):
     sequences, version, cached = STAGES["vllm_chunking_and_prefix_caching"]
 
     def eagle(draft_s, clients):
-        use = EngineUse(drafting=Drafting(draft_s, 0.0, EAGLE_DRAFT_TOKENS))
+        use = EngineOptions(drafting=Drafting(draft_s, 0.0, EAGLE_DRAFT_TOKENS))
         return closed_loop(sequences, version, cached, clients, use)
 
     free_s = eagle(0.0, 1).all.tpot_s.mean

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.fleet.demand import demand_of, drawn_requests
-from capplan.fleet.paid import money_at_mean
+from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.scenario import read_scenario
 from capplan.workload.length import lognormal, uniform
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, sum_of
@@ -75,6 +75,6 @@ def test_samples_share_their_prompt_and_retries_send_it_again(demand):
 def test_a_thousand_documents_cost_the_machines_of_the_job_over_its_documents(demand):
     """3 $/h for ten hours are 30 $ for 36,000 documents, however many sequences each of them takes."""
     for multiples in ({}, {"samples": 4}, {"retries": {"invalid": 0.5, "attempts": 3}}):
-        money = money_at_mean(demand(**JOB, **multiples), 3.0, 0.0)
+        money = unit_costs_at_mean(demand(**JOB, **multiples), 3.0, 0.0)
         assert money.job_hours == pytest.approx(10.0)
         assert money.usd_per_thousand_requests == pytest.approx(30 / 36)

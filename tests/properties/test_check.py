@@ -8,7 +8,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.cheapest import Sized, busy_replicas
 from capplan.fleet.confirmed import plan_of
-from capplan.fleet.one_layout import standing, trial_of
+from capplan.fleet.one_layout import adequacy, trial_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.plan_check import check_plan, latest_day
 from capplan.questions.plan_file import answer_of
@@ -160,7 +160,7 @@ def test_as_many_replicas_as_the_search_asks_for_stand_and_fewer_do_not(judged):
     needed = busy_replicas(trial, trial.limits, least, terms)
     assert needed > 1
     few, enough, more = (
-        standing(trial, busy, terms.headroom_fraction) for busy in (needed - 1, needed, needed + 1)
+        adequacy(trial, busy, terms.headroom_fraction) for busy in (needed - 1, needed, needed + 1)
     )
     assert few.needed > needed - 1 or few.probability < least
     for now in (enough, more):

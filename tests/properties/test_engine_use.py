@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.engine_use import EngineUse, TierSize, offload_tier
+from capplan.fleet.engine_options import EngineOptions, TierSize, offload_tier
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
@@ -287,13 +287,13 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
     requests = Requests(rng.integers(200, 900, 120), rng.integers(100, 600, 120), np.arange(120) * 0.05)
     stream = Stream(requests, ("chat",))
     plain = simulated_fleet(small, stream, slo=Slo())
-    reused = simulated_fleet(small, stream, slo=Slo(), use=EngineUse(reuse_preempted=True))
+    reused = simulated_fleet(small, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
     assert plain.preemptions > 20
     assert plain.prefix_hit_fraction == 0.0
     assert reused.parts[0].cached_tokens > 0
     assert reused.parts[0].prefill_tokens < plain.parts[0].prefill_tokens
     assert reused.all.e2e_s.mean < plain.all.e2e_s.mean
-    ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineUse(reuse_preempted=True))
+    ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
     alone = simulated_fleet(replica, stream, slo=Slo())
     assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
     assert ample.all == alone.all

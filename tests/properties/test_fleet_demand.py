@@ -15,7 +15,7 @@ from capplan.fleet.demand import (
     demand_of,
     drawn_requests,
 )
-from capplan.fleet.engine_use import TierTokens
+from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.offered import SamplePath, replica_arrival_cv
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits, Scenario

@@ -13,7 +13,7 @@ from capplan.errors import InputError
 from capplan.fleet.simulation import (
     capacity_per_s,
     fleet_outcome,
-    limits_of,
+    goodput_limits,
     middle_rate,
     split_by_prefix,
     split_round_robin,
@@ -143,7 +143,7 @@ def test_targets_are_missed_where_their_own_statistic_is_above_the_limit():
         assert (target in missed) == (not value <= target.limit_s)
         for limit, kept in ((value, True), (value * 0.999, False)):
             assert (found.missed(Slo((replace(target, limit_s=limit),))) == ()) == kept
-    assert limits_of(SLO) == {"ttft_s": 1.5, "tpot_s": np.inf, "e2e_s": 4.0}
+    assert goodput_limits(SLO) == {"ttft_s": 1.5, "tpot_s": np.inf, "e2e_s": 4.0}
 
 
 @FEW

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
-from capplan.hardware.weight_kernel import matmul_kernel, memory_alone
+from capplan.hardware.weight_kernel import matmul_kernel, no_kernel_reason
 from capplan.model.block_formats import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element, stored_formats
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -18,7 +18,7 @@ from capplan.readers.catalogue.models import FOLDER
 from capplan.readers.data_folder import data_folder
 from capplan.replica.rates import step_rates
 
-RUN = [name for name in FORMATS if not memory_alone(name)]
+RUN = [name for name in FORMATS if not no_kernel_reason(name)]
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]
 
 
@@ -77,7 +77,7 @@ def test_every_stored_format_names_a_kernel(name, weight_format):
 
 
 def test_formats_without_a_kernel_are_those_of_gguf_files_and_of_two_bits():
-    known = {name for name in FORMATS if memory_alone(name) and "*" not in name and "-" not in name}
+    known = {name for name in FORMATS if no_kernel_reason(name) and "*" not in name and "-" not in name}
     assert known == {*BLOCK_DTYPES, "int2"}
     for name in known:
         with pytest.raises(InputError, match="its speed is not modelled"):

@@ -3,7 +3,7 @@
 import pytest
 
 from capplan.fleet.demand import Demand
-from capplan.fleet.paid import job_hours, mean_tokens_per_s, money_at_mean
+from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s, unit_costs_at_mean
 from capplan.serving.steady_steps import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -32,7 +32,7 @@ def test_tokens_are_counted_at_the_mean_load_not_at_the_peak():
 
 
 def test_dollars_per_million_tokens_divide_an_hour_by_its_tokens():
-    found = money_at_mean(demand(CHAT, CODE), 18.0, 0.0)
+    found = unit_costs_at_mean(demand(CHAT, CODE), 18.0, 0.0)
     # 220 token/s are 0.792 million an hour; 1,420 token/s are 5.112 million.
     assert found.usd_per_million_output_tokens == near(18.0 / 0.792)
     assert found.usd_per_million_tokens == near(18.0 / 5.112)
@@ -42,7 +42,7 @@ def test_dollars_per_million_tokens_divide_an_hour_by_its_tokens():
 def test_a_job_is_paid_until_its_last_part_is_done():
     # 14,400 at 2 req/s take two hours, 3,600 at 1 req/s one.
     assert job_hours(demand(NIGHT, REST)) == near(2.0)
-    found = money_at_mean(demand(NIGHT, REST), 42.0, 0.0)
+    found = unit_costs_at_mean(demand(NIGHT, REST), 42.0, 0.0)
     assert (found.job_hours, found.usd_per_job) == near((2.0, 84.0))
     assert found.usd_per_thousand_requests == near(84.0 / 18.0)
     assert job_hours(demand(NIGHT, CHAT)) is None

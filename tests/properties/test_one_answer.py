@@ -12,7 +12,7 @@ from capplan.cli.main import main
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.confirmed import met_probability
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.engine_use import Drafting, EngineUse
+from capplan.fleet.engine_options import Drafting, EngineOptions
 from capplan.fleet.offered import SamplePath
 from capplan.fleet.search import search, spec_of_layout
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
@@ -60,7 +60,7 @@ def as_simulated(trial):
     spec = spec_of_layout(trial.candidate.layout, trial.candidate.weight_dtype, trial.question)
     draft = draft_of(replace(plan, draft_tokens=rounds.draft_tokens), spec)
     drafting = Drafting(draft, plan.acceptance_fractions, rounds.draft_tokens, plan.verified_tokens)
-    return replica_of(spec), EngineUse(drafting=drafting)
+    return replica_of(spec), EngineOptions(drafting=drafting)
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Prefill and decode in pools of their own: the link, the ratio, the search, and one answer with `simulate`."""
+"""Prefill and decode in separate pools: the link, the ratio, the search, and one answer with `simulate`."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ from capplan.fleet.pools.link import (
     kv_bytes_per_prompt_token,
     link_between,
     link_use,
-    reach_words,
+    unlinked_reason,
 )
 from capplan.fleet.pools.ratio import cheapest_pair
 from capplan.fleet.pools.search import decode_question, pools_decision, prefill_question
@@ -134,10 +134,12 @@ def test_links_that_do_not_join_the_pools_are_refused():
     with pytest.raises(InputError, match="unknown link 'nvlink9'"):
         check_known([device("h100-sxm"), device("l40s")], LinkTerms("nvlink9"))
     check_known([device("h100-sxm"), device("l40s")], LinkTerms("nvlink4"))
-    assert reach_words(spec_70b(), spec_70b(), (1, 1), LinkTerms("nvlink4")) == ""
-    assert "joins 8 x h100-sxm" in reach_words(spec_70b(), spec_70b(), (2, 1), LinkTerms("nvlink4"))
-    assert "does not join" in reach_words(spec_70b(), spec_70b(name="h200-sxm"), (1, 1), LinkTerms("nvlink4"))
-    assert reach_words(spec_70b(), spec_70b(name="h200-sxm"), (9, 9), LinkTerms()) == ""
+    assert unlinked_reason(spec_70b(), spec_70b(), (1, 1), LinkTerms("nvlink4")) == ""
+    assert "joins 8 x h100-sxm" in unlinked_reason(spec_70b(), spec_70b(), (2, 1), LinkTerms("nvlink4"))
+    assert "does not join" in unlinked_reason(
+        spec_70b(), spec_70b(name="h200-sxm"), (1, 1), LinkTerms("nvlink4")
+    )
+    assert unlinked_reason(spec_70b(), spec_70b(name="h200-sxm"), (9, 9), LinkTerms()) == ""
 
 
 # --- the ratio ---

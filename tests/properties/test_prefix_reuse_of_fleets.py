@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.dealing import split_by_prefix, split_round_robin
 from capplan.fleet.demand import demand_of, drawn_requests
-from capplan.fleet.engine_use import TierTokens
+from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.fleet.stream_split import split_by_prefix, split_round_robin
 from capplan.questions.flags import ServingFlags
 from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario

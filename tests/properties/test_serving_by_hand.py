@@ -296,9 +296,9 @@ def test_those_who_wait_too_long_or_find_the_queue_full_are_turned_away():
 def test_a_block_that_others_still_wait_for_is_found_by_nobody_until_it_is_worked_on():
     cache = BlockCache([OffloadTier(8, 0.5)])
     cache.pin([1, 2, 3])
-    cache.wait_for([2, 3])
+    cache.hide([2, 3])
     assert cache.match([1, 2, 3], 1.0) == (1, 1.0)
-    cache.work_on([2], 2.0)
+    cache.reveal([2], 2.0)
     assert cache.match([1, 2, 3], 2.0) == (2, 2.0)
     # A second user of a block that nobody worked on: it is still absent when the first gives up before it.
     cache.pin([1, 2, 3])
@@ -321,7 +321,7 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
     # Two blocks of the first tier are under way until 11, one of the second until 12.
     assert cache.match([1, 2], 10.5) == (2, 11.0)
     assert cache.match([1, 2, 3], 10.5) == (3, 12.0)
-    cache.work_on([1, 2], 11.0)
+    cache.reveal([1, 2], 11.0)
     assert cache.match([1, 2], 11.0) == (2, 11.0)
 
 

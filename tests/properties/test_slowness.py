@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.accuracy.slowness import slowness_at, slowness_of, slowness_scale
+from calibrate.slow_runs import slowness_at
+from capplan.accuracy.slowness import slowness_of, slowness_scale
 from capplan.readers.catalogue.slowness import shipped_slowness
 from capplan.workload.slo import METRICS, STATISTICS, Target
 

@@ -16,7 +16,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.questions.replica import asked_replica
 from capplan.questions.scenario import read_scenario
-from capplan.replica.drafting import DraftPlan, best_draft_tokens, draft_of, speculating
+from capplan.replica.drafting import DraftPlan, best_draft_tokens, best_speculating_replica, draft_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftModel
 from tests.sweeps import examples
@@ -88,7 +88,7 @@ def test_a_head_takes_the_memory_of_a_layer_and_a_prompt_lookup_none(replica):
     early = draft_of(DraftPlan("early-exit", (0.6,), exit_layers=8), replica.spec)
     assert (early.weight_bytes, early.caches) == (0.0, False)
     blocks = {
-        method: speculating(replica, DraftPlan(method, (0.7,), 3), 8.0, 1000.0).replica.kv_blocks
+        method: best_speculating_replica(replica, DraftPlan(method, (0.7,), 3), 8.0, 1000.0).replica.kv_blocks
         for method in ("ngram", "eagle", "medusa")
     }
     assert blocks["ngram"] == replica.kv_blocks > blocks["eagle"] > blocks["medusa"]

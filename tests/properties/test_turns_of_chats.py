@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.fleet.dealing import selected_requests
+from capplan.fleet.stream_split import selected_requests
 from capplan.readers.traces.trace import read_trace
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests

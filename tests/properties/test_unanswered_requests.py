@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.judged import judged, statistic_of, undecided
+from capplan.fleet.target_values import statistic_of, target_values, undecided
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Spread, spread
 from capplan.workload.slo import STATISTICS, Slo, Target
 
@@ -58,21 +58,21 @@ def test_shed_requests_miss_every_target(metric):
     everyone = np.ones(100, dtype=bool)
     for statistic, missed in (("p50", False), ("p90", True), ("p99", True), ("mean", True)):
         target = Target(metric, statistic, 1.0)
-        found = judged(rows, everyone, Slo((target,)), np.inf, NO_GAPS)[target]
+        found = target_values(rows, everyone, Slo((target,)), np.inf, NO_GAPS)[target]
         assert np.isinf(found) == missed, statistic
 
 
 def test_of_a_stopped_run_those_that_are_not_late_yet_are_left_out():
     rows = columns([FINISHED] * 8 + [UNFINISHED] * 2, [0.1] * 8 + [np.nan] * 2, [0.0] * 8 + [9.5, 5.0])
     target = Target("ttft", "p99", 1.0)
-    alive = judged(rows, np.ones(10, dtype=bool), Slo((target,)), 10.0, NO_GAPS)[target]
+    alive = target_values(rows, np.ones(10, dtype=bool), Slo((target,)), 10.0, NO_GAPS)[target]
     assert alive == np.inf  # one has waited for 5 s
     assert undecided(rows, Slo((target,)), 10.0) == 1
     patient = Target("ttft", "p99", 6.0)
-    assert judged(rows, np.ones(10, dtype=bool), Slo((patient,)), 10.0, NO_GAPS)[patient] == pytest.approx(
-        0.1
-    )
-    never = judged(rows, np.ones(10, dtype=bool), Slo((patient,)), np.inf, NO_GAPS)[patient]
+    assert target_values(rows, np.ones(10, dtype=bool), Slo((patient,)), 10.0, NO_GAPS)[
+        patient
+    ] == pytest.approx(0.1)
+    never = target_values(rows, np.ones(10, dtype=bool), Slo((patient,)), np.inf, NO_GAPS)[patient]
     assert never == np.inf  # a run that ended of itself: nobody answers any more
     assert undecided(rows, Slo((patient,)), np.inf) == 0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import Scheduling
-from capplan.fleet.engine_use import EngineUse, engines_of
+from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.memory.launch import engine_launch
 from capplan.model.network import Attention, LatentAttention, layer_counts
 from capplan.model.parameters import active_parameters
@@ -136,7 +136,7 @@ def first_token_s(scheduler, prompt=32_000):
         network_of("meta-llama/Llama-3.1-8B-Instruct", "auto"), gpu, efficiency_for(gpu), profile("vllm"), Sharding(),
         "bf16", 33_000, 64, 512,
     )  # fmt: skip
-    engines = engines_of(replica_of(spec), EngineUse(scheduler), 0, float(prompt))
+    engines = engines_of(replica_of(spec), EngineOptions(scheduler), 0, float(prompt))
     return simulate(Requests(np.array([prompt]), np.array([2]), np.zeros(1)), engines.setup).ttft_s[0]
 
 

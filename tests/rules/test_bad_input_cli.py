@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from capplan.cli.commands import COMMANDS
-from capplan.fleet.engine_use import Scheduler
+from capplan.fleet.engine_options import Scheduler
 from capplan.serving.fleet_terms import ROUTINGS
 
 LLAMA = {

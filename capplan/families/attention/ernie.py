@@ -1,4 +1,4 @@
-"""ERNIE 4.5: dense, with experts, and with experts of their own for images."""
+"""ERNIE 4.5: dense, with experts, and with separate experts for images."""
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Heads, Part, gated_mlp, heads, routed, router, with_tower

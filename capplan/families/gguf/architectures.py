@@ -153,8 +153,8 @@ def config_of(stored: StoredModel, place: str) -> tuple[dict[str, Any], tuple[st
         )
     config: dict[str, Any] = {"model_type": entry.model_type, "dtype": "float16", **entry.fixed}
     config |= {key: reading.needed(name) for key, name in {**_EVERY, **entry.needed}.items()}
-    found = {key: reading.whole(name) for key, name in entry.optional.items()}
-    config |= {key: value for key, value in found.items() if value is not None or key in _NULLABLE}
+    optional = {key: reading.whole(name) for key, name in entry.optional.items()}
+    config |= {key: value for key, value in optional.items() if value is not None or key in _NULLABLE}
     config["num_key_value_heads"] = reading.whole("attention.head_count_kv") or config["num_attention_heads"]
     config |= _latent_lengths(reading, config) if entry.latent else _head_length(reading, config)
     config |= _pattern(reading)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from capplan.errors import InputError
-from capplan.model.block_formats import blended
+from capplan.model.block_formats import blend_name
 from capplan.model.formatted import with_formats
 from capplan.model.network import Layer, Network
 from capplan.model.stored_tensor import StoredModel, StoredTensor
@@ -55,7 +55,7 @@ Formats = Counter[str]
 
 
 @dataclass(slots=True)
-class _Found:
+class _LayerTensors:
     """What the file has for one layer."""
 
     matrices: dict[str, Formats] = field(default_factory=dict)
@@ -82,8 +82,8 @@ def with_stored_formats(network: Network, stored: StoredModel, place: str) -> Ne
     """
     held = [tensor for tensor in stored.tensors if not _TABLES.fullmatch(tensor.name)]
     ends, layers = _sorted(network, held, place)
-    for index, (layer, found) in enumerate(zip(network.layers, layers, strict=True)):
-        _compare_layer(layer, found, f"{place}: blk.{index}")
+    for index, (layer, tensors) in enumerate(zip(network.layers, layers, strict=True)):
+        _compare_layer(layer, tensors, f"{place}: blk.{index}")
     expected = {
         "token_embd.weight": network.embedding_parameters,
         "output.weight": 0 if network.tied_embeddings else network.lm_head.inputs * network.lm_head.outputs,
@@ -92,19 +92,19 @@ def with_stored_formats(network: Network, stored: StoredModel, place: str) -> Ne
     }
     for name, elements in expected.items():
         _compare(name, ends[name].total(), elements, place)
-    plain: Formats = sum((found.vectors for found in layers), ends["output_norm"] + ends["output.bias"])
+    plain: Formats = sum((tensors.vectors for tensors in layers), ends["output_norm"] + ends["output.bias"])
     formatted = with_formats(
         network,
-        lambda index, projection: blended(layers[index].matrices[projection.name]),
-        lambda index, _: blended(layers[index].matrices[_EXPERTS]),
+        lambda index, projection: blend_name(layers[index].matrices[projection.name]),
+        lambda index, _: blend_name(layers[index].matrices[_EXPERTS]),
     )
-    embedding = blended(ends["token_embd.weight"])
-    head = embedding if network.tied_embeddings else blended(ends["output.weight"])
+    embedding = blend_name(ends["token_embd.weight"])
+    head = embedding if network.tied_embeddings else blend_name(ends["output.weight"])
     return replace(
         formatted,
         embedding_format=embedding,
         lm_head=replace(network.lm_head, weight_format=head),
-        vector_format=blended(plain),
+        vector_format=blend_name(plain),
     )
 
 
@@ -115,12 +115,12 @@ def tables(stored: StoredModel) -> list[StoredTensor]:
 
 def _sorted(
     network: Network, tensors: Iterable[StoredTensor], place: str
-) -> tuple[dict[str, Formats], list[_Found]]:
+) -> tuple[dict[str, Formats], list[_LayerTensors]]:
     """Return elements by format of the tensors outside the layers, and of each layer."""
     ends: dict[str, Formats] = {
         name: Counter() for name in ("token_embd.weight", "output.weight", "output_norm", "output.bias")
     }
-    layers = [_Found() for _ in network.layers]
+    layers = [_LayerTensors() for _ in network.layers]
     for tensor in tensors:
         match = _LAYER.fullmatch(tensor.name)
         index = int(match[1]) if match else -1
@@ -142,7 +142,7 @@ def _sorted(
     return ends, layers
 
 
-def _slot(layer: Layer, found: _Found, name: str) -> Formats | None:
+def _slot(layer: Layer, tensors: _LayerTensors, name: str) -> Formats | None:
     """Return where a tensor of a layer counts; None where it has no place."""
     stem, _, kind = name.rpartition(".")
     split = _SPLIT_EXPERTS.fullmatch(stem)
@@ -150,11 +150,11 @@ def _slot(layer: Layer, found: _Found, name: str) -> Formats | None:
     names = {projection.name for projection in layer.projections} | ({_EXPERTS} if layer.experts else set())
     for candidate in candidates:
         if candidate in names:
-            return found.matrices.setdefault(candidate, Counter())
-    return found.vectors if not candidates and _VECTORS.fullmatch(name) else None
+            return tensors.matrices.setdefault(candidate, Counter())
+    return tensors.vectors if not candidates and _VECTORS.fullmatch(name) else None
 
 
-def _compare_layer(layer: Layer, found: _Found, place: str) -> None:
+def _compare_layer(layer: Layer, tensors: _LayerTensors, place: str) -> None:
     expected = {projection.name: projection.inputs * projection.outputs for projection in layer.projections}
     vectors = layer.norm_parameters + layer.state_parameters + layer.other_parameters
     vectors += sum(projection.bias for projection in layer.projections)
@@ -163,8 +163,8 @@ def _compare_layer(layer: Layer, found: _Found, place: str) -> None:
         expected[_EXPERTS] = layer.experts.parameters - biases
         vectors += biases
     for name, elements in expected.items():
-        _compare(name, found.matrices.get(name, Counter()).total(), elements, place)
-    _compare("norms and biases", found.vectors.total(), vectors, place)
+        _compare(name, tensors.matrices.get(name, Counter()).total(), elements, place)
+    _compare("norms and biases", tensors.vectors.total(), vectors, place)
 
 
 def _compare(name: str, elements: int, expected: int, place: str) -> None:

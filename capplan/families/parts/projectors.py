@@ -75,7 +75,7 @@ def voxtral(_config: Config, tower: Config, text: int) -> int:
 
 
 def granite_speech(config: Config, queries: Config, text: int) -> int:
-    """Return the queries of Granite Speech's Q-Former and the matrix behind it; the adapter of the text is a file of its own."""
+    """Return the queries of Granite Speech's Q-Former and the matrix behind it; the adapter of the text is a separate file."""
     config.unused("has_lora_adapter")
     hidden = queries.dimension("hidden_size")
     return config.dimension("window_size") // config.dimension("downsample_rate") * hidden + linear(

@@ -1,4 +1,4 @@
-"""Regular expressions out of a config.json: refused where they do not compile or could take for ever to match."""
+"""Regular expressions in a config.json: refused where they do not compile or could backtrack without end."""
 
 import re
 import warnings
@@ -10,7 +10,7 @@ LONGEST = 300
 MOST_REPEATS = 4
 """Of any number each; the time to match a name grows with that power of its length."""
 MOST_OPTIONAL = 6
-"""Parts that may be there or not, each of which doubles the time."""
+"""Optional parts, each of which doubles the time."""
 _MARK = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?[a-zA-Z-]*:|\{[0-9]*,?[0-9]*\}|.", re.DOTALL)
 
 

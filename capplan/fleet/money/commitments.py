@@ -68,7 +68,7 @@ class Offer:
     most_fraction: float = 1.0
     """Share of the replicas of the peak that may be paid for in this way."""
     origin: str = ""
-    """What the price rests on, for people."""
+    """Origin of the price, in words."""
 
     def ratio_at(self, side: Literal["low", "high"]) -> float:
         """Return the lowest or the highest offer over the likely price."""

@@ -20,7 +20,7 @@ from capplan.numbers import Array
 from capplan.workload.reuse_by_age import ReuseByAge
 
 MOST_REPLICAS = 20_000
-"""A fleet that is dearer than an API up to this size is not followed further."""
+"""If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
 POINTS = 400
 """Of the picture."""
 
@@ -175,7 +175,10 @@ def compare(
     -------
     Comparison
     """
-    traffic = tuple(hosted_traffic(item, plan.e2e_s.mean, reuse.get(item.name)) for item in demand.classes)
+    traffic = tuple(
+        hosted_traffic(request_class, plan.e2e_s.mean, reuse.get(request_class.name))
+        for request_class in demand.classes
+    )
 
     def usd_of(busy: int) -> float:
         return own.terms.usd((busy + own.spare_replicas) * own.usd_per_replica)

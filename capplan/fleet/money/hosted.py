@@ -97,7 +97,7 @@ class HostedBill:
 class HostedTraffic:
     """Requests of one class as a hosted API sees them."""
 
-    item: RequestClass
+    request_class: RequestClass
     rates_per_s: Array
     """By hour of the day, or one number."""
     hours: float = HOURS_PER_MONTH
@@ -153,18 +153,22 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
     return replace(price, rates=dearer(price.rates), tiers=tiers)
 
 
-def hosted_traffic(item: RequestClass, response_s: float, reuse: ReuseByAge | None = None) -> HostedTraffic:
+def hosted_traffic(
+    request_class: RequestClass, response_s: float, reuse: ReuseByAge | None = None
+) -> HostedTraffic:
     """Return a class as a hosted API sees it: its rate by hour of the day; a batch job while it runs."""
-    peak = item.request_rate_at(response_s)
-    if item.job_requests is not None:
-        return HostedTraffic(item, np.array([peak]), item.job_requests / peak / 3600.0, reuse)
-    shares = np.array(item.hourly_rate_fractions or (item.mean_rate_fraction,))
-    return HostedTraffic(item, peak * shares, reuse=reuse)
+    peak = request_class.request_rate_at(response_s)
+    if request_class.job_requests is not None:
+        return HostedTraffic(
+            request_class, np.array([peak]), request_class.job_requests / peak / 3600.0, reuse
+        )
+    shares = np.array(request_class.hourly_rate_fractions or (request_class.mean_rate_fraction,))
+    return HostedTraffic(request_class, peak * shares, reuse=reuse)
 
 
-def _per_request(item: RequestClass, price: TokenPrice) -> _PerRequest:
+def _per_request(request_class: RequestClass, price: TokenPrice) -> _PerRequest:
     """Return the mean cost of a request, each by the tier of its own prompt length."""
-    prompts = item.input_tokens.midpoints(SLICES)
+    prompts = request_class.input_tokens.midpoints(SLICES)
     tier = np.searchsorted(np.array([above for above, _ in price.tiers]), prompts, side="left")
     lists = (price.rates, *(rates for _, rates in price.tiers))
 
@@ -174,9 +178,9 @@ def _per_request(item: RequestClass, price: TokenPrice) -> _PerRequest:
     inputs = by_tier(tuple(rates.input for rates in lists))
     outputs = by_tier(tuple(rates.output for rates in lists))
     plain = _PerRequest(
-        float((prompts * inputs).mean()), float(outputs.mean()) * item.output_tokens.mean_tokens
+        float((prompts * inputs).mean()), float(outputs.mean()) * request_class.output_tokens.mean_tokens
     )
-    if price.rates.cache_read is None or item.shared_prefix_tokens <= 0.0:
+    if price.rates.cache_read is None or request_class.shared_prefix_tokens <= 0.0:
         return plain
     reads = by_tier(
         tuple(rates.cache_read if rates.cache_read is not None else rates.input for rates in lists)
@@ -184,7 +188,7 @@ def _per_request(item: RequestClass, price: TokenPrice) -> _PerRequest:
     writes = by_tier(
         tuple(rates.cache_write if rates.cache_write is not None else rates.input for rates in lists)
     )
-    held = np.minimum(prompts, item.shared_prefix_tokens)
+    held = np.minimum(prompts, request_class.shared_prefix_tokens)
     held = np.where(held >= max(price.minimum_prefix_tokens, 1.0), held, 0.0)
     return _PerRequest(
         plain.input_usd,
@@ -205,7 +209,7 @@ def time_to_live_s(price: TokenPrice, terms: HostedTerms) -> float:
 def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
     if terms.batch_fraction is not None:
         return terms.batch_fraction
-    has_a_day = traffic.item.job_requests is not None and 3600.0 * traffic.hours >= BATCH_WINDOW_S
+    has_a_day = traffic.request_class.job_requests is not None and 3600.0 * traffic.hours >= BATCH_WINDOW_S
     return 1.0 if has_a_day else 0.0
 
 
@@ -230,32 +234,32 @@ def class_bill(
     """
     if traffic.reuse is not None and price.rates.cache_read is not None:
         return _traced_bill(traffic, traffic.reuse, price, terms, load_ratio)
-    item, each = traffic.item, _per_request(traffic.item, price)
+    request_class, each = traffic.request_class, _per_request(traffic.request_class, price)
     rates = traffic.rates_per_s * load_ratio
     requests = float(rates.mean()) * traffic.hours * 3600.0
-    share = item.prefix_hit_fraction if each.prefix_tokens else 0.0
+    share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
     storage = price.storage_usd_per_million_tokens_hour if share else 0.0
     assert storage is not None
-    found = stored = 0.0
+    hit_fraction = stored = 0.0
     if share:
         apart = terms.prefixes / share
-        cv = float(replica_arrival_cv(item.arrival_cv, apart, "random"))
+        cv = float(replica_arrival_cv(request_class.arrival_cv, apart, "random"))
         reused, kept = hit_fractions(rates / apart, time_to_live_s(price, terms), cv)
-        found = float((reused * rates).sum() / rates.sum())
+        hit_fraction = float((reused * rates).sum() / rates.sum())
         stored = float(kept.mean()) * traffic.hours * terms.prefixes * each.prefix_tokens * 1e-6
     paid = requests * (1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms))
     return HostedBill(
         paid * (each.input_usd - share * each.prefix_input_usd),
         paid * each.output_usd,
-        paid * share * (1.0 - found) * each.prefix_write_usd,
-        paid * share * found * each.prefix_read_usd,
+        paid * share * (1.0 - hit_fraction) * each.prefix_write_usd,
+        paid * share * hit_fraction * each.prefix_read_usd,
         stored * storage,
     )
 
 
-def keeps_a_prefix(item: RequestClass, price: TokenPrice) -> bool:
+def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
     """Return whether a hosted API keeps the shared prefix of a class."""
-    return item.prefix_hit_fraction > 0.0 and _per_request(item, price).prefix_tokens > 0.0
+    return request_class.prefix_hit_fraction > 0.0 and _per_request(request_class, price).prefix_tokens > 0.0
 
 
 def _traced_bill(
@@ -266,17 +270,18 @@ def _traced_bill(
     At x times the rate of the trace every gap is x times as short, so a block that is T old there is T / x old here.
     """
     each = _per_request(
-        replace(traffic.item, shared_prefix_tokens=math.inf), replace(price, minimum_prefix_tokens=0.0)
+        replace(traffic.request_class, shared_prefix_tokens=math.inf),
+        replace(price, minimum_prefix_tokens=0.0),
     )
     rate = float(traffic.rates_per_s.mean()) * load_ratio
-    found = reuse.hit_fraction(time_to_live_s(price, terms) * rate / reuse.request_rate)
+    hit_fraction = reuse.hit_fraction(time_to_live_s(price, terms) * rate / reuse.request_rate)
     paid = rate * traffic.hours * 3600.0
     paid *= 1.0 - price.batch_discount_fraction * _batched_fraction(traffic, terms)
     return HostedBill(
         0.0,
         paid * each.output_usd,
-        paid * (1.0 - found) * each.prefix_write_usd,
-        paid * found * each.prefix_read_usd,
+        paid * (1.0 - hit_fraction) * each.prefix_write_usd,
+        paid * hit_fraction * each.prefix_read_usd,
     )
 
 
@@ -295,9 +300,9 @@ def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> 
     if price.context_tokens is None:
         return 0.0
     weights = np.array([float(part.rates_per_s.mean()) * part.hours for part in traffic])
-    outputs = [part.item.output_tokens.mean_tokens for part in traffic]
+    outputs = [part.request_class.output_tokens.mean_tokens for part in traffic]
     over = [
-        float(np.mean(part.item.input_tokens.midpoints(SLICES) + output > price.context_tokens))
+        float(np.mean(part.request_class.input_tokens.midpoints(SLICES) + output > price.context_tokens))
         for part, output in zip(traffic, outputs, strict=True)
     ]
     return float((weights * np.array(over)).sum() / weights.sum())

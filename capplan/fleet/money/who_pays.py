@@ -89,7 +89,7 @@ class Share:
 
     @property
     def usd_per_thousand_conversations(self) -> float | None:
-        """Return the cost of a thousand conversations; None where nobody says how many requests one has."""
+        """Return the cost of a thousand conversations; None where the requests of a conversation are not stated."""
         each = self.use.requests_per_conversation
         return None if each is None else 1000.0 * each * self.usd_per_request
 

@@ -1,1 +1,1 @@
-"""Prefill and decode in pools of their own: the link between them, their plan, and the search for it."""
+"""Prefill and decode in separate pools: the link between them, their plan, and the search for it."""

@@ -1,4 +1,4 @@
-"""Identical replicas with smaller chunks of prompts: what pools of their own have to be compared with."""
+"""Identical replicas with smaller chunks of prompts: what separate pools have to be compared with."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def smaller_chunks(question: Question, terms: Terms, now: FleetPlan) -> tuple[Ch
         if tokens < scheduling.max_num_seqs:
             continue
         smaller = replace(question, max_num_batched_tokens=tokens)
-        item = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
-        if item is not None:
-            plans.append(ChunkedPlan(tokens, plan_of(item, terms)))
+        fleet = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
+        if fleet is not None:
+            plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
     return tuple(plans)

@@ -7,7 +7,7 @@ from math import exp, log
 import numpy as np
 
 from capplan.fleet.peak_stream import peak_stream
-from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, reach_words
+from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.pools.ratio import Lacking, Pair
 from capplan.fleet.routed import Operation, run_fleet
 from capplan.fleet.search import Question
@@ -24,7 +24,7 @@ SEED = 0
 SLOWNESSES = (0.25, 4.0)
 """Factors on step times between which the largest one that meets the targets is looked for ..."""
 HALVINGS = 6
-"""... in so many halvings, to 4.5 %."""
+"""... with this many halvings, to 4.5 %."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 _EITHER: Lacking = frozenset({"prefill", "decode"})
@@ -92,7 +92,7 @@ class Joint:
         return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
 
     def link_use(self, pair: Pair, load: float = 1.0) -> LinkUse:
-        """Return what the transfers are like at a multiple of the peak."""
+        """Return size, time and load of the transfers at a multiple of the peak."""
         return link_use(
             self.prefill.spec,
             self.decode.spec,
@@ -102,9 +102,9 @@ class Joint:
             requests_per_s=load * self.rate,
         )
 
-    def reach_words(self, pair: Pair) -> str:
+    def unlinked_reason(self, pair: Pair) -> str:
         """Return why the link does not join all replicas; empty where it does."""
-        return reach_words(self.prefill.spec, self.decode.spec, pair, self.link)
+        return unlinked_reason(self.prefill.spec, self.decode.spec, pair, self.link)
 
     def lacking(self, pair: Pair, headroom_fraction: float, slowness: float) -> Lacking:
         """Return what a pair lacks: as predicted with headroom at the peak, with slower replicas at the peak, and in full.
@@ -112,7 +112,7 @@ class Joint:
         The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
         from the prefill pool as far as its links are busy.
         """
-        if self.reach_words(pair):
+        if self.unlinked_reason(pair):
             return _EITHER
         room = 1.0 / (1.0 - headroom_fraction)
         use = self.link_use(pair, room)

@@ -1,4 +1,4 @@
-"""The link between a prefill and a decode replica: what a prompt sends over it, how long that takes, how busy it is."""
+"""The link that carries KV caches from prefill to decode replicas: transfer sizes, times and utilisation."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.engine_use import links_of
+from capplan.fleet.engine_options import links_of
 from capplan.hardware.device import Device
 from capplan.hardware.networks import NETWORKS
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
@@ -18,7 +18,7 @@ from capplan.serving.fleet_terms import KvLink, link_load_fraction, transfer_s
 
 @dataclass(frozen=True, slots=True)
 class LinkTerms:
-    """The link as somebody names it."""
+    """A KV link as the user specifies it."""
 
     name: str = "network"
     """Of a link of the devices, of a network, or the rate as it is written."""
@@ -36,7 +36,7 @@ class LinkTerms:
 
     @property
     def assumption(self) -> Assumption:
-        """Return what is assumed of the transfers."""
+        """Return the assumption behind the transfers."""
         after = f", each {self.latency_s * 1e6:g} us later" if self.latency_s else ", without latency"
         return Assumption(
             f"KV caches go over {self.name} at the datasheet rate of all devices of a replica, one prompt at a time{after}; "
@@ -48,7 +48,7 @@ class LinkTerms:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """What the transfers of a fleet are like."""
+    """Size, time and load of the KV transfers of a fleet."""
 
     name: str
     bytes_per_request: float
@@ -105,13 +105,13 @@ def _device_bytes_per_s(device: Device, terms: LinkTerms) -> float:
 
 
 def check_known(devices: Iterable[Device], terms: LinkTerms) -> None:
-    """Raise InputError for a link that none of the devices has."""
+    """Raise InputError if none of the devices has the link."""
     every = tuple(devices)
     if not any(terms.known_to(device) for device in every):
         _device_bytes_per_s(every[0], terms)
 
 
-def reach_words(
+def unlinked_reason(
     prefill: ReplicaSpec, decode: ReplicaSpec, replicas: tuple[int, int], terms: LinkTerms
 ) -> str:
     """Return why a link inside a server or a rack does not join all replicas of two pools; empty where it does."""
@@ -164,7 +164,7 @@ def link_use(
     prompt_tokens: float,
     requests_per_s: float,
 ) -> LinkUse:
-    """Return what the transfers of a fleet are like at a rate.
+    """Return size, time and load of the KV transfers of a fleet at a request rate.
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
-"""A fleet that prefills and decodes in pools of their own, and the answer of the search for one."""
+"""A fleet that prefills and decodes in separate pools, and the answer of the search for one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.fleet.candidates import Layout, Rejection
-from capplan.fleet.paid import Money
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.price import ChosenPrice
+from capplan.fleet.unit_costs import UnitCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PoolsPlan:
     """Probability that all targets hold together."""
     few_open_loops_measured: bool
     usd_per_month: float | None
-    money: Money | None
+    money: UnitCosts | None
     """Costs at the mean load; None without a price."""
 
     @property
@@ -109,7 +109,7 @@ class PoolsPlan:
 
 @dataclass(frozen=True, slots=True)
 class PoolsAnswer:
-    """The plans with pools of their own, cheapest first, and why there are no others."""
+    """The plans with separate pools, cheapest first, and why there are no others."""
 
     plans: tuple[PoolsPlan, ...]
     rejected: tuple[Rejection, ...]

@@ -1,4 +1,4 @@
-"""The cheapest fleet with pools of its own for prefill and decode.
+"""The cheapest fleet with separate prefill and decode pools.
 
 Each phase alone is a question of the fleet search: prompts answered with one token under the targets of the first token,
 and prompts that are in the cache under the targets of the later tokens. Its layouts are bounded in closed form and
@@ -18,7 +18,6 @@ from capplan.errors import Reason, Refusal
 from capplan.fleet.candidates import Rejections, rejection_rows
 from capplan.fleet.cheapest import OVER_BUDGET, Search, Sized, Terms
 from capplan.fleet.demand import Demand, demand_of_classes
-from capplan.fleet.paid import money_at_mean
 from capplan.fleet.pools.joint import Joint
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.plan import Pool, PoolsAnswer, PoolsPlan, summed_usd_per_hour
@@ -27,6 +26,7 @@ from capplan.fleet.price import usd_per_month
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search import Question, search
 from capplan.fleet.simulation import FleetOutcome
+from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.hardware.device import Device
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import Spread
@@ -47,15 +47,17 @@ WHOLE_PROMPT = 1e9
 
 def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
     """Return the question of the prefill pool: every prompt yields one token, under the targets of the first token."""
-    classes = tuple(replace(item, output_tokens=fixed(1.0)) for item in question.demand.classes)
+    classes = tuple(
+        replace(request_class, output_tokens=fixed(1.0)) for request_class in question.demand.classes
+    )
     return _phase(question, devices, demand_of_classes(classes), ("ttft",))
 
 
 def decode_question(question: Question, devices: Sequence[Device]) -> Question:
     """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
     classes = tuple(
-        replace(item, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
-        for item in question.demand.classes
+        replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
+        for request_class in question.demand.classes
     )
     return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
 
@@ -97,7 +99,7 @@ def pools_decision(
     shown: int = SHOWN,
     progress: Callable[[int, int], None] | None = None,
 ) -> PoolsAnswer:
-    """Return the plans with pools of their own, cheapest first, and why other devices have none.
+    """Return the plans with separate pools, cheapest first, and why other devices have none.
 
     Parameters
     ----------
@@ -155,9 +157,9 @@ def _contenders(
             rejected.update(result.rejected)
             trials = Search(phase, result.candidates, terms)
             best = [trials.best_of(d.name, question.slo.confidence, rejected) for d in phase.devices]
-            sides.append([item for item in best if item is not None])
+            sides.append([side for side in best if side is not None])
         contenders += [_Contender(prefill, decode) for prefill, decode in product(*sides)]
-    return sorted(contenders, key=lambda item: _cost(item, terms)), evaluated
+    return sorted(contenders, key=lambda contender: _cost(contender, terms)), evaluated
 
 
 def _hourly(side: Sized, terms: Terms) -> float:
@@ -214,7 +216,7 @@ def _confirmed(
 
 def _unmet(joint: Joint, alone: Pair) -> Reason:
     """Return why no number of replicas was found, given what either phase takes alone."""
-    words = joint.reach_words(alone)
+    words = joint.unlinked_reason(alone)
     if words:
         return Reason(Refusal.LINK_DOMAIN, words)
     use = joint.link_use(alone)
@@ -259,7 +261,7 @@ def _plan(contender: _Contender, joint: Joint, pair: Pair, terms: Terms) -> Pool
     prefill = _pool(contender.prefill, pair[0], outcome, terms, "prefill")
     decode = _pool(contender.decode, pair[1], outcome, terms, "decode")
     hourly = summed_usd_per_hour((prefill, decode))
-    money = None if hourly is None else money_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
+    money = None if hourly is None else unit_costs_at_mean(joint.demand, hourly, outcome.all.e2e_s.mean)
 
     def bounded(values: Spread, quantity: str, replica: Replica) -> BoundedSpread:
         interval = load_interval(question.intervals, quantity, "open", replica)

@@ -2,8 +2,8 @@
 
 from capplan.fleet.cheapest import Sized
 from capplan.fleet.confirmed import RANGE, cost_range
-from capplan.fleet.paid import money_at_mean
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
+from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.questions.explain.record import Explained, explained, given, worked
 from capplan.questions.explain.subject import ACCURACY, MONEY, QUESTIONS, Subject
 
@@ -108,7 +108,7 @@ _AT_MEAN = {
 def at_the_mean_load(of: Subject, quantity: str) -> Explained:
     """Explain a cost at the mean load, or of a job."""
     hourly, response_s = usd_per_hour(of), of.latencies.e2e_s.mean
-    paid = money_at_mean(of.trial.demand, hourly.value, response_s)
+    paid = unit_costs_at_mean(of.trial.demand, hourly.value, response_s)
     inputs = (
         given("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
         given("t", "e2e_s.mean", response_s, of.plan.label, "explain e2e_s.mean; users wait for it"),

@@ -26,7 +26,7 @@ from capplan.fleet.pools.plan import PoolsPlan
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.recommended import cost_of, near_cheapest, recommended
 from capplan.fleet.search import search
-from capplan.fleet.shared import Shared
+from capplan.fleet.search_cache import SearchCache
 from capplan.questions.budget import mix_within_budget
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.identical_replicas import for_identical_replicas
@@ -79,7 +79,7 @@ class Asking:
     document: Document
     """The scenario with those keys overridden: that of the path, or that of a plan file."""
     offline: bool
-    shared: Shared = field(default_factory=Shared)
+    shared: SearchCache = field(default_factory=SearchCache)
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden."""

@@ -42,7 +42,7 @@ def put_off(lever: Lever) -> Lever:
     """Return a slow lever as one that is tried where it is named; others as they are."""
     if not lever.slow or lever.reason:
         return lever
-    return idle(lever.name, lever.change, f"takes a search of its own; to try it: --lever {lever.name}")
+    return idle(lever.name, lever.change, f"takes a separate search; to try it: --lever {lever.name}")
 
 
 def first_line(error: Exception) -> str:

@@ -95,8 +95,8 @@ def commitments(base: Base) -> list[Lever]:
 
 
 def disaggregation(base: Base) -> list[Lever]:
-    """Return pools of their own for prefill and decode, on the devices of the scenario; slow, as both pools are simulated."""
-    name, change = "disaggregation", "prefill and decode in pools of their own"
+    """Return separate prefill and decode pools, on the devices of the scenario; slow, as both pools are simulated."""
+    name, change = "disaggregation", "prefill and decode in separate pools"
     scenario = base.asked.scenario
     if any(item.users is not None for item in scenario.classes):
         return [idle(name, change, "not modelled with users who wait for each response")]

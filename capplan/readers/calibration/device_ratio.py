@@ -1,4 +1,4 @@
-"""How one card differs from the record of its kind: by a kernel of which both know the times, cuBLAS in 16 bits."""
+"""How one card differs from the record of its kind, by a kernel that was timed on both: cuBLAS in 16 bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class DeviceRatio:
 
     @property
     def words(self) -> str:
-        """The ratio for people."""
+        """The ratio in words."""
         return f"arithmetic x {self.compute:.2f}, memory x {self.memory:.2f}, fixed costs x {self.floor:.2f}"
 
 

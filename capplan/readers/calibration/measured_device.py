@@ -9,9 +9,9 @@ from capplan.hardware.device import Device, Source
 from capplan.hardware.efficiency import Efficiency
 from capplan.readers.calibration.file import read_calibration, read_calibration_file
 from capplan.readers.calibration.identify import same_device
+from capplan.readers.calibration.measured_fit import EFFICIENCY_KERNELS, measured_fit, partial_note
 from capplan.readers.calibration.merge import merged_efficiency
 from capplan.readers.calibration.record import Machine
-from capplan.readers.calibration.taken import TAKEN_KERNELS, partial_note, taken_fit
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 
@@ -141,7 +141,7 @@ def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency
     calibration = read_calibration(path)
     family = efficiency_for(device)
     measured = [
-        key for key in calibration.fitted if key.partition("/")[0] in TAKEN_KERNELS and "@" not in key
+        key for key in calibration.fitted if key.partition("/")[0] in EFFICIENCY_KERNELS and "@" not in key
     ]
     fits = {
         key: replace(
@@ -151,7 +151,8 @@ def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency
         if key.partition("@")[0] not in measured
     }
     fits |= {
-        key: taken_fit(key, calibration, device, family, Path(path).name, os.fspath(path)) for key in measured
+        key: measured_fit(key, calibration, device, family, Path(path).name, os.fspath(path))
+        for key in measured
     }
     if "bf16" not in {
         key.partition("/")[2] for key in measured

@@ -1,7 +1,7 @@
 """A calibration into the record of its device: kernels of engines are replaced by their own library, or scaled, never dropped.
 
 torch runs one library where an engine runs another. A measured kernel replaces only the fits of the same library
-(`SAME`). All other fits keep their shape and are scaled by the ratio of the card to its record (`device_ratio`).
+(`SAME_LIBRARIES`). All other fits keep their shape and are scaled by the ratio of the card to its record (`device_ratio`).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,15 +11,15 @@ from capplan.assumption import Assumption
 from capplan.hardware.device import Device
 from capplan.hardware.efficiency import MERGED, Efficiency, Fit
 from capplan.readers.calibration.device_ratio import DeviceRatio, device_ratio
-from capplan.readers.calibration.record import Calibration, KernelFit
-from capplan.readers.calibration.taken import (
+from capplan.readers.calibration.measured_fit import (
     COMPUTE_FRACTIONS,
     NETWORK,
     NOT_MEASURED,
     RELATIVE_FRACTIONS,
+    measured_fit,
     partial_note,
-    taken_fit,
 )
+from capplan.readers.calibration.record import Calibration, KernelFit
 from capplan.readers.catalogue.efficiency import efficiency_for
 
 SCALED_COMPUTE = COMPUTE_FRACTIONS | {"chunk_fraction"}
@@ -35,43 +35,43 @@ def _numbers_of(operator: str) -> Callable[[str], bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
-    """A measured kernel and the fits of the record that are the same library."""
+class SameLibrary:
+    """A measured kernel, and the fits of the record that ran the same library."""
 
     fitted: str
     """Key in the calibration."""
-    keys: Callable[[str], bool]
+    is_same: Callable[[str], bool]
     """Whether a key of the record is the same library."""
     library: str
-    """For people."""
+    """Its name, for messages."""
     hopper_only: bool = False
     by_operator: bool = False
     """Numbers of one operator are taken only where that operator was timed."""
-    only: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     """The numbers that the measured kernel determines; empty: all."""
-    but: tuple[str, ...] = ()
-    """Numbers that stay."""
+    untouched: tuple[str, ...] = ()
+    """Numbers that keep the value of the record."""
 
 
 def _plain(*keys: str) -> Callable[[str], bool]:
     return lambda key: key in keys
 
 
-SAME = (
-    Same("matmul/bf16", _plain("matmul/bf16"), "cuBLAS or hipBLASLt"),
-    Same("matmul/fp16", _plain("matmul/bf16"), "cuBLAS in fp16, on a card without bf16"),
-    Same("matmul/fp8@vllm", _plain("matmul/fp8@vllm"), "vLLM's CUTLASS product"),
-    Same("matmul/fp8_block@deep_gemm", _plain("matmul/fp8_block@vllm", "matmul/fp8_block@sglang"), "DeepGEMM", hopper_only=True),
-    Same("attention/bf16@flashinfer", lambda key: key.startswith("attention/bf16@") and key.endswith(":flashinfer"), "FlashInfer", by_operator=True),
-    Same("attention/fp8@flashinfer", lambda key: key.startswith("attention/fp8@") and key.endswith(":flashinfer"), "FlashInfer", by_operator=True),
-    Same("attention/bf16@flash_attn_interface", _plain("attention/bf16@vllm:flash", "attention/bf16@sglang:flash"), "FlashAttention 3", hopper_only=True, by_operator=True),
-    Same("latent_attention/bf16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, cuBLAS", only=BMM),
-    Same("latent_attention/fp16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, in fp16", only=BMM),
-    Same("latent_attention/bf16@flash_mla", _plain("latent_attention/bf16@vllm", "latent_attention/bf16@sglang"), "FlashMLA", hopper_only=True, by_operator=True),
-    Same("experts/bf16@vllm", lambda key: key.startswith("experts/bf16@vllm:") and ("triton" in key or key.endswith("fused_moe")) and "trtllm" not in key, "vLLM's Triton experts"),
-    Same("link/bf16", lambda key: key.startswith("link/bf16@"), "NCCL or RCCL", but=(*NOT_MEASURED, *NETWORK)),
+SAME_LIBRARIES = (
+    SameLibrary("matmul/bf16", _plain("matmul/bf16"), "cuBLAS or hipBLASLt"),
+    SameLibrary("matmul/fp16", _plain("matmul/bf16"), "cuBLAS in fp16, on a card without bf16"),
+    SameLibrary("matmul/fp8@vllm", _plain("matmul/fp8@vllm"), "vLLM's CUTLASS product"),
+    SameLibrary("matmul/fp8_block@deep_gemm", _plain("matmul/fp8_block@vllm", "matmul/fp8_block@sglang"), "DeepGEMM", hopper_only=True),
+    SameLibrary("attention/bf16@flashinfer", lambda key: key.startswith("attention/bf16@") and key.endswith(":flashinfer"), "FlashInfer", by_operator=True),
+    SameLibrary("attention/fp8@flashinfer", lambda key: key.startswith("attention/fp8@") and key.endswith(":flashinfer"), "FlashInfer", by_operator=True),
+    SameLibrary("attention/bf16@flash_attn_interface", _plain("attention/bf16@vllm:flash", "attention/bf16@sglang:flash"), "FlashAttention 3", hopper_only=True, by_operator=True),
+    SameLibrary("latent_attention/bf16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, cuBLAS", numbers=BMM),
+    SameLibrary("latent_attention/fp16", lambda key: key.startswith("latent_attention/bf16@"), "the batched products of absorbed MLA, in fp16", numbers=BMM),
+    SameLibrary("latent_attention/bf16@flash_mla", _plain("latent_attention/bf16@vllm", "latent_attention/bf16@sglang"), "FlashMLA", hopper_only=True, by_operator=True),
+    SameLibrary("experts/bf16@vllm", lambda key: key.startswith("experts/bf16@vllm:") and ("triton" in key or key.endswith("fused_moe")) and "trtllm" not in key, "vLLM's Triton experts"),
+    SameLibrary("link/bf16", lambda key: key.startswith("link/bf16@"), "NCCL or RCCL", untouched=(*NOT_MEASURED, *NETWORK)),
 )  # fmt: skip
-"""What is the same library: everything else is scaled. The order decides where two measured kernels stand for one fit."""
+"""Kernels that ran the same library on both sides; all others are scaled. The order decides where two measured kernels stand for one fit."""
 
 
 def merged_efficiency(calibration: Calibration, device: Device, name: str, path: str) -> Efficiency:
@@ -95,14 +95,14 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
         for key, fit in family.fits.items()
     }
     replaced: dict[str, list[str]] = {}
-    for same in SAME:
+    for same in SAME_LIBRARIES:
         if same.fitted not in calibration.fitted or (same.hopper_only and device.architecture not in HOPPER):
             continue
         if same.fitted.endswith("/fp16") and same.fitted.replace("/fp16", "/bf16") in calibration.fitted:
             continue
-        own = taken_fit(same.fitted, calibration, device, family, name, path)
-        for key in [key for key in fits if same.keys(key)]:
-            changed = _replaced(fits[key], own, same, calibration.fitted[same.fitted])
+        library_fit = measured_fit(same.fitted, calibration, device, family, name, path)
+        for key in [key for key in fits if same.is_same(key)]:
+            changed = _replaced(fits[key], library_fit, same, calibration.fitted[same.fitted])
             if changed is not None:
                 fits[key] = changed
                 replaced.setdefault(same.library, []).append(key)
@@ -112,22 +112,26 @@ def merged_efficiency(calibration: Calibration, device: Device, name: str, path:
     return Efficiency(machine.name, fits, note=partial_note(calibration), merged=statement)
 
 
-def _replaced(fit: Fit, own: Fit, same: Same, measured: KernelFit) -> Fit | None:
+def _replaced(fit: Fit, library_fit: Fit, same: SameLibrary, measured: KernelFit) -> Fit | None:
     """Return a fit of the record with the measured numbers of the same library; None if none of them was measured."""
-    names = set(own.numbers) & set(fit.numbers) if same.only or same.by_operator else set(own.numbers)
-    if same.only:
-        names &= set(same.only) if "latent_bmm" in measured.operators else set()
+    names = (
+        set(library_fit.numbers) & set(fit.numbers)
+        if same.numbers or same.by_operator
+        else set(library_fit.numbers)
+    )
+    if same.numbers:
+        names &= set(same.numbers) if "latent_bmm" in measured.operators else set()
     if same.by_operator:
         parts = [_numbers_of(operator) for operator in measured.operators]
         names = {name for name in names if any(part(name) for part in parts)}
-    names -= set(same.but)
+    names -= set(same.untouched)
     if not names:
         return None
-    numbers = {**fit.numbers, **{name: own.numbers[name] for name in names}}
-    if same.only or same.by_operator:
-        source = f"{fit.fitted_on}; {same.library} from {own.fitted_on}"
+    numbers = {**fit.numbers, **{name: library_fit.numbers[name] for name in names}}
+    if same.numbers or same.by_operator:
+        source = f"{fit.fitted_on}; {same.library} from {library_fit.fitted_on}"
         return replace(fit, numbers=numbers, fitted_on=source)
-    return replace(own, numbers=numbers, label="measured")
+    return replace(library_fit, numbers=numbers, label="measured")
 
 
 def scaled_fit(key: str, fit: Fit, ratio: DeviceRatio, name: str, *, borrowed: bool) -> Fit:

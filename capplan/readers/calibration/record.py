@@ -22,7 +22,7 @@ def _rounded(value: float) -> float:
 Exact: TypeAlias = Annotated[float, PlainSerializer(float)]
 """A figure that is written as it is."""
 Rounded: TypeAlias = Annotated[float, PlainSerializer(_rounded)]
-"""A figure of which only so many digits are significant."""
+"""A figure that is rounded to its significant digits."""
 ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
 Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
@@ -190,7 +190,7 @@ class Calibration:
     """What was skipped or shrunk, and why."""
     measurements: tuple[Measurement, ...]
     missing: tuple[str, ...] = ()
-    """Kernels and dtypes that were planned and of which nothing was measured."""
+    """Kernels and dtypes that were planned but not measured."""
     conditions: Conditions | None = None
     """Clocks, power and heat during the run; None in older files."""
 

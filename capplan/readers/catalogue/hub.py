@@ -1,4 +1,4 @@
-"""Files of a model on the Hugging Face hub: the local cache first, the hub next, and one clear line when neither has it.
+"""Files of a model on the Hugging Face hub: first from the local cache, then from the hub.
 
 Endpoint, token, cache folder and time-outs come from the usual variables: HF_ENDPOINT, HF_TOKEN,
 HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.

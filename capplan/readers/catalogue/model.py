@@ -164,9 +164,9 @@ def _from_path(path: Path) -> Network:
     file = path / "config.json" if path.is_dir() else path
     if path.is_dir() and not file.exists():
         weights = sorted(path.glob("*.gguf"))
-        found = f"; it has {printable(weights[0].name)}: give that file" if weights else ""
+        hint = f"; it has {printable(weights[0].name)}: give that file" if weights else ""
         raise InputError(
-            f"{path}: this folder has no config.json{found}\n"
+            f"{path}: this folder has no config.json{hint}\n"
             "  give the folder of a Hugging Face model, the path of its config.json, or a GGUF file"
         )
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)

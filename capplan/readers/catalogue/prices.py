@@ -185,7 +185,9 @@ def scenario_prices(scenario: Scenario) -> tuple[dict[str, ChosenPrice | None], 
     device name -> ChosenPrice, None where no offer is known; and warnings
     """
     records, remarks = records_of(scenario)
-    chosen = {item.name: choose_price(records, item.name, scenario.prices) for item in scenario.fleet.devices}
+    chosen = {
+        device.name: choose_price(records, device.name, scenario.prices) for device in scenario.fleet.devices
+    }
     others = [name for name in scenario.prices.overrides if name not in chosen]
     warnings = list(remarks)
     warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
@@ -206,15 +208,17 @@ def _powered(
     """Return the prices with the electricity of each device; a device of unknown power has no cost."""
     powered: dict[str, ChosenPrice | None] = {}
     warnings: list[str] = []
-    for item in scenario.fleet.devices:
-        price = chosen[item.name]
-        if price is not None and item.tdp_w is None:
+    for device in scenario.fleet.devices:
+        price = chosen[device.name]
+        if price is not None and device.tdp_w is None:
             warnings.append(
-                f"the power of {item.name} is not known, so its electricity and its cost are left out; "
+                f"the power of {device.name} is not known, so its electricity and its cost are left out; "
                 "give chip.power in your own hardware YAML"
             )
             price = None
-        powered[item.name] = with_electricity(price, item.tdp_w or 0.0, scenario.prices) if price else None
+        powered[device.name] = (
+            with_electricity(price, device.tdp_w or 0.0, scenario.prices) if price else None
+        )
     listed = [
         name for name, price in powered.items() if price and price.records and not _is_own(price, scenario)
     ]

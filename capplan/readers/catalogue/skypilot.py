@@ -49,12 +49,12 @@ def skypilot_prices(
     unknown: Counter[str] = Counter()
     for number, row in enumerate(rows, start=2):
         accelerator = (row["AcceleratorName"] or "").strip()
-        found = _device_name(accelerator) if accelerator else None
-        if accelerator and found is None:
+        device = _device_name(accelerator) if accelerator else None
+        if accelerator and device is None:
             unknown[accelerator] += 1
-        elif found is not None:
+        elif device is not None:
             records += _offers(
-                row, found, f"{name}: line {number}", {"provider": folder, "day": day, "source": name}
+                row, device, f"{name}: line {number}", {"provider": folder, "day": day, "source": name}
             )
     if not records:
         raise InputError(f"{name}: has no offer of a device in the catalogue; capplan hardware lists them")
@@ -72,7 +72,7 @@ def _device_name(accelerator: str) -> str | None:
 
 
 def _offers(
-    row: Mapping[str, str | None], found: str, place: str, of: Mapping[str, str]
+    row: Mapping[str, str | None], device: str, place: str, of: Mapping[str, str]
 ) -> Iterator[PriceRecord]:
     count = _number(row["AcceleratorCount"], f"{place}: AcceleratorCount")
     if count is None or not count.is_integer():
@@ -81,7 +81,7 @@ def _offers(
         usd = _number(row[column], f"{place}: {column}")
         if usd is not None:
             yield PriceRecord(
-                device=found, provider=of["provider"], commitment=commitment, usd_per_hour=usd / count, source=of["source"],
+                device=device, provider=of["provider"], commitment=commitment, usd_per_hour=usd / count, source=of["source"],
                 sku=row["InstanceType"], devices=int(count), region=row["Region"] or None, date=of["day"],
             )  # fmt: skip
 

@@ -194,17 +194,17 @@ def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, 
     prices; entries without a price per token (images, audio, by the second, for nothing) are left out
     """
     name = os.fspath(path)
-    found = []
+    prices = []
     for key, entry in read_json(path, kind="LiteLLM's price file", max_bytes=_LITELLM_BYTES).items():
         if isinstance(entry, Mapping) and key != "sample_spec":
             price = _of_litellm(name, key, entry, day)
-            found += [price] if price else []
-    if not found:
+            prices += [price] if price else []
+    if not prices:
         raise InputError(
             f"{name}: has no model with input_cost_per_token and output_cost_per_token; LiteLLM's "
             "model_prices_and_context_window.json is expected, or a token-price YAML"
         )
-    return tuple(found)
+    return tuple(prices)
 
 
 def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> TokenPrice | None:
@@ -264,22 +264,22 @@ def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
     except ImportError:
         return None
     try:
-        _, found = snapshot.find_provider_model(model, None, provider, None)
+        _, listed_model = snapshot.find_provider_model(model, None, provider, None)
     except LookupError:
         return None
     noon = datetime.combine(first_day(day), time(12), tzinfo=UTC)
-    usual = _genai_rates(found.get_prices(noon), None)
+    usual = _genai_rates(listed_model.get_prices(noon), None)
     if usual is None:
         return None
-    listed = found.get_prices(noon)
+    listed = listed_model.get_prices(noon)
     above = sorted({tier.start for kind in _GENAI for tier in getattr(getattr(listed, kind), "tiers", ())})
-    batch = _genai_rates(found.get_prices(noon, {"processing": "batch"}), None) or usual
+    batch = _genai_rates(listed_model.get_prices(noon, {"processing": "batch"}), None) or usual
     price = TokenPrice(
         provider=provider,
-        model=found.id,
+        model=listed_model.id,
         rates=usual,
         tiers=tuple((float(start), _genai_rates(listed, start) or usual) for start in above),
-        context_tokens=found.context_window,
+        context_tokens=listed_model.context_window,
         date=day,
         source=GENAI_SOURCE,
     )
@@ -337,9 +337,9 @@ def find_price(name: str, known: Sequence[TokenPrice], day: str | None) -> Token
     if (listed := by_name.get(name.lower())) is not None:
         return listed
     if day is not None:
-        found = genai_price(provider, model, day)
-        if found is not None:
-            return found
+        price = genai_price(provider, model, day)
+        if price is not None:
+            return price
     elif _knows_genai(provider, model):
         raise InputError(
             f"--api: {name} is known to genai-prices alone, which does not date its prices\n"

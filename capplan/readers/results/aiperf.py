@@ -78,7 +78,7 @@ def csv_result(rows: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResult:
 
 def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResult:
     """Return the run of `profile_export.jsonl`: one record per request, warm-up and errors left out."""
-    kept: list[RequestRecord] = []
+    log: list[RequestRecord] = []
     dropped = 0
     starts = [
         ResultValues(path, record).at("metadata").number("request_start_ns") or 0.0 for record in records
@@ -90,29 +90,29 @@ def log_result(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         if phase not in (None, "profiling") or record.get("error") is not None:
             dropped += 1
             continue
-        kept.append(_request(document.at("metrics"), (start - first) * 1e-9))
-    if not kept:
+        log.append(_request(document.at("metrics"), (start - first) * 1e-9))
+    if not log:
         raise InputError(f"{path}: no finished request of the profiling phase in {len(records)} records")
-    ends = [request.arrival_s + (request.e2e_s or 0.0) for request in kept]
-    duration = max(ends) - min(request.arrival_s for request in kept)
+    ends = [request.arrival_s + (request.e2e_s or 0.0) for request in log]
+    duration = max(ends) - min(request.arrival_s for request in log)
     gaps = [
         (request.e2e_s - request.ttft_s) / (request.output_tokens - 1)
-        for request in kept
+        for request in log
         if request.e2e_s is not None and request.ttft_s is not None and request.output_tokens > 1
     ]
     return BenchmarkResult(
         tool="AIPerf",
         path=path,
-        requests=len(kept),
-        input_tokens=sum(request.input_tokens for request in kept) / len(kept),
-        output_tokens=sum(request.output_tokens for request in kept) / len(kept),
-        ttft_s=Spread(_mean([request.ttft_s for request in kept])),
+        requests=len(log),
+        input_tokens=sum(request.input_tokens for request in log) / len(log),
+        output_tokens=sum(request.output_tokens for request in log) / len(log),
+        ttft_s=Spread(_mean([request.ttft_s for request in log])),
         tpot_s=Spread(_mean(gaps)),
-        e2e_s=Spread(_mean([request.e2e_s for request in kept])),
-        requests_per_s=len(kept) / duration if duration > 0 else None,
-        output_tokens_per_s=sum(r.output_tokens for r in kept) / duration if duration > 0 else None,
+        e2e_s=Spread(_mean([request.e2e_s for request in log])),
+        requests_per_s=len(log) / duration if duration > 0 else None,
+        output_tokens_per_s=sum(r.output_tokens for r in log) / duration if duration > 0 else None,
         notes=(f"{dropped} records of warm-up or with an error left out",) if dropped else (),
-        log=tuple(kept),
+        log=tuple(log),
     )
 
 

@@ -41,17 +41,17 @@ def accepted_drafts(paths: Sequence[Path], draft_tokens: int | None = None) -> A
     InputError
         no drafts were counted, or more were accepted than drafted
     """
-    seen, path = prometheus.counted(paths, Omissions()), paths[-1]
-    rounds, drafted = seen.values.get(DRAFTS, 0.0), seen.values.get(DRAFTED, 0.0)
+    scrape, path = prometheus.counted(paths, Omissions()), paths[-1]
+    rounds, drafted = scrape.values.get(DRAFTS, 0.0), scrape.values.get(DRAFTED, 0.0)
     if rounds > 0 and drafted > 0:
         words = f"{rounds:,.0f} rounds with {drafted:,.0f} drafts"
-        if seen.accepted:
-            fractions = _by_position(seen.accepted, rounds, path)
+        if scrape.accepted:
+            fractions = _by_position(scrape.accepted, rounds, path)
             return AcceptedDrafts(fractions, drafted / rounds, words)
-        accepted = _at_most(seen.values.get(ACCEPTED, 0.0), drafted, f"{ACCEPTED}, {DRAFTED}", path)
+        accepted = _at_most(scrape.values.get(ACCEPTED, 0.0), drafted, f"{ACCEPTED}, {DRAFTED}", path)
         fraction = acceptance_of_round(1.0 + accepted / rounds, drafted / rounds)
         return AcceptedDrafts((fraction,), drafted / rounds, words)
-    return _of_gauges(seen, draft_tokens, path)
+    return _of_gauges(scrape, draft_tokens, path)
 
 
 def _by_position(accepted: Mapping[int, float], rounds: float, path: Path) -> tuple[float, ...]:
@@ -71,9 +71,11 @@ def _by_position(accepted: Mapping[int, float], rounds: float, path: Path) -> tu
     return tuple(fractions)
 
 
-def _of_gauges(seen: Scrape, draft_tokens: int | None, path: Path) -> AcceptedDrafts:
+def _of_gauges(scrape: Scrape, draft_tokens: int | None, path: Path) -> AcceptedDrafts:
     """Return the acceptance from the mean tokens of a round, or from the accepted share of the drafts."""
-    share, tokens = (_mean(seen, names) for names in (prometheus.ACCEPTANCE_GAUGES, prometheus.LENGTH_GAUGES))
+    share, tokens = (
+        _mean(scrape, names) for names in (prometheus.ACCEPTANCE_GAUGES, prometheus.LENGTH_GAUGES)
+    )
     if share is None and tokens is None:
         raise InputError(
             f"{path}: counts no drafts: the server did not speculate, or its metrics were scraped before any request\n"
@@ -90,9 +92,9 @@ def _of_gauges(seen: Scrape, draft_tokens: int | None, path: Path) -> AcceptedDr
     return AcceptedDrafts((acceptance_of_round(1.0 + accepted, drafts),), drafts, words)
 
 
-def _mean(seen: Scrape, names: Sequence[str]) -> float | None:
+def _mean(scrape: Scrape, names: Sequence[str]) -> float | None:
     """Return the mean of a gauge over engines; None where none has drafted yet."""
-    values = [value for name in names for value in seen.gauges.get(name, ()) if value > 0.0]
+    values = [value for name in names for value in scrape.gauges.get(name, ()) if value > 0.0]
     return float(np.mean(values)) if values else None
 
 

@@ -177,10 +177,10 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         the text has no request lengths
     """
     omissions = Omissions()
-    seen = counted(paths, omissions)
+    scrape = counted(paths, omissions)
     name = str(paths[-1])
-    prompts, outputs = _lengths(seen, PROMPTS, name), _lengths(seen, OUTPUTS, name)
-    finished = _requests(seen)
+    prompts, outputs = _lengths(scrape, PROMPTS, name), _lengths(scrape, OUTPUTS, name)
+    finished = _requests(scrape)
     notes = (
         []
         if len(paths) == 2
@@ -188,13 +188,13 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
     )
     if interval_s is None:
         notes.append("no rate is known without the time between the scrapes; give --interval")
-    rejected = seen.first(REJECTED)
+    rejected = scrape.first(REJECTED)
     if rejected:
         notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
         finished += rejected
     rate = finished / interval_s if interval_s else None
-    accepted, rounds = _acceptance(seen, notes)
-    hits = _hits(seen, notes)
+    accepted, rounds = _acceptance(scrape, notes)
+    hits = _hits(scrape, notes)
     return WorkloadSummary(
         name=paths[-1].name.split(".")[0],
         format="Prometheus metrics",
@@ -203,38 +203,38 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         input_tokens=prompts,
         output_tokens=outputs,
         prefix_hit_fraction=hits,
-        measured=MeasuredLatency(seen.mean(TTFT), seen.mean(TPOT), seen.mean(E2E), seen.mean(QUEUE)),
+        measured=MeasuredLatency(scrape.mean(TTFT), scrape.mean(TPOT), scrape.mean(E2E), scrape.mean(QUEUE)),
         acceptance_fraction=accepted,
         accepted_tokens_per_round=rounds,
-        kv_cache_tokens=seen.cache_tokens
+        kv_cache_tokens=scrape.cache_tokens
         or next(
-            (tokens for tokens in seen.gauges.get("sglang:max_total_num_tokens", []) if tokens > 0), None
+            (tokens for tokens in scrape.gauges.get("sglang:max_total_num_tokens", []) if tokens > 0), None
         ),
         omissions=tuple(omissions.lines()),
         notes=(*notes, "lengths are interpolated within the buckets of the histograms"),
     )
 
 
-def _requests(seen: Scrape) -> float:
-    finished = seen.first(FINISHED)
+def _requests(scrape: Scrape) -> float:
+    finished = scrape.first(FINISHED)
     if finished:
         return finished
-    return next((seen.values[f"{name}_count"] for name in PROMPTS if f"{name}_count" in seen.values), 0.0)
+    return next((scrape.values[f"{name}_count"] for name in PROMPTS if f"{name}_count" in scrape.values), 0.0)
 
 
-def _lengths(seen: Scrape, names: Sequence[str], path: str) -> LengthSummary:
+def _lengths(scrape: Scrape, names: Sequence[str], path: str) -> LengthSummary:
     for name in names:
-        count = seen.values.get(f"{name}_count", 0.0)
+        count = scrape.values.get(f"{name}_count", 0.0)
         if count < 1:
             continue
-        mean = seen.mean([name])
+        mean = scrape.mean([name])
         if mean is None:
             raise InputError(f"{path}: has {name}_count and no {name}_sum, so the lengths are not known")
         if not 1.0 <= mean <= LONGEST_TOKENS:
             raise InputError(
                 f"{path}: {name}: {count:g} requests with {mean:g} tokens each; 1 to {LONGEST_TOKENS:,} are expected"
             )
-        rows = seen.buckets.get(name, {})
+        rows = scrape.buckets.get(name, {})
         if any(math.isfinite(bound) for bound in rows) and max(rows.values()) >= 1:
             least, most = _possible_means(rows)
             if not least * (1 - AGREEMENT) <= mean <= most * (1 + AGREEMENT):
@@ -291,27 +291,27 @@ def _share(part: float, whole: float, words: str, notes: list[str]) -> float | N
     return part / whole
 
 
-def _hits(seen: Scrape, notes: list[str]) -> float | None:
+def _hits(scrape: Scrape, notes: list[str]) -> float | None:
     for hits, queries in PREFIX_HITS:
-        asked = seen.values.get(queries, 0.0)
-        if asked > 0 and hits in seen.values:
-            return _share(seen.values[hits], asked, f"{hits} is more than {queries}", notes)
-    gauge = next((seen.gauges[name] for name in HIT_GAUGES if name in seen.gauges), None)
+        asked = scrape.values.get(queries, 0.0)
+        if asked > 0 and hits in scrape.values:
+            return _share(scrape.values[hits], asked, f"{hits} is more than {queries}", notes)
+    gauge = next((scrape.gauges[name] for name in HIT_GAUGES if name in scrape.gauges), None)
     if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0:
         return float(np.mean(gauge))
     notes.append("no counters of the prefix cache")
     return None
 
 
-def _acceptance(seen: Scrape, notes: list[str]) -> tuple[float | None, float | None]:
+def _acceptance(scrape: Scrape, notes: list[str]) -> tuple[float | None, float | None]:
     """Return the accepted fraction of the drafted tokens, and the tokens per round including the bonus token."""
-    drafted, accepted = seen.values.get(DRAFTED, 0.0), seen.values.get(ACCEPTED, 0.0)
+    drafted, accepted = scrape.values.get(DRAFTED, 0.0), scrape.values.get(ACCEPTED, 0.0)
     if drafted > 0:
         share = _share(accepted, drafted, f"{ACCEPTED} is more than {DRAFTED}", notes)
-        drafts = seen.values.get(DRAFTS, 0.0)
+        drafts = scrape.values.get(DRAFTS, 0.0)
         return share, 1.0 + accepted / drafts if share is not None and drafts > 0 else None
-    shares = next((seen.gauges[name] for name in ACCEPTANCE_GAUGES if name in seen.gauges), None)
-    lengths = next((seen.gauges[name] for name in LENGTH_GAUGES if name in seen.gauges), None)
+    shares = next((scrape.gauges[name] for name in ACCEPTANCE_GAUGES if name in scrape.gauges), None)
+    lengths = next((scrape.gauges[name] for name in LENGTH_GAUGES if name in scrape.gauges), None)
     mean_share = float(np.mean(shares)) if shares else 0.0
     mean_length = float(np.mean(lengths)) if lengths else 0.0
     return (mean_share if 0.0 < mean_share <= 1.0 else None), (mean_length if mean_length >= 1.0 else None)

@@ -1,4 +1,4 @@
-"""What `capplan fleet` shows of pools of their own for prefill and decode, beside identical replicas."""
+"""What `capplan fleet` shows of separate prefill and decode pools, beside identical replicas."""
 
 from dataclasses import asdict
 from typing import Any
@@ -113,7 +113,7 @@ def transfer_result(use: LinkUse) -> dict[str, Any]:
 
 
 def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
-    """Return the plans with pools of their own and why there are no others; None where none were asked for."""
+    """Return the plans with separate pools and why there are no others; None where none were asked for."""
     if answer.pools is None:
         return None
     return {
@@ -167,7 +167,7 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
         ),
         Table(
             no_plan,
-            title="No plan with pools of their own",
+            title="No plan with separate pools",
             shown=("hardware", "reason", "count"),
             titles={"count": "candidates"},
         ),
@@ -192,16 +192,16 @@ def _together(plan: FleetPlan, way: str) -> dict[str, Any]:
 
 
 def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return whether pools of their own pay."""
+    """Return whether separate pools pay."""
     if answer.pools is None:
         return ()
     apart, together = answer.pools.chosen, answer.chosen
     if apart is None:
-        return ("pools of their own: no plan meets the targets",)
+        return ("separate pools: no plan meets the targets",)
     if together is None:
         return (f"recommended: {pools_text(apart)}",)
     which = "recommended" if answer.chosen_pools else "not recommended"
-    said = f"pools of their own are {which}: {pools_text(apart)}, {_compared(apart, together)}"
+    said = f"separate pools are {which}: {pools_text(apart)}, {_compared(apart, together)}"
     return (said, *_cheaper_chunks(answer, min(cost_of(apart), cost_of(together))))
 
 

@@ -129,7 +129,7 @@ def warn_of_overload(asked: AskedStream, utilisation: float) -> None:
     if utilisation > 1.0:
         sys.stderr.write(
             f"{overload(asked, utilisation)}\n"
-            f"  all {len(asked.stream.usual):,} requests are simulated anyway; for a shorter run: --until '1 min'\n"
+            f"  all {len(asked.stream.representative):,} requests are simulated anyway; for a shorter run: --until '1 min'\n"
         )
 
 

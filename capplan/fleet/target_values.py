@@ -1,4 +1,4 @@
-"""What a target is held against: the latencies of all requests, those that were shed or never finished included."""
+"""The values that targets limit: latencies of all requests, including those that were shed or never finished."""
 
 from math import inf, isinf, nan
 from typing import Any
@@ -16,13 +16,13 @@ LARGEST_AGE_S = 1e18
 """Above every real age: only a request that would never finish is this old."""
 
 
-def judged(
-    columns: dict[str, NDArray[Any]], seen: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
+def target_values(
+    columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
 ) -> dict[Target, float]:
-    """Return for each target what is compared with its limit; infinite where lost requests are too many for it to hold.
+    """Return the value of each target that is compared with its limit; infinite where too many requests were lost.
 
     A request that was shed, or that would never finish, missed every target. One that was running when the simulation
-    stopped missed a target if it is already older than the limit; otherwise nothing is known of it, and it is left out.
+    stopped missed a target if it is already older than the limit; otherwise its outcome is unknown, and it is left out.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def judged(
 
     Returns
     -------
-    [s], by target; nan where no request says anything
+    [s], by target; nan where no request has a value
     """
-    status, age = columns["status"][seen], until_s - columns["arrival_s"][seen]
+    status, age = columns["status"][rows], until_s - columns["arrival_s"][rows]
     is_open = (status != FINISHED) & (status != SHED)
     result = {}
     for target in slo.targets:
@@ -47,20 +47,20 @@ def judged(
             share = statistic_of(np.where(lost, inf, 0.0), target)
             result[target] = inf if isinf(share) else float(getattr(gaps, target.statistic))
             continue
-        values = columns[f"{target.metric}_s"][seen]
+        values = columns[f"{target.metric}_s"][rows]
         result[target] = statistic_of(np.where(np.isnan(values) & lost, inf, values), target)
     return result
 
 
 def undecided(columns: dict[str, NDArray[Any]], slo: Slo, until_s: float) -> int:
-    """Return how many requests were under way at the end of a run that was stopped, late for no target yet."""
+    """Return how many requests were running when the simulation stopped and had not missed a target yet."""
     patience = min((t.limit_s for t in slo.targets if t.metric in _AGED), default=LARGEST_AGE_S)
     is_open = (columns["status"] != FINISHED) & (columns["status"] != SHED)
     return int(np.count_nonzero(is_open & (until_s - columns["arrival_s"] <= patience)))
 
 
 def statistic_of(values: Array, target: Target) -> float:
-    """Return the statistic that a target names, of values some of which may be infinite.
+    """Return the statistic that a target names; some of the values may be infinite.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from capplan.errors import InputError
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests
 
 FORGET_S = 60.0
-"""Time constant with which earlier tokens cease to count as load."""
+"""Time constant of the decay with which routed tokens count as the load of a replica."""
 LARGEST_IMBALANCE_RATIO = 1.25
 """A replica that has the prefix is skipped if its load is more than this times the mean (an assumption)."""
 
@@ -43,24 +43,24 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
         return split_round_robin(requests, replicas)
     arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
     pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
-    given = np.zeros(replicas)
+    load_tokens = np.zeros(replicas)
     home: dict[int, int] = {}
     rows_of: list[list[int]] = [[] for _ in range(replicas)]
     now = 0.0
     for index, (at, ids, tokens) in enumerate(
         zip(arrival.tolist(), pieces, (requests.input_tokens + requests.output_tokens).tolist(), strict=True)
     ):
-        given *= exp(-(at - now) / FORGET_S)
+        load_tokens *= exp(-(at - now) / FORGET_S)
         now = at
         blocks = ids.tolist()
-        chosen = int(given.argmin())
+        chosen = int(load_tokens.argmin())
         for block in blocks:
             if block not in home:
                 break
-            if given[home[block]] <= LARGEST_IMBALANCE_RATIO * float(given.mean()) + tokens:
+            if load_tokens[home[block]] <= LARGEST_IMBALANCE_RATIO * float(load_tokens.mean()) + tokens:
                 chosen = home[block]
         home.update(dict.fromkeys(blocks, chosen))
-        given[chosen] += tokens
+        load_tokens[chosen] += tokens
         rows_of[chosen].append(index)
     if not all(rows_of):
         return split_round_robin(requests, replicas)
@@ -98,10 +98,10 @@ def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
     array([9])
     """
     columns: dict[str, Any] = {}
-    for item in fields(requests):
-        column = getattr(requests, item.name)
-        if column is not None and item.name not in NAMED_BLOCKS:
-            columns[item.name] = column[rows]
+    for field in fields(requests):
+        column = getattr(requests, field.name)
+        if column is not None and field.name not in NAMED_BLOCKS:
+            columns[field.name] = column[rows]
     for name in NAMED_BLOCKS:
         pieces = requests.pieces(name)
         if pieces is not None:

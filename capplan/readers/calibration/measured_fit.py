@@ -1,4 +1,4 @@
-"""A measured fit as other commands take it: fractions of the device's datasheet, and what no benchmark measures."""
+"""A measured fit as fractions of the datasheet, completed with the numbers that no benchmark measures."""
 
 import math
 from dataclasses import MISSING, fields
@@ -15,7 +15,7 @@ COMPUTE_FRACTIONS = frozenset(
     {"compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction"}
 )
 """Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
-TAKEN_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
+EFFICIENCY_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
 """Kernels of efficiency records; launches and copies are shown, and used only where stated."""
 NOT_MEASURED = (
     "launch_s", "router_skew", "quantise_passes", "one_shot_fraction", "one_shot_step_s", "one_shot_floor_s",
@@ -51,7 +51,7 @@ def tile_row_halvings(machine: Machine, dtype: str) -> float:
     return math.log2(TILES[0][0] / rows) if rows else 0.0
 
 
-def taken_fit(
+def measured_fit(
     fitted: str, calibration: Calibration, device: Device, family: Efficiency, name: str, path: str
 ) -> Fit:
     """Return a measured fit as numbers of the device's peaks, with what is not measured from the device's family.
@@ -65,11 +65,11 @@ def taken_fit(
     name : of the file, for the source of the fit
     path : of the file, for errors
     """
-    fit = calibration.fitted[fitted]
+    measured = calibration.fitted[fitted]
     kernel, _, dtype = fitted.partition("@")[0].partition("/")
     numbers = {
         key: number.value * _peak_ratio(key, kernel, dtype, calibration, device)
-        for key, number in fit.numbers.items()
+        for key, number in measured.numbers.items()
     }
     relatives = [
         f.numbers for key, f in family.fits.items() if key.partition("@")[0] == fitted.partition("@")[0]
@@ -83,9 +83,9 @@ def taken_fit(
     launch = next((f for key, f in calibration.fitted.items() if key.startswith("launch/")), None)
     if "launch_s" in near and launch is not None:
         numbers["launch_s"] = launch.numbers["launch_s"].value
-    scores = fit.operators.values()
+    scores = measured.operators.values()
     held = [score.held_out_median_ape for score in scores if score.held_out_median_ape is not None]
-    found = Fit(
+    fit = Fit(
         numbers=numbers,
         label="measured",
         rows=sum(score.points for score in scores),
@@ -93,8 +93,8 @@ def taken_fit(
         held_out_median_error_fraction=max(held, default=None),
         fitted_on=f"{name}, {calibration.machine.name}, torch {calibration.machine.torch}, {calibration.date[:10]}",
     )
-    _refuse_other_numbers(f"{path}: fitted.{fitted}.numbers", kernel, found)
-    return found
+    _refuse_other_numbers(f"{path}: fitted.{fitted}.numbers", kernel, fit)
+    return fit
 
 
 def partial_note(calibration: Calibration) -> str:

@@ -7,7 +7,7 @@ from capplan.fleet.price import usd_per_million_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
+class UnitCosts:
     """Cost per token, per job and per request, mean over the time that is paid for."""
 
     usd_per_million_output_tokens: float
@@ -34,7 +34,10 @@ def mean_tokens_per_s(demand: Demand, response_s: float) -> tuple[float, float]:
     -------
     i, o [token/s]
     """
-    rates = [item.request_rate_at(response_s) * item.mean_rate_fraction for item in demand.classes]
+    rates = [
+        request_class.request_rate_at(response_s) * request_class.mean_rate_fraction
+        for request_class in demand.classes
+    ]
     prompts = sum(r * c.input_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
     outputs = sum(r * c.output_tokens.mean_tokens for r, c in zip(rates, demand.classes, strict=True))
     return prompts, outputs
@@ -55,12 +58,14 @@ def job_hours(demand: Demand) -> float | None:
     2.0
     """
     hours = [
-        item.job_requests / item.request_rate_at() / 3600.0 for item in demand.classes if item.job_requests
+        request_class.job_requests / request_class.request_rate_at() / 3600.0
+        for request_class in demand.classes
+        if request_class.job_requests
     ]
     return max(hours) if len(hours) == len(demand.classes) else None
 
 
-def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Money:
+def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> UnitCosts:
     """Return the cost of a fleet per token at the mean load, and per job.
 
     Parameters
@@ -73,7 +78,7 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
 
     Returns
     -------
-    Money
+    UnitCosts
 
     References
     ----------
@@ -82,8 +87,11 @@ def money_at_mean(demand: Demand, usd_per_hour: float, response_s: float) -> Mon
     prompts, outputs = mean_tokens_per_s(demand, response_s)
     hours = job_hours(demand)
     job = None if hours is None else hours * usd_per_hour
-    requests = sum((item.job_requests or 0.0) / item.sequences_per_request for item in demand.classes)
-    return Money(
+    requests = sum(
+        (request_class.job_requests or 0.0) / request_class.sequences_per_request
+        for request_class in demand.classes
+    )
+    return UnitCosts(
         float(usd_per_million_tokens(usd_per_hour, outputs)),
         float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),
         hours,

@@ -54,7 +54,7 @@ class Drafting:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineUse:
+class EngineOptions:
     """Options of the engines; the defaults change nothing."""
 
     scheduler: Scheduler | None = None
@@ -76,7 +76,7 @@ class Engines:
     assumptions: tuple[Assumption, ...] = ()
 
 
-def engines_of(replica: Replica, use: EngineUse, id_tokens: int, prompt_tokens: float) -> Engines:
+def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_tokens: float) -> Engines:
     """Return engines with the given options.
 
     Parameters
@@ -185,7 +185,7 @@ def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:
     return replace(requests, block_ids=np.arange(int(counts.sum())), block_counts=counts)
 
 
-def _timeout_s(use: EngineUse, stated: list[Assumption]) -> float:
+def _timeout_s(use: EngineOptions, stated: list[Assumption]) -> float:
     if use.scheduler == "dynamic" and use.batch_timeout_s is None:
         stated.append(
             Assumption(

@@ -1,4 +1,4 @@
-"""What searches of questions that differ a little have in common: replicas, and what was simulated of each."""
+"""A cache for searches of similar questions: replicas that were built, and the simulations that were run with them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,11 +13,11 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 
 
-class Shared:
-    """Replicas by what they are made of, and their runs by the traffic: targets and prices change neither."""
+class SearchCache:
+    """Replicas by their specification and runs by their traffic; neither depends on targets or prices."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start empty."""
         self._replicas: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], SeenRuns] = {}
         self._keys: dict[int, tuple[Any, str]] = {}
@@ -25,7 +25,7 @@ class Shared:
     def trial(
         self, candidate: ScreenedLayout, question: Question, paths: dict[tuple[int, int, float], SamplePath]
     ) -> Trial:
-        """Return the trial of a layout, with the replica and the runs that other searches left."""
+        """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
         spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
@@ -40,7 +40,7 @@ class Shared:
         return Trial(candidate, question, paths, self._replicas[made_of], seen)
 
     def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
-        """Return what tells a replica from all others."""
+        """Return a key of everything that a replica is built from."""
         parts = [self._key(part) for part in (spec.network, spec.device, spec.efficiency, spec.profile)]
         limits = (
             spec.max_model_len,
@@ -52,19 +52,20 @@ class Shared:
         return *parts, spec.sharding, spec.kv_format, limits
 
     def _key(self, part: Any, of: Callable[[Any], Any] = lambda part: part) -> str:
-        """Return the content key of a record or of what counts of it, worked out once while the record lives here."""
+        """Return the content key of a record, or of the relevant part of it, computed once per record."""
         if id(part) not in self._keys:
             self._keys[id(part)] = part, content_key(of(part))
         return self._keys[id(part)][1]
 
 
 def _mix(demand: Demand) -> Demand:
-    """Return a demand of one request per second: a run has a rate of its own, unless users decide how often they ask."""
-    rates = [item.request_rate_per_s for item in demand.classes]
+    """Return the demand scaled to one request per second, since each run sets its rate; with users the demand as it is."""
+    rates = [request_class.request_rate_per_s for request_class in demand.classes]
     if any(rate is None for rate in rates):
         return demand
     total = sum(rate for rate in rates if rate is not None)
     classes = [
-        replace(item, request_rate_per_s=(item.request_rate_per_s or 0.0) / total) for item in demand.classes
+        replace(request_class, request_rate_per_s=(request_class.request_rate_per_s or 0.0) / total)
+        for request_class in demand.classes
     ]
     return replace(demand, classes=tuple(classes))
