@@ -5,7 +5,8 @@
 #   make check    lint, then test: what continuous integration runs
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands.md and the output of the marked console blocks of all pages anew
+#   make docs     write docs/commands.md, docs/methodology.md and the output of the marked console blocks of all pages anew,
+#                 then build the pages as a site into site/; a warning stops it
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
 #   make fuzz     new questions: laws over random inputs, files of every kind and command lines with small faults;
 #                 SECONDS=600 SEED=1 (a third of the time each) KIND=config.json (files of one kind alone)
@@ -53,6 +54,8 @@ golden: $(VENV)/.ready-test
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.commands
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
@@ -90,7 +93,7 @@ pictures: $(VENV)/.ready
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --picture docs/pictures/support-chat-frontier.svg
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .mutants
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
 # The stamp files keep set-up from being repeated until what is declared or constrained changes.
 $(BIN)/python:

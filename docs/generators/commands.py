@@ -17,7 +17,7 @@ import typer
 
 from capplan.cli.commands import COMMANDS
 from capplan.cli.main import app, main
-from docs.generators import scenario_keys
+from docs.generators import methodology, scenario_keys
 from docs.generators.console_blocks import with_output
 
 EXAMPLES = {
@@ -115,19 +115,24 @@ def _example(name: str) -> str:
     return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
 
 
+WHOLE = ("commands.md", "scenario.md", "methodology.md")
+"""Pages that are written whole."""
+
+
 def pages(root: Path) -> list[Path]:
     """Return the pages whose marked blocks are run: all but those that are written whole."""
     return [
         root / "README.md",
-        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name not in ("commands.md", "scenario.md")),
+        *(p for p in sorted((root / "docs").rglob("*.md")) if p.name not in WHOLE),
     ]
 
 
 def write(root: Path) -> None:
-    """Write docs/commands.md, docs/scenario.md and the marked blocks of all other pages anew."""
+    """Write docs/commands.md, docs/scenario.md, docs/methodology.md and the marked blocks of all other pages anew."""
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
+    texts[root / "docs" / "methodology.md"] = methodology.page(root)
     texts |= {page: with_output(page.read_text(encoding="utf-8"), main) for page in pages(root)}
     for page, text in texts.items():
         if not page.exists() or text != page.read_text(encoding="utf-8"):

@@ -1,0 +1,72 @@
+"""The pages as a site: every page is in its navigation, every link leads somewhere, and every formula is on the page of formulas."""
+
+import posixpath
+import re
+from pathlib import Path
+
+import pytest
+
+from capplan.readers.yaml_file import parse_yaml
+from docs.generators.methodology import ROOMS, formulas, page, stated
+from docs.generators.site import LINK, OUTSIDE, site_page, site_text
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    *OUTSIDE,
+    *(
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        if "generators" not in path.parts
+    ),
+]
+
+
+def navigation(entries):
+    for entry in entries:
+        for item in entry.values():
+            yield from navigation(item) if isinstance(item, list) else [item]
+
+
+def test_every_page_is_in_the_navigation_once():
+    nav = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
+    assert sorted(navigation(nav)) == sorted(map(site_page, SOURCES))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_link_of_a_page_leads_to_a_page_or_a_file_of_the_site(source):
+    text = (ROOT / source).read_text(encoding="utf-8")
+    for link in LINK.findall(re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)):
+        path, _, _ = link.partition("#")
+        inside = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        assert (ROOT / inside).exists(), link
+        assert inside in SOURCES or inside.startswith("docs/"), f"{link}: not on the site"
+
+
+def test_links_between_pages_inside_and_outside_docs():
+    assert site_text("[a](docs/money.md#terms)", "README.md") == "[a](money.md#terms)"
+    assert site_text("[a](../calibrate/README.md)", "docs/calibration.md") == "[a](calibrate.md)"
+    assert site_text("[a](../money.md)", "docs/tutorials/x.md") == "[a](../money.md)"
+    assert site_text("[a](https://x.org/b.md) [c](#d)", "README.md") == "[a](https://x.org/b.md) [c](#d)"
+
+
+def test_the_page_of_formulas_is_current():
+    assert (ROOT / "docs" / "methodology.md").read_text(encoding="utf-8") == page(ROOT), "run: make docs"
+
+
+def test_formulas_of_every_room_are_there_with_their_symbols():
+    found = list(formulas(ROOT))
+    assert {item.module.split(".")[1] for item in found} == set(ROOMS)
+    names = {item.name for item in found}
+    assert {"decode_attention_time_s", "soft_maximum", "matmul_time_s"} <= names
+    assert all(item.symbols or item.rest or item.lead for item in found)
+
+
+def test_a_docstring_is_taken_apart_at_its_sections():
+    sections = ["Parameters\n----------\nmoved_bytes : [B]\n    Q\nrates : B of the device", "References\n----------\nWilliams et al. 2009."]  # fmt: skip
+    item = stated(
+        "m", "time_s", "\n\n".join(["Return the time.", "    t = Q / B", "with nothing else.", *sections])
+    )
+    assert (item.lead, item.formula, item.rest) == ("Return the time.", "t = Q / B", "with nothing else.")
+    assert item.symbols == (("moved_bytes", "[B]", "Q"), ("rates", "", "B of the device"))
+    assert item.sources == "Williams et al. 2009."
+    assert stated("m", "f", "Return nothing.") is None
