@@ -130,19 +130,33 @@ class Config:
             unread.append(self.section_path + key)
         return unread
 
-    def ties_embeddings(self, default: bool) -> bool:
-        """Return whether embedding and LM head are one tensor.
+    def ties_embeddings(self, default: bool, *names: str) -> bool:
+        """Return whether embedding and LM head are one tensor; `names` where the class calls the key otherwise.
 
-        The top level of a file decides. Where it is silent, transformers 4 asked the text section, and transformers 5,
-        which always writes the key, its class.
+        The top level of a file decides; some classes also ask the text section there. Where the top level is silent,
+        transformers 4 asked the text section, and transformers 5, which always writes the key, its class. A file of
+        neither is read by its text section too. Where that is silent as well, the class of the whole decides, except
+        that transformers 4 tied nothing which either class leaves apart.
         """
+        names = names or ("tie_word_embeddings",)
         whole = self.outer or self
-        inner = self.flag("tie_word_embeddings", default=default)
-        known = whole.stated_class
-        saved_by_5 = whole.text("transformers_version", default="").startswith("5.")
-        if whole.stated("tie_word_embeddings") or (known is not None and known.sections and saved_by_5):
-            inner = whole.flag("tie_word_embeddings", default=inner)
-        return inner and (known is None or known.ties)
+        known = whole.stated_class or ModelClass()
+        whole.unused(*names)
+        self.unused(*names)
+        if not known.ties:
+            return False
+        release = whole.text("transformers_version", default="")
+        decided = whole.stated(*names) or (bool(known.sections) and release.startswith("5."))
+        if not decided and (self.stated(*names) or not known.sections):
+            return self.flag(*names, default=default)
+        tied = whole.flag(*names, default=False)
+        if decided:
+            return tied or (known.ties_by_text and self.flag(*names, default=default))
+        if self.flag(*names, default=default) == tied:
+            return tied
+        if not release:
+            self.notes.append(f"{names[-1]} is missing: {json.dumps(tied)}, as transformers 5 reads it")
+        return tied and not release
 
     def has(self, *keys: str) -> bool:
         """Return whether one of the keys is present and not null."""

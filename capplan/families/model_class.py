@@ -30,6 +30,8 @@ class ModelClass:
     """Key of a section -> defaults there that differ from those of the section's own class."""
     ties: bool = True
     """Whether the class can share the embedding with the LM head."""
+    ties_by_text: bool = False
+    """Whether it shares them where its text section alone says so."""
 
     def same(self, key: str) -> tuple[str, ...]:
         """Return the key and its other names, the key itself first."""

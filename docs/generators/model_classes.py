@@ -53,6 +53,8 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
         described["section_defaults"] = inside
     if not _ties(kind):
         described["ties"] = False
+    if _ties_by_text(type(config), sections):
+        described["ties_by_text"] = True
     return described
 
 
@@ -84,6 +86,14 @@ def _ties(kind: str) -> bool:
             found = getattr(transformers, name if isinstance(name, str) else name[0], None)
             return bool(getattr(found, "_tied_weights_keys", None))
     return True
+
+
+def _ties_by_text(whole: Any, sections: dict[str, str]) -> bool:
+    """Return whether a class takes over the key of its text section where its own says false."""
+    if "text_config" not in sections:
+        return False
+    inside = {"model_type": sections["text_config"], "tie_word_embeddings": True}
+    return bool(getattr(whole(tie_word_embeddings=False, text_config=inside), "tie_word_embeddings", False))
 
 
 def classes() -> dict[str, Any]:

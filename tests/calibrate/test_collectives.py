@@ -1,16 +1,21 @@
 """Collectives between ranks of this machine: what one rank cannot do ends all of them with a message."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START = """
+import os
 import sys
 from capplan.calibrate import collectives
 from capplan.calibrate.machine import opened
 from capplan.errors import InputError
+import torch.distributed
+child = os.fork()
+os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if child else "1"
 group, target = collectives.group_of_environment(), opened("cpu")
 collectives.CPU_SIZES, collectives.REPEATS, collectives.TIMEOUT_S = (1024.0, 65536.0), 3, 10.0
 """
@@ -21,32 +26,29 @@ try:
 except InputError as error:
     print("ended", error, flush=True)
     sys.exit(2)
+if child:
+    os.waitpid(child, 0)
 """
 
 
-def ranks(tmp_path, middle):
-    """Run two ranks of a script; return their exit code and what they print."""
-    script = tmp_path / "ranks.py"
-    script.write_text(START + middle + END)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(script),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+def ranks(middle):
+    """Run a script that becomes two ranks; return the exit code of rank 0 and what both print."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+        [sys.executable, "-c", START + middle + END],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment, check=False,
+    )  # fmt: skip
     return done.returncode, done.stdout
 
 
-def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_measured(tmp_path):
+def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_measured():
     code, out = ranks(
-        tmp_path,
         "real = collectives._call\n"
         "def broken(operator, *words):\n"
         "    if operator == 'all_gather' and group.rank == 1: raise RuntimeError('no such kernel')\n"
@@ -60,9 +62,8 @@ def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_meas
     assert "{'gloo'}" in out
 
 
-def test_a_rank_that_dies_ends_the_others_with_a_line(tmp_path):
+def test_a_rank_that_dies_ends_the_others_with_a_line():
     code, out = ranks(
-        tmp_path,
         "import os\n"
         "real = collectives._call\n"
         "def dying(operator, *words):\n"

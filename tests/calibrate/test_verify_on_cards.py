@@ -16,18 +16,25 @@ from tests.calibrate.faked.card import A100, B200, T4
 from tests.calibrate.faked.cuda import CudaError
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Keep the calibration of every card that was measured."""
+    return tmp_path_factory.mktemp("cards")
+
+
 @pytest.fixture
-def proofs(insert, monkeypatch, tmp_path):
-    """Calibrate a card and verify a model on it; return the proofs and what was said."""
+def proofs(insert, monkeypatch, folder):
+    """Calibrate a card, once, and verify a model on it; return the proofs and what was said."""
     monkeypatch.setattr("capplan.calibrate.verify.CUDA_DECODES", ((1, 512), (32, 4096)))
     monkeypatch.setattr("capplan.calibrate.verify.CUDA_PREFILLS", ((1, 256), (1, 4096)))
     monkeypatch.setattr("capplan.calibrate.verify.MOST_COPIES", 2)
 
     def of(card, model, fault=None):
         state, target = insert(card)
-        found = calibrated(target, quick=True, planned=cases(target.abilities, quick=True)[::3])
-        path = tmp_path / "card.calibration.yaml"
-        path.write_text(calibration_text(found))
+        path = folder / f"{card.entry}.calibration.yaml"
+        if not path.exists():
+            found = calibrated(target, quick=True, planned=cases(target.abilities, quick=True)[::3])
+            path.write_text(calibration_text(found))
         if fault:
             state.faults.append(fault(state))
         own, lines = device_from_calibration(path), []

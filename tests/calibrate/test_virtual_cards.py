@@ -27,13 +27,13 @@ EVERY = 3
 
 
 @pytest.fixture(scope="module")
-def runs():
-    """Every card, calibrated once: the calibration."""
+def runs(tmp_path_factory):
+    """Every card, calibrated once: the calibration and its file."""
     from tests.calibrate.faked import cuda
 
-    done = {}
+    folder, done = tmp_path_factory.mktemp("cards"), {}
 
-    def of(card, tmp_path):
+    def of(card):
         if card.entry not in done:
             from capplan.calibrate.machine import opened
 
@@ -43,8 +43,9 @@ def runs():
                     target = opened("cuda")
                     planned = cases(target.abilities, quick=True)[::EVERY]
                     done[card.entry] = calibrated(target, quick=True, planned=planned)
-        path = tmp_path / f"{card.entry}.calibration.yaml"
-        path.write_text(calibration_text(done[card.entry]))
+        path = folder / f"{card.entry}.calibration.yaml"
+        if not path.exists():
+            path.write_text(calibration_text(done[card.entry]))
         return done[card.entry], path
 
     return of
@@ -54,8 +55,8 @@ EACH = pytest.mark.parametrize("card", [*CARDS.values(), T4], ids=lambda card: c
 
 
 @EACH
-def test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks(card, runs, tmp_path):
-    found, path = runs(card, tmp_path)
+def test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks(card, runs):
+    found, path = runs(card)
     back = read_calibration(path)
     assert back.measurements
     assert calibration_text(back) == path.read_text()
@@ -67,9 +68,9 @@ def test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks(card
 
 
 @EACH
-def test_what_is_measured_is_what_the_card_takes(card, runs, tmp_path):
+def test_what_is_measured_is_what_the_card_takes(card, runs):
     """The timed seconds of cuBLAS are those of the card within 2 %: graphs, rotation and events add nothing."""
-    found, _ = runs(card, tmp_path)
+    found, _ = runs(card)
     truth = truth_of(card.device, card.ratio, SPREAD)
     ratios = [
         m.median_s / truth.matmul_s(m.shape["rows"], m.shape["inputs"], m.shape["outputs"])
@@ -81,8 +82,8 @@ def test_what_is_measured_is_what_the_card_takes(card, runs, tmp_path):
 
 
 @EACH
-def test_no_kernel_of_an_engine_is_dropped_and_what_happened_to_it_is_said(card, runs, tmp_path):
-    found, path = runs(card, tmp_path)
+def test_no_kernel_of_an_engine_is_dropped_and_what_happened_to_it_is_said(card, runs):
+    found, path = runs(card)
     record, own = efficiency_for(card.device), efficiency_from_calibration(path, card.device)
     assert set(record.fits) <= set(own.fits)
     changed = [key for key, fit in record.fits.items() if dict(own.fits[key].numbers) != dict(fit.numbers)]
@@ -152,10 +153,10 @@ def times_of(key, fit, card):
 
 
 @EACH
-def test_a_calibration_brings_every_operator_closer_to_the_truth_of_the_card(card, runs, tmp_path):
+def test_a_calibration_brings_every_operator_closer_to_the_truth_of_the_card(card, runs):
     """Each kernel of each engine comes closer, though its own speed is up to 4 % from the common ratio of its card. Fixed costs
     are all that passes over few bytes consist of, and matmuls say least about those."""
-    _, path = runs(card, tmp_path)
+    _, path = runs(card)
     record, own = efficiency_for(card.device), efficiency_from_calibration(path, card.device)
     truth = truth_of(card.device, card.ratio, SPREAD).efficiency
     left = {kernel: [] for kernel in TIMED}
@@ -171,19 +172,19 @@ def test_a_calibration_brings_every_operator_closer_to_the_truth_of_the_card(car
         assert after < (0.9 if kernel == "elementwise" else 0.5) * before, kernel
 
 
-def test_experts_are_measured_where_torch_has_no_grouped_product(runs, tmp_path):
+def test_experts_are_measured_where_torch_has_no_grouped_product(runs):
     for name in ("a100-sxm-80gb", "l4", "rtx-4090", "mi300x"):
-        found, _ = runs(CARDS[name], tmp_path)
+        found, _ = runs(CARDS[name])
         libraries = {m.library for m in found.measurements if m.operator == "experts"}
         assert libraries
         assert "grouped_mm" not in libraries
     for name in ("h200-sxm", "b200"):
-        found, _ = runs(CARDS[name], tmp_path)
+        found, _ = runs(CARDS[name])
         assert "grouped_mm" in {m.library for m in found.measurements if m.operator == "experts"}
 
 
-def test_the_quickest_backend_is_taken_and_named(runs, tmp_path):
-    found, _ = runs(CARDS["h200-sxm"], tmp_path)
+def test_the_quickest_backend_is_taken_and_named(runs):
+    found, _ = runs(CARDS["h200-sxm"])
     plain = [m for m in found.measurements if m.operator == "decode_attention" and m.shape["head_dim"] == 128]
     assert {m.library for m in plain if m.shape["query_tokens"] == 1 and not m.shape["page_tokens"]} == {
         "sdpa cudnn"
@@ -191,17 +192,17 @@ def test_the_quickest_backend_is_taken_and_named(runs, tmp_path):
     assert {m.library for m in plain if m.shape["page_tokens"]} <= {"varlen flash"}
 
 
-def test_fp8_fits_come_as_close_as_the_truth_without_noise_allows(runs, tmp_path):
+def test_fp8_fits_come_as_close_as_the_truth_without_noise_allows(runs):
     """With the step that quantises fitted; frozen at nothing it missed the same truth by 12 to 16 %."""
     for name in ("h200-sxm", "b200", "l4", "rtx-4090", "mi300x"):
-        found, _ = runs(CARDS[name], tmp_path)
+        found, _ = runs(CARDS[name])
         fit = found.fitted["matmul/fp8"]
         assert fit.operators["matmul"].median_ape < 0.06, name
         assert fit.numbers["quantise_passes"].value > 0.0
 
 
-def test_a_card_without_bf16_is_measured_in_fp16_and_stands_for_16_bits(runs, tmp_path):
-    found, path = runs(T4, tmp_path)
+def test_a_card_without_bf16_is_measured_in_fp16_and_stands_for_16_bits(runs):
+    found, path = runs(T4)
     assert {m.dtype for m in found.measurements if m.operator == "matmul"} == {"fp16"}
     assert {m.library for m in found.measurements if m.operator == "prefill_attention"} == {"sdpa efficient"}
     own = efficiency_from_calibration(path, T4.device)
@@ -210,7 +211,7 @@ def test_a_card_without_bf16_is_measured_in_fp16_and_stands_for_16_bits(runs, tm
 
 
 def test_a_calibration_that_cannot_compare_leaves_the_record_alone_and_says_so(runs, tmp_path):
-    found, _ = runs(CARDS["h200-sxm"], tmp_path)
+    found, _ = runs(CARDS["h200-sxm"])
     few = replace(
         found,
         measurements=tuple(m for m in found.measurements if m.operator != "matmul"),

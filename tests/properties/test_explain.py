@@ -14,6 +14,7 @@ from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 LABELS = {"spec", "config", "derived", "measured", "assumed"}
@@ -76,7 +77,7 @@ def test_every_number_of_a_plan_is_explained_to_the_last_digit(path):
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory):
+def plan(tmp_path_factory, few_requests):
     path = tmp_path_factory.mktemp("explain") / "plan.json"
     assert main(["fleet", str(ROOT / SMALL), "-o", str(path), "--offline"]) == 0
     return path

@@ -52,7 +52,10 @@ def read_llama4_text(config: Config, name: str) -> Network:
                 shape, traits, mixed if key[1] else dense, window=chunk if chunked else None, chunked=chunked
             )
         stack.append(made[key])
-    return decoder(config, name, stack, hidden=shape.hidden_size)
+    tied = config.flag(
+        "tie_word_embeddings", default=False
+    )  # the text model of the class shares them by itself
+    return decoder(config, name, stack, hidden=shape.hidden_size, tied=tied)
 
 
 def read_llama4(config: Config, name: str) -> Network:

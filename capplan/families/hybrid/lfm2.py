@@ -85,7 +85,7 @@ def _network(config: Config, name: str, parts: list[Part]) -> Network:
             layers.append(
                 Layer((mixer,), (*convolving, *matmuls), experts, 2 * hidden, state_parameters=taps)
             )
-    tied = config.flag("tie_embedding", "tie_word_embeddings", default=True)
+    tied = config.ties_embeddings(True, "tie_embedding", "tie_word_embeddings")
     return decoder(config, name, layers, hidden=hidden, tied=tied)
 
 

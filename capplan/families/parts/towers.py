@@ -88,7 +88,7 @@ def internvl(vision: Config) -> int:
 
 
 def _pair(vision: Config, key: str, default: int) -> tuple[int, int]:
-    sizes = vision.whole_numbers(key) if isinstance(vision.values.get(key), list) else None
+    sizes = vision.whole_numbers(key) if isinstance(vision.first_present(key)[1], list) else None
     if sizes is None:
         size = vision.dimension(key, default=default)
         return size, size
