@@ -19,3 +19,4 @@ def examples(brief: int, long: int) -> int:
 def size_on_few_requests(patch: pytest.MonkeyPatch) -> None:
     """Size fleets on runs of a fifth of the requests: what a key changes shows in them too, and equal questions stay equal."""
     patch.setattr("capplan.questions.fleet.Question", partial(Question, requests=3000))
+    patch.setattr("capplan.fleet.pools.joint.SIZING_REQUESTS", 1000)

@@ -11,6 +11,7 @@ from capplan.questions.difference import both_sides, changes, side_of
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.scenario import read_scenario, scenario_document
 
+pytestmark = pytest.mark.usefixtures("few_requests")
 BASE = """name: small
 model: llama-3.1-8b
 traffic:
@@ -24,7 +25,7 @@ IMPOSSIBLE = BASE.replace("600 ms", "1 ms")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, few_requests):
     here = tmp_path_factory.mktemp("diff")
     for name, text in (("base", BASE), ("twice", TWICE), ("impossible", IMPOSSIBLE)):
         (here / f"{name}.yaml").write_text(text)

@@ -23,6 +23,7 @@ from capplan.questions.levers.answer import (
 )
 from capplan.questions.scenario import read_scenario, scenario_document
 
+pytestmark = pytest.mark.usefixtures("few_requests")
 SMALL = """name: small
 model: llama-3.1-8b
 weight_dtype: bf16
@@ -47,7 +48,7 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(small):
+def whole(small, few_requests):
     asking, base = asked_levers(small, None, offline=True)
     return asking, base, levers_of(asking, base, checked_names(None))
 

@@ -37,6 +37,7 @@ from capplan.replica.replica import replica_of
 from capplan.serving.fleet_terms import link_load_fraction, transfer_s
 from capplan.serving.step_table import decode_step_s
 
+pytestmark = pytest.mark.usefixtures("few_requests")
 SUPPORT = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
 SMALL = """name: small
 model: llama-3.1-8b
@@ -62,7 +63,7 @@ def asked_of(path, *changes):
 
 
 @pytest.fixture(scope="module")
-def allowed(path):
+def allowed(path, few_requests):
     asked = asked_of(path)
     return asked, fleet_for(asked)
 
