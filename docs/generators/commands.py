@@ -133,7 +133,8 @@ def write(root: Path) -> None:
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
     texts[root / "docs" / "methodology.md"] = methodology.page(root)
-    texts |= {page: with_output(page.read_text(encoding="utf-8"), main) for page in pages(root)}
+    known: dict[str, str] = {}
+    texts |= {page: with_output(page.read_text(encoding="utf-8"), main, known) for page in pages(root)}
     for page, text in texts.items():
         if not page.exists() or text != page.read_text(encoding="utf-8"):
             page.write_text(text, encoding="utf-8")

@@ -30,13 +30,14 @@ def commands_of(page: str) -> Iterator[str]:
         yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
 
 
-def printed(command: str, program: Callable[[list[str]], int]) -> str:
+def printed(command: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None) -> str:
     """Return what a command line prints to stdout, without the end of the last line.
 
     Parameters
     ----------
     command : as in a shell: `capplan ...`, at most with `2>&1` and `| head -N` and `| tail -N`
     program : runs the words after `capplan`
+    known : command line without `head` and `tail` -> all that it printed; it runs once, and what it printed is added
 
     Returns
     -------
@@ -54,22 +55,29 @@ def printed(command: str, program: Callable[[list[str]], int]) -> str:
     name, *words = shlex.split(match["words"])
     if name != "capplan":
         raise ValueError(f"{command!r}: a marked block runs capplan alone")
-    out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(out if match["errors"] else io.StringIO()):
-        program(words)
-    lines = out.getvalue().rstrip().splitlines()
+    known = {} if known is None else known
+    whole = match["words"] + (match["errors"] or "")
+    if whole not in known:
+        out = io.StringIO()
+        with redirect_stdout(out), redirect_stderr(out if match["errors"] else io.StringIO()):
+            program(words)
+        known[whole] = out.getvalue()
+    lines = known[whole].rstrip().splitlines()
     for end, count in _END.findall(match["ends"]):
         lines = lines[-int(count) :] if end == "tail" else lines[: int(count)]
     return "\n".join(lines)
 
 
-def with_output(page: str, program: Callable[[list[str]], int]) -> str:
+def with_output(
+    page: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None
+) -> str:
     """Return a page with every marked block run anew; the rest stays as it is.
 
     Parameters
     ----------
     page : text of a Markdown file
     program : runs the words after `capplan`
+    known : what commands printed, of `printed`; pages that share it run a command once
 
     Returns
     -------
@@ -78,7 +86,7 @@ def with_output(page: str, program: Callable[[list[str]], int]) -> str:
 
     def again(match: re.Match[str]) -> str:
         lines = [line for line in match[1].splitlines() if line.startswith("$ ")]
-        text = "\n\n".join("\n".join([line, printed(line[2:], program)]) for line in lines)
+        text = "\n\n".join("\n".join([line, printed(line[2:], program, known)]) for line in lines)
         return f"{MARK}\n```console\n{text}\n```"
 
     return _BLOCK.sub(again, page)

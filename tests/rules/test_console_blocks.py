@@ -8,16 +8,24 @@ import pytest
 from capplan.cli.main import main
 from docs.generators.commands import pages
 from docs.generators.console_blocks import MARK, with_output
+from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 MARKED = [page for page in pages(ROOT) if MARK in page.read_text(encoding="utf-8")]
 
 
+@pytest.fixture(scope="module")
+def known():
+    """Keep what commands printed: many pages show the same one."""
+    return {}
+
+
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.parametrize("page", MARKED, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_shows_what_the_program_prints(page, monkeypatch, same_but_for_rounding):
+def test_a_page_shows_what_the_program_prints(page, known, monkeypatch, same_but_for_rounding):
     monkeypatch.chdir(ROOT)
     shown = page.read_text(encoding="utf-8")
-    same_but_for_rounding(shown, with_output(shown, main), "run: make docs")
+    same_but_for_rounding(shown, with_output(shown, main, known), "run: make docs")
 
 
 def test_every_output_of_capplan_in_the_readme_is_run():
@@ -48,6 +56,7 @@ def test_a_block_runs_nothing_but_the_program():
 
 
 def test_the_scenario_and_the_library_of_the_readme_run(tmp_path, monkeypatch, capsys, capplan):
+    size_on_few_requests(monkeypatch)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (scenario,) = re.findall(r"```yaml\n# file: chat\.yaml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "chat.yaml").write_text(scenario)
