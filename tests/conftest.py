@@ -1,6 +1,7 @@
 """What all tests share: the program in this process or in one of its own, golden files, and measured facts."""
 
 import csv
+import gc
 import json
 import os
 import re
@@ -47,6 +48,16 @@ def pytest_addoption(parser):
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden anew; review the difference"
     )
+
+
+def pytest_sessionstart():
+    """Collecting makes some million objects that all stay: looking through them for garbage again and again takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,8 @@ def test_a_campaign_on_a_processor_writes_a_plan_and_a_calibration(tmp_path, mon
     monkeypatch.setattr("calibrate.campaign.CALIBRATED_FRACTION", 0.05)
     monkeypatch.setattr("calibrate.campaign.EXTRA_S", 0.5)
     code = main([str(tmp_path), "--device", "cpu", "--minutes", "2", "--models"])
-    assert code == 0, (tmp_path / "calibrate.err").read_text()
+    said = (tmp_path / "calibrate.err").read_bytes()
+    assert code == 0, said
+    assert b"\r" not in said, "a file has no line that is written over and over"
     assert (tmp_path / CALIBRATION).exists()
     assert json.loads((tmp_path / "plan.json").read_text())["result"]["shapes"] > 100

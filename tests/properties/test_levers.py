@@ -23,7 +23,6 @@ from capplan.questions.levers.answer import (
 )
 from capplan.questions.scenario import read_scenario, scenario_document
 
-pytestmark = pytest.mark.usefixtures("few_requests")
 SMALL = """name: small
 model: llama-3.1-8b
 weight_dtype: bf16
@@ -48,7 +47,7 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(small, few_requests):
+def whole(small):
     asking, base = asked_levers(small, None, offline=True)
     return asking, base, levers_of(asking, base, checked_names(None))
 
