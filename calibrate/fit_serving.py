@@ -330,7 +330,9 @@ def main(arguments: Sequence[str]) -> int:
     _ITEMS[:] = items
     refit, again = "--intervals" not in arguments, "--again" in arguments
     eras = [era_of(item) for item in items]
-    alone = [words.removeprefix("--eras=").split(",") for words in arguments if words.startswith("--eras=")]
+    alone = [
+        option.removeprefix("--eras=").split(",") for option in arguments if option.startswith("--eras=")
+    ]
     searched = {era for era in eras if not alone or ":".join(era) in alone[0]}
     hosts = dict(standing_hosts(eras))
     if refit and not again:
