@@ -14,7 +14,7 @@ from capplan.questions.explain.subject import Subject
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.scenario import read_scenario
 
-pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
+pytestmark = pytest.mark.usefixtures("few_requests")
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 LABELS = {"spec", "config", "derived", "measured", "assumed"}
