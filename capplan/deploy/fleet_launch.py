@@ -1,0 +1,159 @@
+"""All replicas of a plan as they are started: which engine, how many of it, on what, and at what load another one is needed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
+from capplan.errors import InputError
+from capplan.readers.plan_file import AGAIN, PlanFile
+
+IMAGES = {
+    "vllm": "vllm/vllm-openai:v{version}",
+    "sglang": "lmsysorg/sglang:v{version}",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
+}
+"""Engine -> image of a release, for NVIDIA devices."""
+RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+"""Vendor -> what Kubernetes calls its devices."""
+USUAL_SERVER = 8
+"""Devices of a server, for plan files that do not say."""
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Replicas that are started alike: all of them, or those of one pool."""
+
+    name: str
+    """A DNS label."""
+    launch: ReplicaLaunch
+    hardware: str
+    replicas: int
+    spare_replicas: int
+    request_rate_limit: float
+    """Of one replica, at which its targets just hold [1/s]."""
+
+    @property
+    def busy_replicas(self) -> int:
+        """Replicas at work at the peak."""
+        return self.replicas - self.spare_replicas
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLaunch:
+    """What a plan starts."""
+
+    name: str
+    groups: tuple[Group, ...]
+    vendor: str
+    devices_per_server: int
+    headroom_fraction: float
+    least_replicas: int
+    """That an autoscaler keeps."""
+    most_replicas: int
+    usd_per_hour: float | None
+    """Of all devices."""
+    image: str | None
+    remarks: tuple[str, ...]
+    """What people have to know and no option says."""
+
+    @property
+    def resource(self) -> str:
+        """What Kubernetes calls the devices."""
+        return RESOURCES[self.vendor]
+
+    @property
+    def engine(self) -> str:
+        """Of all groups."""
+        return self.groups[0].launch.engine
+
+    def servers(self, group: Group) -> int:
+        """Return the servers that one replica spans; InputError where it would fill one of them in part."""
+        devices, each = group.launch.devices, self.devices_per_server
+        if devices <= each:
+            return 1
+        if devices % each:
+            raise InputError(
+                f"a replica of {devices} x {group.hardware} is not a whole number of servers of {each}"
+            )
+        return devices // each
+
+    def needed_image(self) -> str:
+        """Return the image; InputError where none of a release is known."""
+        if self.image is not None:
+            return self.image
+        if self.vendor != "nvidia":
+            raise InputError(
+                f"no image of {self.engine} for {self.vendor} devices is known\n  name one: --image REGISTRY/NAME:TAG"
+            )
+        return IMAGES[self.engine].format(version=self.groups[0].launch.version)
+
+
+def dns_label(text: str) -> str:
+    """Return a name that Kubernetes takes.
+
+    Examples
+    --------
+    >>> dns_label("Support chat (EU)"), dns_label("日本")
+    ('support-chat-eu', 'capplan')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_NAME].strip("-") or "capplan"
+
+
+def fleet_launch(
+    file: PlanFile, *, checkpoint: str | None = None, draft: str | None = None, image: str | None = None
+) -> FleetLaunch:
+    """Return what the recommended plan of a file starts.
+
+    Parameters
+    ----------
+    file : the plan file
+    checkpoint : served instead of the model of the plan
+    draft : checkpoint of the draft, where the plan does not name one
+    image : of the containers, instead of the engine's release
+    """
+    chosen, inputs = file.result["chosen"], file.inputs
+    if inputs.launch is None:
+        raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
+    name = dns_label(str(inputs.content.get("name", "")))
+    launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
+    group = Group(name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _rate_limit(chosen))
+    asked = inputs.content.get("commitments") or {}
+    least = asked.get("min_replicas", chosen["spare_replicas"] + 1)
+    return FleetLaunch(
+        name=name,
+        groups=(group,),
+        vendor=_vendor(inputs.launch.vendor, chosen["hardware"]),
+        devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
+        headroom_fraction=inputs.headroom_fraction,
+        least_replicas=least,
+        most_replicas=max(least, asked.get("max_replicas", chosen["replicas"])),
+        usd_per_hour=chosen["usd_per_hour"],
+        image=image,
+        remarks=_remarks(file, launch),
+    )
+
+
+def _rate_limit(chosen: Mapping[str, Any]) -> float:
+    """Return the largest rate of a replica that is sure enough; the predicted one where none is."""
+    return float(chosen["sure_request_rate_limit_per_replica"] or chosen["request_rate_limit_per_replica"])
+
+
+def _vendor(vendor: str | None, hardware: str) -> str:
+    known = (vendor or "nvidia").lower()
+    if known not in RESOURCES:
+        raise InputError(f"{hardware}: devices of {vendor} are not exported; known vendors: {', '.join(RESOURCES)}")
+    return known
+
+
+def _remarks(file: PlanFile, launch: ReplicaLaunch) -> tuple[str, ...]:
+    said = []
+    if file.inputs.launch is not None and file.inputs.launch.memory_fraction is None and launch.memory_fraction is None:
+        said.append("the plan file is of an older capplan and does not state the memory fraction: the engine's default")
+    if file.result["chosen"]["routing"] != "round_robin":
+        said.append(
+            f"requests are planned to be routed by {file.result['chosen']['routing']}, which the router in front of the replicas has to do"
+        )
+    return tuple(said)
