@@ -71,7 +71,7 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     if limits:
         yield f"targets: {limits}, {inputs.confidence:.0%} sure at the least"
     for group in fleet.groups:
-        yield from _load(file, fleet, group)
+        yield from _load(file, group)
     yield from dict.fromkeys((*fleet.remarks, *(remark for group in fleet.groups for remark in command_of(group.launch).remarks)))
     yield from _left_out(fleet, target)
     if target in _APPLY:
@@ -83,13 +83,10 @@ def _purchase(file: PlanFile) -> str:
     return f"{chosen['gpus']} x {chosen['hardware']} in {chosen['replicas']} replicas, {chosen['spare_replicas']} of them spare"
 
 
-def _load(file: PlanFile, fleet: FleetLaunch, group: Group) -> Iterator[str]:
-    rate, least = file.inputs.request_rate / group.busy_replicas, fleet.headroom_fraction
-    if group.request_rate_limit:
-        yield (
-            f"a replica serves {rate:.4g} req/s at the peak, and up to {group.request_rate_limit:.4g} within its targets; "
-            f"scaling keeps {least:.0%} of that free"
-        )
+def _load(file: PlanFile, group: Group) -> Iterator[str]:
+    if group.planned_rate:
+        rate = file.inputs.request_rate / group.busy_replicas
+        yield f"a replica serves {rate:.4g} req/s at the peak, and is full at {group.planned_rate:.4g}: headroom and confidence are in that"
 
 
 def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:

@@ -1,9 +1,7 @@
 """All replicas of a plan as they are started: which engine, how many of it, on what, and at what load another one is needed."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.errors import InputError
@@ -32,8 +30,8 @@ class Group:
     hardware: str
     replicas: int
     spare_replicas: int
-    request_rate_limit: float
-    """Of one replica, at which its targets just hold [1/s]."""
+    planned_rate: float
+    """Largest that one replica is planned for [1/s]: at which its targets just hold, less headroom, and with the confidence."""
 
     @property
     def busy_replicas(self) -> int:
@@ -49,7 +47,6 @@ class FleetLaunch:
     groups: tuple[Group, ...]
     vendor: str
     devices_per_server: int
-    headroom_fraction: float
     least_replicas: int
     """That an autoscaler keeps."""
     most_replicas: int
@@ -119,7 +116,7 @@ def fleet_launch(
         raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
     name = dns_label(str(inputs.content.get("name", "")))
     launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
-    group = Group(name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _rate_limit(chosen))
+    group = Group(name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _planned_rate(file))
     asked = inputs.content.get("commitments") or {}
     least = asked.get("min_replicas", chosen["spare_replicas"] + 1)
     return FleetLaunch(
@@ -127,7 +124,6 @@ def fleet_launch(
         groups=(group,),
         vendor=_vendor(inputs.launch.vendor, chosen["hardware"]),
         devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
-        headroom_fraction=inputs.headroom_fraction,
         least_replicas=least,
         most_replicas=max(least, asked.get("max_replicas", chosen["replicas"])),
         usd_per_hour=chosen["usd_per_hour"],
@@ -136,9 +132,11 @@ def fleet_launch(
     )
 
 
-def _rate_limit(chosen: Mapping[str, Any]) -> float:
-    """Return the largest rate of a replica that is sure enough; the predicted one where none is."""
-    return float(chosen["sure_request_rate_limit_per_replica"] or chosen["request_rate_limit_per_replica"])
+def _planned_rate(file: PlanFile) -> float:
+    """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for."""
+    chosen = file.result["chosen"]
+    predicted = chosen["request_rate_limit_per_replica"] * (1.0 - file.inputs.headroom_fraction)
+    return float(min(predicted, chosen["sure_request_rate_limit_per_replica"]))
 
 
 def _vendor(vendor: str | None, hardware: str) -> str:

@@ -91,11 +91,11 @@ def _service(group: Group, *, leaders: bool) -> dict[str, Any]:
 
 
 def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
-    """Yield what KEDA scales the deployments by: the rate of requests, with a replica for each that its targets allow."""
+    """Yield what KEDA scales the deployments by: the rate of requests, a replica for each that one is planned for, and the spares."""
     if len(fleet.groups) > 1:
         raise InputError("keda: pools of their own are not scaled by one rate; scale them with the planner of their platform")
     (group,) = fleet.groups
-    rate = group.request_rate_limit * (1.0 - fleet.headroom_fraction)
+    rate = group.planned_rate
     if not rate > 0.0:
         raise InputError("keda: the plan states no rate of requests that a replica serves within its targets")
     several = fleet.servers(group) > 1
@@ -104,10 +104,11 @@ def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
         if several
         else {"apiVersion": "apps/v1", "kind": "Deployment"}
     )
+    spares = f" + {group.spare_replicas} * {rate:.6g}" if group.spare_replicas else ""
     trigger = {
         "serverAddress": PROMETHEUS,
-        "query": f'sum(rate({REQUESTS[fleet.engine]}{{service="{group.name}"}}[{WINDOW}]))',
-        "threshold": f"{rate:.4g}",
+        "query": f'sum(rate({REQUESTS[fleet.engine]}{{service="{group.name}"}}[{WINDOW}])){spares}',
+        "threshold": f"{rate:.6g}",
     }
     yield {
         "apiVersion": "keda.sh/v1alpha1",
