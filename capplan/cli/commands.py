@@ -6,6 +6,8 @@ before the command is called.
 """
 
 COMMANDS = {
+    "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",
+    "list": "List shipped scenarios, models, hardware, engines or prices, all or those of a word.",
     "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what uses the memory, and how many sequences there is room for.",

@@ -33,14 +33,14 @@ Checkpoint = Annotated[
 ]
 Draft = Annotated[
     str | None,
-    typer.Option(
-        "--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."
-    ),
+    typer.Option("--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."),
 ]
 Image = Annotated[
     str | None,
     typer.Option(
-        "--image", metavar="NAME:TAG", help="Of the containers; default: the engine's release, where it is known."
+        "--image",
+        metavar="NAME:TAG",
+        help="Of the containers; default: the engine's release, where it is known.",
     ),
 ]
 Text = Annotated[OutputFlags, Group(file=o.OUTPUT["file"])]

@@ -81,7 +81,11 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
 
 
 def _example(engine: str) -> str:
-    return {"vllm": "vllm serve OWNER/NAME", "sglang": "--model-path OWNER/NAME", "trtllm": "trtllm-serve OWNER/NAME"}[engine]
+    return {
+        "vllm": "vllm serve OWNER/NAME",
+        "sglang": "--model-path OWNER/NAME",
+        "trtllm": "trtllm-serve OWNER/NAME",
+    }[engine]
 
 
 def _words(text: str, place: str) -> list[str]:
@@ -114,16 +118,24 @@ def _program(words: Sequence[str], place: str) -> tuple[str, str | None, list[st
             if image[0].partition(":")[0].endswith("vllm-openai") and not _starts_an_engine(words[at + 1 :]):
                 return "vllm", version, _variables(words[:at]), list(words[at + 1 :])
     shown = " ".join(words)[:LONGEST_SHOWN]
-    raise InputError(f"{place}: {shown!r} starts no engine that is known\n  known commands: {_KNOWN}, also behind docker run")
+    raise InputError(
+        f"{place}: {shown!r} starts no engine that is known\n  known commands: {_KNOWN}, also behind docker run"
+    )
 
 
 def _starts_an_engine(words: Sequence[str]) -> bool:
-    return any(tuple(words[at : at + len(program)]) == program for program in _PROGRAMS for at in range(len(words)))
+    return any(
+        tuple(words[at : at + len(program)]) == program for program in _PROGRAMS for at in range(len(words))
+    )
 
 
 def _variables(words: Sequence[str]) -> list[str]:
     """Return the variables that stand before a program, by name; their values may be secret."""
-    return list(dict.fromkeys(word.partition("=")[0] for word in words if re.fullmatch(r"[A-Za-z_]\w*=.*", word, re.DOTALL)))
+    return list(
+        dict.fromkeys(
+            word.partition("=")[0] for word in words if re.fullmatch(r"[A-Za-z_]\w*=.*", word, re.DOTALL)
+        )
+    )
 
 
 def _options(
@@ -184,13 +196,17 @@ def _refuse_unmodelled(table: EngineFlags, name: str, value: str, place: str) ->
     read = {word for flag in table.flags.values() for word in flag.names} | set(table.refused)
     near = next(iter(get_close_matches(name, sorted(read), n=1, cutoff=_LIKENESS)), None)
     if near is not None:
-        raise InputError(f"{place}: {name} is no option of {table.engine} that is known; did you mean {near}?")
+        raise InputError(
+            f"{place}: {name} is no option of {table.engine} that is known; did you mean {near}?"
+        )
 
 
 def _count(text: str, name: str, place: str) -> int:
     match = _AMOUNT.fullmatch(text)
     if match is None:
-        raise InputError(f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out")
+        raise InputError(
+            f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out"
+        )
     value = float(match[1]) * _MULTIPLES[match[2]]
     if value != int(value) or not 1 <= value <= 1_000_000_000:
         raise InputError(f"{place}: {name}: {text!r} is out of range; 1 to 1000000000 are allowed")
@@ -207,7 +223,9 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     counts = {key: _count(said[key], name(key), place) for key in _COUNTS if key in said}
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
-        launch = replace(launch, memory_fraction=_fraction(said["memory_fraction"], name("memory_fraction"), place))
+        launch = replace(
+            launch, memory_fraction=_fraction(said["memory_fraction"], name("memory_fraction"), place)
+        )
     if "kv_dtype" in said:
         launch = replace(launch, kv_dtype=_kv_format(said["kv_dtype"], name("kv_dtype"), place))
     launch = replace(launch, weight_dtype=_weight_dtype(said, place))
@@ -236,7 +254,9 @@ def _kv_format(text: str, name: str, place: str) -> str | None:
     if text == "auto":
         return None
     if text not in _KV_FORMATS:
-        raise InputError(f"{place}: {name}: a KV cache in {text!r} is not modelled; known: auto, {', '.join(sorted(_KV_FORMATS))}")
+        raise InputError(
+            f"{place}: {name}: a KV cache in {text!r} is not modelled; known: auto, {', '.join(sorted(_KV_FORMATS))}"
+        )
     return _KV_FORMATS[text]
 
 
@@ -246,12 +266,16 @@ def _weight_dtype(said: Mapping[str, str], place: str) -> str | None:
     if quantization == "fp8":
         return "fp8"
     if quantization in ("bitsandbytes", "torchao", "experts_int8", "w8a8_int8", "rtn"):
-        raise InputError(f"{place}: --quantization {quantization} makes weights that are not modelled; leave it out")
+        raise InputError(
+            f"{place}: --quantization {quantization} makes weights that are not modelled; leave it out"
+        )
     spelled = {word: name for name, word in DTYPE_WORDS.items()} | {"half": "fp16"}
     if quantization is None and dtype in spelled:
         return spelled[dtype]
     if dtype not in (*spelled, "auto"):
-        raise InputError(f"{place}: --dtype {dtype!r} is not modelled; known: auto, {', '.join(sorted(spelled))}")
+        raise InputError(
+            f"{place}: --dtype {dtype!r} is not modelled; known: auto, {', '.join(sorted(spelled))}"
+        )
     return None
 
 
@@ -259,7 +283,9 @@ def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Repl
     if "experts_spread" in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
     if "host_cache" in said:
-        launch = replace(launch, host_cache_bytes=_amount(said["host_cache"], "--kv-offloading-size", place) * GIB)
+        launch = replace(
+            launch, host_cache_bytes=_amount(said["host_cache"], "--kv-offloading-size", place) * GIB
+        )
     return replace(launch, role=_vllm_role(said, place))
 
 
@@ -306,12 +332,17 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
     for key in ("tensor_parallel", "max_num_seqs", "max_num_batched_tokens"):
         total = getattr(launch, key)
         if total is not None and total % groups:
-            raise InputError(f"{place}: {total} of {key.replace('_', ' ')} cannot be divided by {groups} attention groups")
+            raise InputError(
+                f"{place}: {total} of {key.replace('_', ' ')} cannot be divided by {groups} attention groups"
+            )
         launch = replace(launch, **{key: total and total // groups})
     if "expert_switch" in said and "expert_parallel" not in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * groups)
     if "host_cache" in said:
-        launch = replace(launch, host_cache_bytes=_amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices)
+        launch = replace(
+            launch,
+            host_cache_bytes=_amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
+        )
     elif "host_cache_switch" in said:
         raise InputError(f"{place}: --enable-hierarchical-cache needs its size here: --hicache-size 64")
     role = said.get("role", "null")
@@ -352,11 +383,18 @@ def _configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
     groups = values.pop("enable_attention_dp", False)
     others = [*values, *(f"kv_cache_config.{key}" for key in _other_keys(cache))]
     if others or not isinstance(groups, bool):
-        raise InputError(f"{path}: {', '.join(map(str, others)) or 'enable_attention_dp'}: is not read; leave it out to estimate without it")
+        raise InputError(
+            f"{path}: {', '.join(map(str, others)) or 'enable_attention_dp'}: is not read; leave it out to estimate without it"
+        )
     if "dtype" in cache:
         launch = replace(launch, kv_dtype=_kv_format(str(cache["dtype"]), "kv_cache_config.dtype", str(path)))
     if "free_gpu_memory_fraction" in cache:
-        launch = replace(launch, memory_fraction=_fraction(str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path)))
+        launch = replace(
+            launch,
+            memory_fraction=_fraction(
+                str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path)
+            ),
+        )
     if groups:
         launch = replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
     return replace(launch, prefix_caching=cache.get("enable_block_reuse", True) is not False)
@@ -380,11 +418,17 @@ def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
     """
     launch = read.launch
     if launch.drafts is not None:
-        raise InputError(f"{place}: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help")
+        raise InputError(
+            f"{place}: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
+        )
     if launch.host_cache_bytes is not None:
-        raise InputError(f"{place}: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help")
+        raise InputError(
+            f"{place}: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
+        )
     if launch.role is not None:
-        raise InputError(f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help")
+        raise InputError(
+            f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
+        )
     said = {
         "tensor_parallel": launch.tensor_parallel,
         "pipeline_parallel": launch.pipeline_parallel,

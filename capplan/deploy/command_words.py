@@ -85,7 +85,9 @@ def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str
     text = None if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
     if not table.knows(key, version, text if key == "kv_dtype" else None):
         what = needed or key.replace("_", " ")
-        raise InputError(f"{launch.engine} {version}: has no option for {what} of the plan\n  {_newer(launch, key)}")
+        raise InputError(
+            f"{launch.engine} {version}: has no option for {what} of the plan\n  {_newer(launch, key)}"
+        )
     return [table.flags[key].names[0], *([] if text is None else [text])]
 
 
@@ -114,7 +116,9 @@ def _kv(launch: ReplicaLaunch) -> list[str]:
 def _kv_remark(launch: ReplicaLaunch, words: tuple[str, ...]) -> tuple[str, ...]:
     if "auto" not in words:
         return ()
-    return (f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for",)
+    return (
+        f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for",
+    )
 
 
 def _weights(launch: ReplicaLaunch) -> list[str]:
@@ -140,7 +144,9 @@ def method_word(launch: ReplicaLaunch, drafts: Drafts) -> str:
     if drafts.method == "eagle" and "eagle3" in str(drafts.draft).lower().replace("-", ""):
         word += "3"
     if not engine_flags(launch.engine).knows("speculation", str(launch.version), word):
-        raise InputError(f"{launch.engine} {launch.version}: does not draft by {word}\n  {_newer(launch, 'speculation')}")
+        raise InputError(
+            f"{launch.engine} {launch.version}: does not draft by {word}\n  {_newer(launch, 'speculation')}"
+        )
     return word
 
 
@@ -163,7 +169,9 @@ def _vllm(launch: ReplicaLaunch) -> Command:
         *option(launch, "prefix_caching" if launch.prefix_caching else "no_prefix_caching"),
     ]  # fmt: skip
     if launch.drafts is not None:
-        words += option(launch, "speculation", json.dumps(_vllm_drafts(launch, launch.drafts), separators=(",", ":")))
+        words += option(
+            launch, "speculation", json.dumps(_vllm_drafts(launch, launch.drafts), separators=(",", ":"))
+        )
     if launch.host_cache_bytes is not None:
         words += option(launch, "host_cache", launch.host_cache_bytes / GIB, needed="a cache in host memory")
     if launch.role is not None:
@@ -173,7 +181,10 @@ def _vllm(launch: ReplicaLaunch) -> Command:
 
 
 def _vllm_drafts(launch: ReplicaLaunch, drafts: Drafts) -> dict[str, Any]:
-    found: dict[str, Any] = {"method": method_word(launch, drafts), "num_speculative_tokens": drafts.draft_tokens}
+    found: dict[str, Any] = {
+        "method": method_word(launch, drafts),
+        "num_speculative_tokens": drafts.draft_tokens,
+    }
     if drafts.draft is not None:
         found["model"] = drafts.draft
     if drafts.method == "ngram":
@@ -225,7 +236,9 @@ def _sglang(launch: ReplicaLaunch) -> Command:
 def _whole_gigabytes(each_bytes: float) -> int:
     """Return the host memory of one rank, which SGLang counts in whole gigabytes."""
     if each_bytes < GB:
-        raise InputError(f"sglang: keeps at least 1 GB of each rank in host memory, and the plan has {each_bytes / GB:.3g} GB")
+        raise InputError(
+            f"sglang: keeps at least 1 GB of each rank in host memory, and the plan has {each_bytes / GB:.3g} GB"
+        )
     return int(each_bytes / GB)
 
 
@@ -242,7 +255,9 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
     if launch.drafts is not None:
         method_word(launch, launch.drafts)
     if launch.host_cache_bytes is not None:
-        raise InputError("trtllm: a cache in host memory is not exported; plan without kv_offload, or for vllm or sglang")
+        raise InputError(
+            "trtllm: a cache in host memory is not exported; plan without kv_offload, or for vllm or sglang"
+        )
     if launch.role is not None:
         raise InputError("trtllm: pools of their own are not exported; plan for vllm or sglang")
     groups = launch.data_parallel
@@ -263,7 +278,9 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
     if launch.kv_dtype is not None:
         word = KV_WORDS["trtllm"].get(launch.kv_dtype)
         if word is None:
-            raise InputError(f"trtllm: has no word for a KV cache in {launch.kv_dtype}; known: {', '.join(KV_WORDS['trtllm'])}")
+            raise InputError(
+                f"trtllm: has no word for a KV cache in {launch.kv_dtype}; known: {', '.join(KV_WORDS['trtllm'])}"
+            )
         cache["dtype"] = word
     config: dict[str, Any] = {"kv_cache_config": cache}
     if groups > 1:

@@ -31,7 +31,9 @@ def program_and_arguments(group: Group, words: tuple[str, ...]) -> tuple[list[st
     return list(words[:count]), list(words[count:])
 
 
-def pod(fleet: FleetLaunch, group: Group, extra: tuple[str, ...] = (), *, serves: bool = True) -> dict[str, Any]:
+def pod(
+    fleet: FleetLaunch, group: Group, extra: tuple[str, ...] = (), *, serves: bool = True
+) -> dict[str, Any]:
     """Return the pod of one server of a replica.
 
     Parameters
@@ -50,7 +52,10 @@ def pod(fleet: FleetLaunch, group: Group, extra: tuple[str, ...] = (), *, serves
         "command": program,
         "args": arguments,
         "env": [
-            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": HUB_ACCESS, "key": "token", "optional": True}}}
+            {
+                "name": "HF_TOKEN",
+                "valueFrom": {"secretKeyRef": {"name": HUB_ACCESS, "key": "token", "optional": True}},
+            }
         ],
         "resources": {"limits": {fleet.resource: str(devices)}},
         "volumeMounts": [{"name": "shm", "mountPath": SHARED_MEMORY}],
@@ -83,7 +88,10 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
             "  plan with: --set fleet.max_gpus_per_replica=..., the devices of one server"
         )
     address = leader if launch.engine == "vllm" else f"{leader}:{LEADER_PORT}"
-    words = [*option(launch, "nodes", servers, needed="replicas over servers"), *option(launch, "node_rank", rank)]
+    words = [
+        *option(launch, "nodes", servers, needed="replicas over servers"),
+        *option(launch, "node_rank", rank),
+    ]
     words += option(launch, "leader", address)
     if launch.engine == "vllm" and rank != "0":
         words += option(launch, "headless")

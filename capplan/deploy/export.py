@@ -72,7 +72,9 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield f"targets: {limits}, {inputs.confidence:.0%} sure at the least"
     for group in fleet.groups:
         yield from _load(file, group)
-    yield from dict.fromkeys((*fleet.remarks, *(remark for group in fleet.groups for remark in command_of(group.launch).remarks)))
+    yield from dict.fromkeys(
+        (*fleet.remarks, *(remark for group in fleet.groups for remark in command_of(group.launch).remarks))
+    )
     yield from _left_out(fleet, target)
     if target in _APPLY:
         yield f"apply: {_APPLY[target]}"
@@ -93,7 +95,11 @@ def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
     """Yield what a target does not say of the fleet."""
     group = fleet.groups[0]
     if target in ENGINES:
-        yield f"start it {group.replicas} times, behind a router" if len(fleet.groups) == 1 else "start each pool as often as it says"
+        yield (
+            f"start it {group.replicas} times, behind a router"
+            if len(fleet.groups) == 1
+            else "start each pool as often as it says"
+        )
     if target == "compose":
         held = sum(min(g.replicas, fleet.devices_per_server // g.launch.devices) for g in fleet.groups)
         total = sum(g.replicas for g in fleet.groups)

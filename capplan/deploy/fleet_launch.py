@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
+from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.errors import InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
 
@@ -116,7 +116,9 @@ def fleet_launch(
         raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
     name = dns_label(str(inputs.content.get("name", "")))
     launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
-    group = Group(name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _planned_rate(file))
+    group = Group(
+        name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _planned_rate(file)
+    )
     asked = inputs.content.get("commitments") or {}
     least = asked.get("min_replicas", chosen["spare_replicas"] + 1)
     return FleetLaunch(
@@ -142,14 +144,22 @@ def _planned_rate(file: PlanFile) -> float:
 def _vendor(vendor: str | None, hardware: str) -> str:
     known = (vendor or "nvidia").lower()
     if known not in RESOURCES:
-        raise InputError(f"{hardware}: devices of {vendor} are not exported; known vendors: {', '.join(RESOURCES)}")
+        raise InputError(
+            f"{hardware}: devices of {vendor} are not exported; known vendors: {', '.join(RESOURCES)}"
+        )
     return known
 
 
 def _remarks(file: PlanFile, launch: ReplicaLaunch) -> tuple[str, ...]:
     said = []
-    if file.inputs.launch is not None and file.inputs.launch.memory_fraction is None and launch.memory_fraction is None:
-        said.append("the plan file is of an older capplan and does not state the memory fraction: the engine's default")
+    if (
+        file.inputs.launch is not None
+        and file.inputs.launch.memory_fraction is None
+        and launch.memory_fraction is None
+    ):
+        said.append(
+            "the plan file is of an older capplan and does not state the memory fraction: the engine's default"
+        )
     if file.result["chosen"]["routing"] != "round_robin":
         said.append(
             f"requests are planned to be routed by {file.result['chosen']['routing']}, which the router in front of the replicas has to do"

@@ -21,25 +21,33 @@ _RANK = "$(LWS_WORKER_INDEX)"
 
 
 def _meta(name: str) -> dict[str, Any]:
-    return {"name": name, "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "capplan"}}
+    return {
+        "name": name,
+        "labels": {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "capplan"},
+    }
 
 
 def kubernetes_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield the objects that serve a plan."""
     for group in fleet.groups:
-        yield from _config(fleet, group)
+        yield from _config(group)
         servers = fleet.servers(group)
         yield _deployment(fleet, group) if servers == 1 else _leader_worker_set(fleet, group, servers)
         yield _service(group, leaders=servers > 1)
 
 
-def _config(fleet: FleetLaunch, group: Group) -> Iterator[dict[str, Any]]:
+def _config(group: Group) -> Iterator[dict[str, Any]]:
     from capplan.readers.yaml_file import yaml_text
 
     command = container_command(group)
     if command.config:
         text = yaml_text(command.config, short=False)
-        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(group.name), "data": {CONFIG_FILE: text}}
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": _meta(group.name),
+            "data": {CONFIG_FILE: text},
+        }
 
 
 def _labels(group: Group) -> dict[str, str]:
@@ -72,8 +80,14 @@ def _leader_worker_set(fleet: FleetLaunch, group: Group, servers: int) -> dict[s
             "leaderWorkerTemplate": {
                 "size": servers,
                 "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": {"metadata": {"labels": {**_labels(group), "role": "leader"}}, "spec": leader},
-                "workerTemplate": {"metadata": {"labels": {**_labels(group), "role": "worker"}}, "spec": worker},
+                "leaderTemplate": {
+                    "metadata": {"labels": {**_labels(group), "role": "leader"}},
+                    "spec": leader,
+                },
+                "workerTemplate": {
+                    "metadata": {"labels": {**_labels(group), "role": "worker"}},
+                    "spec": worker,
+                },
             },
         },
     }
@@ -93,7 +107,9 @@ def _service(group: Group, *, leaders: bool) -> dict[str, Any]:
 def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield what KEDA scales the deployments by: the rate of requests, a replica for each that one is planned for, and the spares."""
     if len(fleet.groups) > 1:
-        raise InputError("keda: pools of their own are not scaled by one rate; scale them with the planner of their platform")
+        raise InputError(
+            "keda: pools of their own are not scaled by one rate; scale them with the planner of their platform"
+        )
     (group,) = fleet.groups
     rate = group.planned_rate
     if not rate > 0.0:

@@ -16,7 +16,9 @@ class LaunchedReplica:
     warnings: tuple[str, ...] = ()
 
 
-def launched_replica(model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags) -> LaunchedReplica:
+def launched_replica(
+    model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
+) -> LaunchedReplica:
     """Return the replica of a command line, else that of a model and flags.
 
     Parameters
@@ -32,11 +34,15 @@ def launched_replica(model: str | None, launch: str | None, serving: ServingFlag
     """
     if launch is None:
         if model is None:
-            raise InputError("no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'")
+            raise InputError(
+                "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
+            )
         return LaunchedReplica(model, serving)
     read = read_command_line(launch)
     if load.prefix_hit_fraction and not read.launch.prefix_caching:
-        raise InputError("--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out")
+        raise InputError(
+            "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
+        )
     said = serving_flags(read)
     if serving.engine_version is not None:
         said["engine_version"] = serving.engine_version

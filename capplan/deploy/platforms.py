@@ -18,13 +18,17 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
     from capplan.readers.yaml_file import yaml_text
 
     if fleet.vendor != "nvidia":
-        raise InputError(f"compose: reserves NVIDIA devices, and the plan has those of {fleet.vendor}; try --target k8s")
+        raise InputError(
+            f"compose: reserves NVIDIA devices, and the plan has those of {fleet.vendor}; try --target k8s"
+        )
     services: dict[str, Any] = {}
     configs: dict[str, Any] = {}
     taken = 0
     for group in fleet.groups:
         if fleet.servers(group) > 1:
-            raise InputError(f"compose: starts one server, and a replica of {group.name} spans {fleet.servers(group)}; try --target k8s")
+            raise InputError(
+                f"compose: starts one server, and a replica of {group.name} spans {fleet.servers(group)}; try --target k8s"
+            )
         command = container_command(group)
         program, arguments = program_and_arguments(group, command.words)
         if command.config:
@@ -42,16 +46,26 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
                 "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
                 "volumes": ["huggingface:/root/.cache/huggingface"],
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
-            } | ({"configs": [{"source": group.name, "target": f"{CONFIG_FOLDER}/{CONFIG_FILE}"}]} if command.config else {})
-    return {"services": services, "volumes": {"huggingface": None}} | ({"configs": configs} if configs else {})
+            } | (
+                {"configs": [{"source": group.name, "target": f"{CONFIG_FOLDER}/{CONFIG_FILE}"}]}
+                if command.config
+                else {}
+            )
+    return {"services": services, "volumes": {"huggingface": None}} | (
+        {"configs": configs} if configs else {}
+    )
 
 
 def _of_vllm(fleet: FleetLaunch, platform: str) -> None:
     if fleet.engine != "vllm":
-        raise InputError(f"{platform}: starts vLLM, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm")
+        raise InputError(
+            f"{platform}: starts vLLM, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
+        )
     for group in fleet.groups:
         if fleet.servers(group) > 1:
-            raise InputError(f"{platform}: a replica over {fleet.servers(group)} servers is not exported; try --target k8s")
+            raise InputError(
+                f"{platform}: a replica over {fleet.servers(group)} servers is not exported; try --target k8s"
+            )
 
 
 def _additional(group: Group) -> list[str]:
@@ -86,11 +100,18 @@ def inference_service(fleet: FleetLaunch) -> dict[str, Any]:
             "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(_additional(group))}],
             "resources": {"limits": {fleet.resource: str(launch.devices)}},
         }
-        return {"replicas": group.replicas, "parallelism": parallelism, "template": {"containers": [container]}}
+        return {
+            "replicas": group.replicas,
+            "parallelism": parallelism,
+            "template": {"containers": [container]},
+        }
 
     *prefill, decode = fleet.groups
     launch = decode.launch
-    spec: dict[str, Any] = {"model": {"uri": f"hf://{launch.model}", "name": launch.model}, **workload(decode)}
+    spec: dict[str, Any] = {
+        "model": {"uri": f"hf://{launch.model}", "name": launch.model},
+        **workload(decode),
+    }
     if prefill:
         spec["prefill"] = workload(prefill[0])
     spec["router"] = {"gateway": {}, "route": {}, "scheduler": {}}
@@ -112,12 +133,24 @@ def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
             "name": "vllm",
             "image": fleet.needed_image(),
             "modelCommand": "vllmServe",
-            "args": [*_additional(group), *(["--enable-expert-parallel"] if launch.expert_parallel > 1 else [])],
+            "args": [
+                *_additional(group),
+                *(["--enable-expert-parallel"] if launch.expert_parallel > 1 else []),
+            ],
             "resources": {"limits": {fleet.resource: str(launch.devices)}},
             "mountModelVolume": True,
         }
-        parallelism = {"tensor": launch.tensor_parallel, "data": launch.data_parallel, "dataLocal": launch.data_parallel}
-        return {"create": True, "replicas": group.replicas, "parallelism": parallelism, "containers": [container]}
+        parallelism = {
+            "tensor": launch.tensor_parallel,
+            "data": launch.data_parallel,
+            "dataLocal": launch.data_parallel,
+        }
+        return {
+            "create": True,
+            "replicas": group.replicas,
+            "parallelism": parallelism,
+            "containers": [container],
+        }
 
     *prefill, decode = fleet.groups
     model = decode.launch.model
@@ -133,7 +166,9 @@ def chart_values(fleet: FleetLaunch) -> dict[str, Any]:
 def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
     """Return the DynamoGraphDeployment: a frontend, and the workers of each group."""
     if fleet.engine not in _DYNAMO:
-        raise InputError(f"dynamo: is exported for {' and '.join(_DYNAMO)}, and the plan is for {fleet.engine}")
+        raise InputError(
+            f"dynamo: is exported for {' and '.join(_DYNAMO)}, and the plan is for {fleet.engine}"
+        )
     if fleet.image is None:
         raise InputError(
             f"dynamo: its images count their versions on their own; name the one that holds {fleet.engine} "
@@ -149,14 +184,25 @@ def dynamo_graph(fleet: FleetLaunch) -> dict[str, Any]:
     ]
     for group in fleet.groups:
         if fleet.servers(group) > 1:
-            raise InputError(f"dynamo: a replica over {fleet.servers(group)} servers is not exported; try --target k8s")
+            raise InputError(
+                f"dynamo: a replica over {fleet.servers(group)} servers is not exported; try --target k8s"
+            )
         spec = pod(fleet, group, serves=False)
         (container,) = spec["containers"]
         role = group.launch.role
-        container |= {"name": "main", "command": ["python3", "-m", _DYNAMO[fleet.engine]], "args": _dynamo_words(group)}
+        container |= {
+            "name": "main",
+            "command": ["python3", "-m", _DYNAMO[fleet.engine]],
+            "args": _dynamo_words(group),
+        }
         title = "Worker" if role is None else f"{role.title()}Worker"
         components.append(
-            {"name": title, "type": role or "worker", "replicas": group.replicas, "podTemplate": {"spec": spec}}
+            {
+                "name": title,
+                "type": role or "worker",
+                "replicas": group.replicas,
+                "podTemplate": {"spec": spec},
+            }
         )
     return {
         "apiVersion": "nvidia.com/v1beta1",

@@ -110,7 +110,10 @@ def launch_of(
         version=version,
         model=model,
         revision=None if checkpoint else inputs.model.revision,
-        **{name: row[name] for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")},
+        **{
+            name: row[name]
+            for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+        },
         weight_dtype=None if checkpoint else _made_by_the_engine(file, row["weight_dtype"], started),
         kv_dtype=row["kv_dtype"],
         max_model_len=started.max_model_len,

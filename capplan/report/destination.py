@@ -105,6 +105,21 @@ def write_whole(path: Path, content: str | bytes, option: str = "--output") -> N
         raise _unwritable(path, option, _reason(error)) from error
 
 
+def write_new(path: Path, content: str) -> None:
+    """Write a file that does not exist yet, whole or not at all; InputError where it exists or cannot be written."""
+    refuse_unwritable(path, "FILE")
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    try:
+        _write_new(part, content.encode(), None)
+        os.link(part, path)  # fails where somebody wrote it meanwhile
+    except FileExistsError:
+        raise InputError(f"{str(path)!r} exists; name another file, or remove it") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, "FILE", _reason(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def _write_new(path: Path, data: bytes, mode: int | None) -> None:
     """Write a file that nobody else may read before it has its mode; None: the mode of new files."""
     path.unlink(missing_ok=True)

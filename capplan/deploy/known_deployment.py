@@ -1,0 +1,108 @@
+"""`init --from`: what a trace, the counters of a server or the command of an engine say of a scenario."""
+
+from pathlib import Path
+
+from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.errors import InputError, unknown
+from capplan.questions.first_scenario import Known
+from capplan.readers.catalogue.scenarios import shipped_scenarios
+from capplan.readers.text_file import first_bytes, is_there, path_of
+from capplan.readers.traces.read import format_of, workload_of
+
+MOST_BYTES = 65_536
+"""Of a file with the command of an engine."""
+GIB = 2.0**30
+_NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
+
+
+def known_deployment(source: str, folder: Path) -> Known:
+    """Return what is known of a deployment.
+
+    Parameters
+    ----------
+    source : a file (a trace, a request log, Prometheus text, a script with the command of an engine), or the command
+    folder : of the scenario, which a trace is named from
+
+    Raises
+    ------
+    InputError
+        it is none of them
+    """
+    path = path_of(source) if " " not in source else Path(source)
+    if not is_there(path):
+        if " " not in source.strip():
+            raise unknown(
+                "source",
+                source,
+                shipped_scenarios(),
+                place="--from",
+                hint="or a file, or the command of an engine: --from 'vllm serve OWNER/NAME'",
+            )
+        return _of_launch(read_command_line(source, "--from"), "the command of an engine")
+    text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
+    if any(
+        word in text for word in ("vllm serve", "sglang.launch_server", "trtllm-serve", "vllm.entrypoints")
+    ):
+        return _of_launch(read_command_line(text, source, path.parent), source)
+    return _of_traffic(path, source, folder)
+
+
+def _of_launch(read: ReadLaunch, source: str) -> Known:
+    launch = read.launch
+    top: dict[str, object] = {"model": launch.model}
+    named = {
+        "revision": launch.revision,
+        "weight_dtype": launch.weight_dtype,
+        "kv_dtype": launch.kv_dtype,
+        "engine": launch.engine,
+        "engine_version": launch.version,
+        "max_model_len": launch.max_model_len,
+        "max_num_seqs": launch.max_num_seqs,
+        "max_num_batched_tokens": launch.max_num_batched_tokens,
+        "gpu_memory_utilization": launch.memory_fraction,
+        "prefix_caching": None if launch.prefix_caching else False,
+    }
+    top |= {key: value for key, value in named.items() if value is not None}
+    if launch.host_cache_bytes is not None:
+        top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
+    degrees = {
+        "tensor_parallel": launch.tensor_parallel,
+        "pipeline_parallel": launch.pipeline_parallel,
+        "expert_parallel": launch.expert_parallel,
+        "data_parallel": launch.data_parallel,
+    }
+    remarks = [f"not read: {', '.join(read.unread)}"] if read.unread else []
+    if launch.drafts is not None:
+        remarks.append(
+            f"it speculates by {launch.drafts.method} with {launch.drafts.draft_tokens} draft tokens: add the key speculation with the measured acceptance"
+        )
+    if launch.role is not None:
+        raise InputError(
+            "--from: it serves one phase alone, of pools of their own; write their scenario with fleet.disaggregation: only"
+        )
+    return Known(source, top, fleet=degrees, remarks=tuple(remarks))
+
+
+def _of_traffic(path: Path, source: str, folder: Path) -> Known:
+    if format_of(path) == "prometheus":
+        summary = workload_of([path])
+        traffic: dict[str, object] = {
+            name: {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
+            if lengths.values[0] != lengths.values[-1]
+            else round(lengths.mean, 1)
+            for name, lengths in (
+                ("input_tokens", summary.input_tokens),
+                ("output_tokens", summary.output_tokens),
+            )
+        }
+        if summary.prefix_hit_fraction:
+            tokens = max(int(summary.input_tokens.mean) - 1, 1)
+            traffic["shared_prefix"] = {
+                "tokens": tokens,
+                "hit_fraction": round(summary.prefix_hit_fraction, 4),
+            }
+        return Known(source, traffic=traffic, remarks=(_NO_RATE,))
+    workload_of([path])
+    near = path.resolve()
+    trace = near.relative_to(folder) if near.is_relative_to(folder) else near
+    return Known(source, traffic={"trace": str(trace)})
