@@ -229,7 +229,7 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     if "kv_dtype" in said:
         launch = replace(launch, kv_dtype=_kv_format(said["kv_dtype"], name("kv_dtype"), place))
     launch = replace(launch, weight_dtype=_weight_dtype(said, place))
-    if "no_prefix_caching" in said:
+    if "no_prefix_caching" in said or "prefix_caching_off" in said:
         launch = replace(launch, prefix_caching=False)
     if "speculation" in said:
         launch = replace(launch, drafts=_drafts(launch.engine, said, place))

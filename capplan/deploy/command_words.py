@@ -166,7 +166,7 @@ def _vllm(launch: ReplicaLaunch) -> Command:
         *(option(launch, "data_parallel", launch.data_parallel) if launch.data_parallel > 1 else []),
         *(option(launch, "experts_spread", needed="experts that are spread over ranks") if launch.expert_parallel > 1 else []),
         *_weights(launch), *kv, *_limits(launch, 1),
-        *option(launch, "prefix_caching" if launch.prefix_caching else "no_prefix_caching"),
+        *option(launch, _prefix_caching_key(launch), needed="prompts without a prefix cache"),
     ]  # fmt: skip
     if launch.drafts is not None:
         words += option(
@@ -178,6 +178,14 @@ def _vllm(launch: ReplicaLaunch) -> Command:
         hand_over = {"kv_connector": "NixlConnector", "kv_role": ROLES["either"]}
         words += option(launch, "transfer", json.dumps(hand_over, separators=(",", ":")))
     return Command(tuple(words), remarks=_kv_remark(launch, tuple(kv)))
+
+
+def _prefix_caching_key(launch: ReplicaLaunch) -> str:
+    """Return which option says whether prefixes are cached; the one that turns it off changed its name."""
+    if launch.prefix_caching:
+        return "prefix_caching"
+    old = engine_flags("vllm").knows("no_prefix_caching", str(launch.version))
+    return "no_prefix_caching" if old else "prefix_caching_off"
 
 
 def _vllm_drafts(launch: ReplicaLaunch, drafts: Drafts) -> dict[str, Any]:
