@@ -267,7 +267,7 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
             "trtllm: a cache in host memory is not exported; plan without kv_offload, or for vllm or sglang"
         )
     if launch.role is not None:
-        raise InputError("trtllm: pools of their own are not exported; plan for vllm or sglang")
+        raise InputError("trtllm: separate pools are not exported; plan for vllm or sglang")
     groups = launch.data_parallel
     if groups > 1 and launch.tensor_parallel > 1:
         raise InputError(

@@ -78,7 +78,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
         )
     if launch.role is not None:
         raise InputError(
-            "--from: it serves one phase alone, of pools of their own; write their scenario with fleet.disaggregation: only"
+            "--from: it serves one phase alone, in a separate pool; write their scenario with fleet.disaggregation: only"
         )
     return Known(source, top, fleet=degrees, remarks=tuple(remarks))
 

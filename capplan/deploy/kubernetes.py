@@ -108,7 +108,7 @@ def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield what KEDA scales the deployments by: the rate of requests, a replica for each that one is planned for, and the spares."""
     if len(fleet.groups) > 1:
         raise InputError(
-            "keda: pools of their own are not scaled by one rate; scale them with the planner of their platform"
+            "keda: separate pools are not scaled by one rate; scale them with the planner of their platform"
         )
     (group,) = fleet.groups
     rate = group.planned_rate
