@@ -31,6 +31,7 @@ _APPLY = {
     "keda": "kubectl apply -f FILE, beside the objects of --target k8s",
 }
 _LEADER = "LEADER_ADDRESS"
+_WITHOUT_CONTAINERS = (*ENGINES, "keda")
 
 
 def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
@@ -47,6 +48,8 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
     InputError
         the target, or the engine's version, cannot express the plan
     """
+    if fleet.image is not None and target in _WITHOUT_CONTAINERS:
+        raise InputError(f"--image: --target {target} starts no container; leave it out")
     if target in ENGINES:
         if target != fleet.engine:
             raise InputError(

@@ -114,6 +114,10 @@ def fleet_launch(
     chosen, inputs = file.result["chosen"], file.inputs
     if inputs.launch is None:
         raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
+    if draft is not None and inputs.launch.speculation is None:
+        raise InputError(
+            f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
+        )
     name = dns_label(str(inputs.content.get("name", "")))
     launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
     group = Group(
