@@ -91,7 +91,10 @@ def _purchase(file: PlanFile) -> str:
 def _load(file: PlanFile, group: Group) -> Iterator[str]:
     if group.planned_rate:
         rate = file.inputs.request_rate / group.busy_replicas
-        yield f"a replica serves {rate:.4g} req/s at the peak, and is full at {group.planned_rate:.4g}: headroom and confidence are in that"
+        yield (
+            f"a replica serves {rate:.4g} req/s at the peak and counts as full at {group.planned_rate:.4g} req/s, "
+            "headroom and confidence included"
+        )
 
 
 def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:

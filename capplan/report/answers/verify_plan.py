@@ -76,9 +76,17 @@ def verify_plan_answer(
         + (f"; missed: {', '.join(target.target for target in missed)}" if missed else ""),
         closing=tuple(_closing(asked, plan, verification, settings, results)),
         assumptions=(*asked.assumptions, _LENGTHS),
-        warnings=(*asked.warnings, *result.notes),
+        warnings=(*asked.warnings, *_another_model(asked, result.model), *result.notes),
         exit_code=4 if verdict == "slower" or missed else 0,
     )  # fmt: skip
+
+
+def _another_model(asked: AskedFleet, measured: str | None) -> tuple[str, ...]:
+    """Return the warning for a result whose model is called otherwise than that of the plan."""
+    names = [name.rpartition("/")[2].lower() for name in (asked.scenario.model, measured or "")]
+    if measured is None or names[0] in names[1] or names[1] in names[0]:
+        return ()
+    return (f"the result is of a model called {measured}, and the plan serves {asked.scenario.model}",)
 
 
 def _row(row: dict[str, object]) -> dict[str, object]:
