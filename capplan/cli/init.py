@@ -7,7 +7,6 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import Group, grouped
-from capplan.errors import InputError
 from capplan.questions.flags import FirstScenario
 
 File = Annotated[
@@ -47,12 +46,12 @@ def command(
     from capplan.deploy.known_deployment import known_deployment
     from capplan.questions.first_scenario import Known, checked_scenario_text, copied_scenario_text
     from capplan.readers.catalogue.scenarios import shipped_scenarios
-    from capplan.report.destination import write_new
+    from capplan.readers.text_file import is_there
+    from capplan.report.destination import refuse_existing, write_new
     from capplan.report.show import say
 
-    if file.exists():
-        raise InputError(f"{str(file)!r} exists; name another file, or remove it")
-    if source in shipped_scenarios() and not Path(source).exists():
+    refuse_existing(file)
+    if source in shipped_scenarios() and not is_there(Path(source)):
         text = copied_scenario_text(source, file, first)
     else:
         known = known_deployment(source, file.resolve().parent) if source else Known()

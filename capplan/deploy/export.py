@@ -63,7 +63,12 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
         body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
     else:
         raise unknown("target", target, TARGETS, place="--target")
-    return "".join(f"# {line}\n" for line in _header(file, fleet, target)) + body
+    return "".join(f"# {_in_one_line(line)}\n" for line in _header(file, fleet, target)) + body
+
+
+def _in_one_line(text: str) -> str:
+    """Return a comment without line ends and control characters, so that a name in it stays a comment."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
-from capplan.errors import InputError
+from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
 
 IMAGES = {
@@ -118,8 +118,10 @@ def fleet_launch(
         raise InputError(
             f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
         )
-    name = dns_label(str(inputs.content.get("name", "")))
     launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
+    for what, written in (("model", launch.model), ("--draft", draft), ("--image", image)):
+        _refuse_odd_name(what, written)
+    name = dns_label(str(inputs.content.get("name", "")))
     group = Group(
         name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _planned_rate(file)
     )
@@ -136,6 +138,12 @@ def fleet_launch(
         image=image,
         remarks=_remarks(file, launch),
     )
+
+
+def _refuse_odd_name(what: str, name: str | None) -> None:
+    """Raise the error for a name that no registry and no folder has, and that could write lines of its own."""
+    if name is not None and (not name.strip() or not name.isprintable() or name.startswith("-")):
+        raise InputError(f"{what}: {name[:LONGEST_SHOWN]!r} is not a name that an engine can be started with")
 
 
 def _planned_rate(file: PlanFile) -> float:
