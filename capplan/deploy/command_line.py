@@ -1,6 +1,5 @@
 """A command line of vLLM, SGLang or TensorRT-LLM, as people run it, read into the launch of one replica."""
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.command_words import DTYPE_WORDS, GB, GIB, KV_WORDS, METHODS, ROLES
+from capplan.deploy.command_words import GB, GIB, METHODS, ROLES
 from capplan.deploy.flag_table import EngineFlags, engine_flags
+from capplan.deploy.option_values import amount, count, json_object, kv_format, weight_dtype
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, Role
 from capplan.errors import LONGEST_SHOWN, InputError
 
@@ -26,17 +26,12 @@ _IMAGE = re.compile(r"(?:[\w.-]+/)*(?:vllm-openai|vllm|sglang|tensorrt-?llm(?:/r
 _CONTAINER = ("docker", "podman", "nerdctl")
 _ENDS = ("&&", "||", "|", ";", "&", ">", ">>", "2>&1")
 _KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
-_MULTIPLES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 _OPTION = re.compile(r"--?[A-Za-z]")
 _LIKENESS = 0.85
 """Of two options, from which on one is taken for the other misspelt."""
 _AS_IT_IS = ("none", "auto", "0", "pytorch")
 """Values with which an option changes nothing."""
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
-_KV_FORMATS = {
-    word: name for words in KV_WORDS.values() for name, word in words.items()
-} | {"half": "fp16", "fp8_e5m2": "fp8", "fp8_e4m3": "fp8"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +196,6 @@ def _refuse_unmodelled(table: EngineFlags, name: str, value: str, place: str) ->
         )
 
 
-def _count(text: str, name: str, place: str) -> int:
-    match = _AMOUNT.fullmatch(text)
-    if match is None:
-        raise InputError(
-            f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out"
-        )
-    value = float(match[1]) * _MULTIPLES[match[2]]
-    if value != int(value) or not 1 <= value <= 1_000_000_000:
-        raise InputError(f"{place}: {name}: {text!r} is out of range; 1 to 1000000000 are allowed")
-    return int(value)
-
-
 def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
     """Return a launch with what its options say."""
     table = engine_flags(launch.engine)
@@ -220,15 +203,15 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
-    counts = {key: _count(said[key], name(key), place) for key in _COUNTS if key in said}
+    counts = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
         launch = replace(
-            launch, memory_fraction=_fraction(said["memory_fraction"], name("memory_fraction"), place)
+            launch, memory_fraction=amount(said["memory_fraction"], name("memory_fraction"), place, 1.0)
         )
     if "kv_dtype" in said:
-        launch = replace(launch, kv_dtype=_kv_format(said["kv_dtype"], name("kv_dtype"), place))
-    launch = replace(launch, weight_dtype=_weight_dtype(said, place))
+        launch = replace(launch, kv_dtype=kv_format(said["kv_dtype"], name("kv_dtype"), place))
+    launch = replace(launch, weight_dtype=weight_dtype(said, place))
     if "no_prefix_caching" in said or "prefix_caching_off" in said:
         launch = replace(launch, prefix_caching=False)
     if "speculation" in said:
@@ -240,86 +223,27 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     return launch
 
 
-def _fraction(text: str, name: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 < value <= 1.0:
-        raise InputError(f"{place}: {name}: {text!r} is not a share of one; e.g. {name} 0.9")
-    return value
-
-
-def _kv_format(text: str, name: str, place: str) -> str | None:
-    if text == "auto":
-        return None
-    if text not in _KV_FORMATS:
-        raise InputError(
-            f"{place}: {name}: a KV cache in {text!r} is not modelled; known: auto, {', '.join(sorted(_KV_FORMATS))}"
-        )
-    return _KV_FORMATS[text]
-
-
-def _weight_dtype(said: Mapping[str, str], place: str) -> str | None:
-    """Return the dtype that the engine makes of the checkpoint; a format that a checkpoint is published in is read from its config."""
-    quantization, dtype = said.get("quantization"), said.get("dtype", "auto")
-    if quantization == "fp8":
-        return "fp8"
-    if quantization in ("bitsandbytes", "torchao", "experts_int8", "w8a8_int8", "rtn"):
-        raise InputError(
-            f"{place}: --quantization {quantization} makes weights that are not modelled; leave it out"
-        )
-    spelled = {word: name for name, word in DTYPE_WORDS.items()} | {"half": "fp16"}
-    if quantization is None and dtype in spelled:
-        return spelled[dtype]
-    if dtype not in (*spelled, "auto"):
-        raise InputError(
-            f"{place}: --dtype {dtype!r} is not modelled; known: auto, {', '.join(sorted(spelled))}"
-        )
-    return None
-
-
 def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
     if "experts_spread" in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
     if "host_cache" in said:
         launch = replace(
-            launch, host_cache_bytes=_amount(said["host_cache"], "--kv-offloading-size", place) * GIB
+            launch, host_cache_bytes=amount(said["host_cache"], "--kv-offloading-size", place) * GIB
         )
     return replace(launch, role=_vllm_role(said, place))
-
-
-def _amount(text: str, name: str, place: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 < value < 1e9:
-        raise InputError(f"{place}: {name}: {text!r} is not a size above zero")
-    return value
 
 
 def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
     """Return the pool of an engine that sends caches to others or takes them."""
     if "transfer" not in said:
         return None
-    values = _json(said["transfer"], "--kv-transfer-config", place)
+    values = json_object(said["transfer"], "--kv-transfer-config", place)
     for role, word in ROLES.items():
         if values.get("kv_role") == word:
             return role
     raise InputError(
         f"{place}: --kv-transfer-config with kv_role {values.get('kv_role')!r} is not read; known: {', '.join(ROLES.values())}"
     )
-
-
-def _json(text: str, name: str, place: str) -> Mapping[str, Any]:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f"{place}: {name} is no JSON object: {text[:LONGEST_SHOWN]!r}\n  quote it in '...'")
-    return values
 
 
 def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
@@ -341,7 +265,7 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
     if "host_cache" in said:
         launch = replace(
             launch,
-            host_cache_bytes=_amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
+            host_cache_bytes=amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
         )
     elif "host_cache_switch" in said:
         raise InputError(f"{place}: --enable-hierarchical-cache needs its size here: --hicache-size 64")
@@ -354,23 +278,23 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
 def _drafts(engine: str, said: Mapping[str, str], place: str) -> Drafts:
     methods = {word: name for name, word in METHODS[engine].items()}
     if engine == "vllm":
-        values = _json(said["speculation"], "--speculative-config", place)
+        values = json_object(said["speculation"], "--speculative-config", place)
         method, draft = values.get("method", "draft_model"), values.get("model")
-        count = values.get("num_speculative_tokens")
+        each = values.get("num_speculative_tokens")
     else:
         method, draft = said["speculation"].upper(), said.get("draft")
-        count = _count(said.get("draft_tokens", ""), "--speculative-num-draft-tokens", place) - 1
+        each = count(said.get("draft_tokens", ""), "--speculative-num-draft-tokens", place) - 1
         if said.get("draft_branches", "1") != "1":
             raise InputError(
                 f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
             )
     plain = str(method).removesuffix("3")
-    if plain not in methods or not isinstance(count, int) or not 1 <= count <= 64:
+    if plain not in methods or not isinstance(each, int) or not 1 <= each <= 64:
         raise InputError(
-            f"{place}: drafts by {method!r} with {count!r} tokens a round are not read; "
+            f"{place}: drafts by {method!r} with {each!r} tokens a round are not read; "
             f"known: {', '.join(methods)} with 1 to 64 tokens"
         )
-    return Drafts(methods[plain], None if draft is None else str(draft), count)
+    return Drafts(methods[plain], None if draft is None else str(draft), each)
 
 
 def _configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
@@ -387,12 +311,12 @@ def _configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
             f"{path}: {', '.join(map(str, others)) or 'enable_attention_dp'}: is not read; leave it out to estimate without it"
         )
     if "dtype" in cache:
-        launch = replace(launch, kv_dtype=_kv_format(str(cache["dtype"]), "kv_cache_config.dtype", str(path)))
+        launch = replace(launch, kv_dtype=kv_format(str(cache["dtype"]), "kv_cache_config.dtype", str(path)))
     if "free_gpu_memory_fraction" in cache:
         launch = replace(
             launch,
-            memory_fraction=_fraction(
-                str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path)
+            memory_fraction=amount(
+                str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path), 1.0
             ),
         )
     if groups:
@@ -406,42 +330,3 @@ def _other_keys(cache: object) -> Iterator[str]:
         return
     known = ("dtype", "free_gpu_memory_fraction", "enable_block_reuse")
     yield from (str(key) for key in cache if key not in known)
-
-
-def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
-    """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
-
-    Raises
-    ------
-    InputError
-        it drafts, keeps prefixes in host memory or serves one phase alone, which an estimate of one replica does not model
-    """
-    launch = read.launch
-    if launch.drafts is not None:
-        raise InputError(
-            f"{place}: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
-        )
-    if launch.host_cache_bytes is not None:
-        raise InputError(
-            f"{place}: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
-        )
-    if launch.role is not None:
-        raise InputError(
-            f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
-        )
-    said = {
-        "tensor_parallel": launch.tensor_parallel,
-        "pipeline_parallel": launch.pipeline_parallel,
-        "expert_parallel": launch.expert_parallel,
-        "data_parallel": launch.data_parallel,
-        "weight_dtype": launch.weight_dtype,
-        "kv_dtype": launch.kv_dtype,
-        "engine": launch.engine,
-        "engine_version": launch.version,
-        "max_model_len": launch.max_model_len,
-        "max_num_seqs": launch.max_num_seqs,
-        "max_num_batched_tokens": launch.max_num_batched_tokens,
-        "gpu_memory_utilization": launch.memory_fraction,
-        "revision": launch.revision,
-    }
-    return {name: value for name, value in said.items() if value is not None}

@@ -1,8 +1,9 @@
 """`estimate --launch`: the replica that a command line starts, in the flags that every command takes."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from capplan.deploy.command_line import read_command_line, serving_flags
+from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.errors import InputError
 from capplan.questions.flags import LoadFlags, ServingFlags
 
@@ -48,3 +49,42 @@ def launched_replica(
         said["engine_version"] = serving.engine_version
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
     return LaunchedReplica(model or read.launch.model, replace(serving, **said), unread)
+
+
+def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
+    """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
+
+    Raises
+    ------
+    InputError
+        it drafts, keeps prefixes in host memory or serves one phase alone, which an estimate of one replica does not model
+    """
+    launch = read.launch
+    if launch.drafts is not None:
+        raise InputError(
+            f"{place}: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
+        )
+    if launch.host_cache_bytes is not None:
+        raise InputError(
+            f"{place}: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
+        )
+    if launch.role is not None:
+        raise InputError(
+            f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
+        )
+    said = {
+        "tensor_parallel": launch.tensor_parallel,
+        "pipeline_parallel": launch.pipeline_parallel,
+        "expert_parallel": launch.expert_parallel,
+        "data_parallel": launch.data_parallel,
+        "weight_dtype": launch.weight_dtype,
+        "kv_dtype": launch.kv_dtype,
+        "engine": launch.engine,
+        "engine_version": launch.version,
+        "max_model_len": launch.max_model_len,
+        "max_num_seqs": launch.max_num_seqs,
+        "max_num_batched_tokens": launch.max_num_batched_tokens,
+        "gpu_memory_utilization": launch.memory_fraction,
+        "revision": launch.revision,
+    }
+    return {name: value for name, value in said.items() if value is not None}

@@ -9,6 +9,8 @@ from capplan.errors import InputError
 
 _TAKEN = ("--tensor-parallel-size", "--data-parallel-size")
 """Options of vLLM that a platform writes itself, from its keys for parallelism."""
+_MODELS = "/models"
+"""Where the hub's files lie in a container."""
 _OWN = ("--host", "--port")
 _DYNAMO = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang"}
 
@@ -43,8 +45,8 @@ def compose_file(fleet: FleetLaunch) -> dict[str, Any]:
                 "command": arguments,
                 "ports": [f"{PORT + len(services)}:{PORT}"],
                 "ipc": "host",
-                "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
-                "volumes": ["huggingface:/root/.cache/huggingface"],
+                "environment": {"HF_TOKEN": "${HF_TOKEN:-}", "HF_HOME": _MODELS},
+                "volumes": [f"huggingface:{_MODELS}"],
                 "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
             } | (
                 {"configs": [{"source": group.name, "target": f"{CONFIG_FOLDER}/{CONFIG_FILE}"}]}

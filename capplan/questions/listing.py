@@ -67,7 +67,6 @@ _LISTS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "engines": _engines,
     "prices": _prices,
 }
-KINDS = tuple(_LISTS)
 
 
 def listed(kind: str, word: str | None) -> list[Row]:

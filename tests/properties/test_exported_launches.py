@@ -11,9 +11,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.deploy.command_line import read_command_line, serving_flags
+from capplan.deploy.command_line import read_command_line
 from capplan.deploy.command_words import METHODS, command_of, shell_text
 from capplan.deploy.flag_table import engine_flags
+from capplan.deploy.launched_replica import serving_flags
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
