@@ -203,7 +203,7 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
-    counts = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
+    counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
         launch = replace(
@@ -269,10 +269,11 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
         )
     elif "host_cache_switch" in said:
         raise InputError(f"{place}: --enable-hierarchical-cache needs its size here: --hicache-size 64")
-    role = said.get("role", "null")
-    if role not in ("null", "prefill", "decode"):
-        raise InputError(f"{place}: --disaggregation-mode {role!r} is not prefill, decode or null")
-    return replace(launch, role=None if role == "null" else role)
+    roles: dict[str, Role | None] = {"null": None, "prefill": "prefill", "decode": "decode"}
+    mode = said.get("role", "null")
+    if mode not in roles:
+        raise InputError(f"{place}: --disaggregation-mode {mode!r} is not prefill, decode or null")
+    return replace(launch, role=roles[mode])
 
 
 def _drafts(engine: str, said: Mapping[str, str], place: str) -> Drafts:

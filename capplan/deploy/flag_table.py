@@ -61,17 +61,22 @@ class EngineFlags:
         if flag is None or (value is not None and flag.values and value not in flag.values):
             return False
         first = flag.first if value is None else flag.values.get(value, flag.first)
-        after = flag.last is not None and version_key(version) > version_key(flag.last)
-        return version_key(version) >= version_key(first) and not after
+        after = flag.last is not None and _order(version) > _order(flag.last)
+        return _order(version) >= _order(first) and not after
 
     def refuse_version(self, version: str) -> None:
         """Raise the error for a version that is older than all that were looked at."""
         oldest = self.releases[0]
-        if version_key(version) < version_key(oldest):
+        if _order(version) < _order(oldest):
             raise InputError(
                 f"{self.engine} {version}: its options are not known; {oldest} is the oldest version whose are\n"
                 f"  plan for a newer one: capplan fleet SCENARIO --set engine_version={self.releases[-1]} -o plan.json"
             )
+
+
+def _order(version: str) -> tuple[int, int, int]:
+    """Return a version as numbers that compare; one without numbers comes before all."""
+    return version_key(version) or (0, 0, 0)
 
 
 @cache

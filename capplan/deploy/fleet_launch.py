@@ -1,11 +1,14 @@
 """All replicas of a plan as they are started: which engine, how many of it, on what, and at what load another one is needed."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
+from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.readers.plan_file import AGAIN, PlanFile
+from capplan.readers.plan_record import LaunchRow
 
 IMAGES = {
     "vllm": "vllm/vllm-openai:v{version}",
@@ -18,6 +21,8 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 USUAL_SERVER = 8
 """Devices of a server, for plan files that do not say."""
 LONGEST_NAME = 40
+_LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""What the limits of an engine depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Group:
     """Replicas that are started alike: all of them, or those of one pool."""
 
     name: str
-    """A DNS label."""
+    """A DNS label; of a pool, with its role."""
     launch: ReplicaLaunch
     hardware: str
     replicas: int
@@ -118,26 +123,52 @@ def fleet_launch(
         raise InputError(
             f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
         )
-    launch = launch_of(file, chosen, inputs.launch, checkpoint=checkpoint, draft=draft)
-    for what, written in (("model", launch.model), ("--draft", draft), ("--image", image)):
-        _refuse_odd_name(what, written)
     name = dns_label(str(inputs.content.get("name", "")))
-    group = Group(
-        name, launch, chosen["hardware"], chosen["replicas"], chosen["spare_replicas"], _planned_rate(file)
-    )
+    groups = tuple(_groups(file, inputs.launch, name, checkpoint, draft))
+    for what, written in (("model", groups[0].launch.model), ("--draft", draft), ("--image", image)):
+        _refuse_odd_name(what, written)
     asked = inputs.content.get("commitments") or {}
-    least = asked.get("min_replicas", chosen["spare_replicas"] + 1)
+    least = asked.get("min_replicas", groups[-1].spare_replicas + 1)
     return FleetLaunch(
         name=name,
-        groups=(group,),
+        groups=groups,
         vendor=_vendor(inputs.launch.vendor, chosen["hardware"]),
         devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
         least_replicas=least,
-        most_replicas=max(least, asked.get("max_replicas", chosen["replicas"])),
+        most_replicas=max(least, asked.get("max_replicas", groups[-1].replicas)),
         usd_per_hour=chosen["usd_per_hour"],
         image=image,
-        remarks=_remarks(file, launch),
+        remarks=_remarks(file, groups),
     )
+
+
+def _groups(
+    file: PlanFile, started: LaunchRow, name: str, checkpoint: str | None, draft: str | None
+) -> Iterator[Group]:
+    """Yield all replicas as one group, or the prefill pool and then the decode pool."""
+    chosen = file.result["chosen"]
+    pools: Mapping[Role, Mapping[str, Any]] | None = chosen.get("pools")
+    if pools is None:
+        launch = launch_of(file, chosen, started, checkpoint=checkpoint, draft=draft)
+        yield Group(
+            name,
+            launch,
+            chosen["hardware"],
+            chosen["replicas"],
+            chosen["spare_replicas"],
+            _planned_rate(file),
+        )
+        return
+    decode = pools["decode"]
+    for role, pool in pools.items():
+        row = {"weight_dtype": chosen["weight_dtype"], "kv_dtype": chosen["kv_dtype"], **pool}
+        launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft, role=role)
+        if any(pool[key] != decode[key] for key in _LIMITS_FOLLOW):  # the limits are those of a decode engine
+            launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
+        planned = pool.get("planned_request_rate_limit_per_replica", 0.0)
+        yield Group(
+            f"{name}-{role}", launch, pool["hardware"], pool["replicas"], pool["spare_replicas"], planned
+        )
 
 
 def _refuse_odd_name(what: str, name: str | None) -> None:
@@ -162,18 +193,20 @@ def _vendor(vendor: str | None, hardware: str) -> str:
     return known
 
 
-def _remarks(file: PlanFile, launch: ReplicaLaunch) -> tuple[str, ...]:
+def _remarks(file: PlanFile, groups: tuple[Group, ...]) -> tuple[str, ...]:
     said = []
-    if (
-        file.inputs.launch is not None
-        and file.inputs.launch.memory_fraction is None
-        and launch.memory_fraction is None
-    ):
+    started = file.inputs.launch
+    if started is not None and started.memory_fraction is None and groups[-1].launch.memory_fraction is None:
         said.append(
             "the plan file is of an older capplan and does not state the memory fraction: the engine's default"
         )
-    if file.result["chosen"]["routing"] != "round_robin":
+    if any(group.launch.max_num_seqs is None for group in groups):
         said.append(
-            f"requests are planned to be routed by {file.result['chosen']['routing']}, which the router in front of the replicas has to do"
+            "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
+        )
+    routing = file.result["chosen"].get("routing", "round_robin")
+    if routing != "round_robin":
+        said.append(
+            f"requests are planned to be routed by {routing}, which the router in front of the replicas has to do"
         )
     return tuple(said)

@@ -8,6 +8,7 @@ from capplan.questions.first_scenario import Known
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
 from capplan.readers.traces.read import format_of, workload_of
+from capplan.workload.statistics import LengthSummary
 
 MOST_BYTES = 65_536
 """Of a file with the command of an engine."""
@@ -87,13 +88,8 @@ def _of_traffic(path: Path, source: str, folder: Path) -> Known:
     if format_of(path) == "prometheus":
         summary = workload_of([path])
         traffic: dict[str, object] = {
-            name: {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
-            if lengths.values[0] != lengths.values[-1]
-            else round(lengths.mean, 1)
-            for name, lengths in (
-                ("input_tokens", summary.input_tokens),
-                ("output_tokens", summary.output_tokens),
-            )
+            "input_tokens": _lengths(summary.input_tokens),
+            "output_tokens": _lengths(summary.output_tokens),
         }
         if summary.prefix_hit_fraction:
             tokens = max(int(summary.input_tokens.mean) - 1, 1)
@@ -106,3 +102,10 @@ def _of_traffic(path: Path, source: str, folder: Path) -> Known:
     near = path.resolve()
     trace = near.relative_to(folder) if near.is_relative_to(folder) else near
     return Known(source, traffic={"trace": str(trace)})
+
+
+def _lengths(lengths: LengthSummary) -> object:
+    """Return a length as a scenario has it: one number where all are alike, else its mean and two percentiles."""
+    if lengths.values[0] == lengths.values[-1]:
+        return round(lengths.mean, 1)
+    return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}

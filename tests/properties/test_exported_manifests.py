@@ -5,11 +5,17 @@ llm-d-modelservice, Dynamo v1beta1 and the Compose specification state them.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
 
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.command_words import command_of, shell_text
+from capplan.deploy.export import export_text
+from capplan.deploy.fleet_launch import fleet_launch
+from capplan.errors import InputError
+from capplan.readers.plan_file import read_plan_file
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
@@ -268,3 +274,84 @@ def test_the_config_of_trtllm_lies_where_its_command_reads_it(capplan, plans):
     assert yaml.safe_load(config["data"]["trtllm.yaml"]) == {
         "kv_cache_config": {"enable_block_reuse": True, "dtype": "fp8"}
     }
+
+
+@pytest.fixture(scope="module")
+def pools(plans):
+    """Return what a plan with a prefill and a decode pool starts: two devices for each prompt, one for each output."""
+    file = read_plan_file(plans["one"])
+    chosen = file.result["chosen"]
+    degrees = {
+        name: chosen[name]
+        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+    }
+    pool = {"hardware": "h100-sxm", "replicas": 3, "spare_replicas": 1, "kv_cache_tokens": 1e5, **degrees}
+    apart = {
+        key: chosen[key]
+        for key in (
+            "hardware",
+            "gpus",
+            "weight_dtype",
+            "kv_dtype",
+            "replicas",
+            "spare_replicas",
+            "usd_per_hour",
+        )
+    } | {"pools": {"prefill": pool | {"tensor_parallel": 2}, "decode": pool}}
+    file = replace(file, result={**file.result, "chosen": apart})
+    return file, fleet_launch(file, image="r/n:1")
+
+
+@pytest.mark.parametrize("target", ["k8s", "kserve", "llm-d", "dynamo"])
+def test_pools_are_started_apart(pools, target):
+    documents = list(yaml.safe_load_all(export_text(*pools, target)))
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[document.get("kind", target)])) == []
+    text = yaml.safe_dump(documents)
+    assert text.count("NixlConnector") == 2
+    if target == "k8s":
+        assert [d["metadata"]["name"] for d in documents if d["kind"] == "Deployment"] == [
+            "small-prefill",
+            "small-decode",
+        ]
+    elif target == "kserve":
+        spec = documents[0]["spec"]
+        assert (spec["parallelism"]["tensor"], spec["prefill"]["parallelism"]["tensor"]) == (1, 2)
+    elif target == "llm-d":
+        assert [documents[0][role]["parallelism"]["tensor"] for role in ("prefill", "decode")] == [2, 1]
+    else:
+        parts = documents[0]["spec"]["components"]
+        assert [part["type"] for part in parts] == ["frontend", "prefill", "decode"]
+        words = [part["podTemplate"]["spec"]["containers"][0]["args"] for part in parts[1:]]
+        assert [line[-2:] for line in words] == [
+            ["--disaggregation-mode", "prefill"],
+            ["--disaggregation-mode", "decode"],
+        ]
+
+
+def test_pools_of_engines_are_read_back_as_pools(pools):
+    file, fleet = pools
+    text = export_text(file, replace(fleet, image=None), "vllm")
+    prefill, decode = (
+        read_command_line(part[part.index("vllm serve") :]).launch for part in text.split("\n# ")[-2:]
+    )
+    assert (prefill.role, prefill.tensor_parallel, prefill.max_num_seqs) == ("either", 2, None)
+    assert (decode.role, decode.tensor_parallel, decode.max_num_seqs) == (
+        "either",
+        1,
+        file.inputs.launch.max_num_seqs,
+    )
+    assert "limits of the prefill engines are left to the engine" in text
+    sglang = [replace(group.launch, engine="sglang", version="0.5.23") for group in fleet.groups]
+    assert [read_command_line(shell_text(command_of(launch))).launch.role for launch in sglang] == [
+        "prefill",
+        "decode",
+    ]
+
+
+def test_pools_that_cannot_be_started_or_scaled_are_refused(pools):
+    file, fleet = pools
+    with pytest.raises(InputError, match="separate pools are not scaled by one rate"):
+        export_text(file, replace(fleet, image=None), "keda")
+    with pytest.raises(InputError, match="separate pools are not exported"):
+        command_of(replace(fleet.groups[0].launch, engine="trtllm", version="1.2.0"))

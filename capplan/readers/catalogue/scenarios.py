@@ -1,5 +1,6 @@
 """The scenarios that ship with the package, found by their names."""
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def _first_key(lines: list[str]) -> int:
     return next((at for at, line in enumerate(lines) if not line.startswith("#")), len(lines))
 
 
-def scenario_file(path: str | Path) -> Path:
+def scenario_file(path: str | os.PathLike[str]) -> Path:
     """Return the file of a scenario that is named by its path, or by the name of a shipped one.
 
     Raises

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import FleetPlan
@@ -36,14 +37,7 @@ def verify_plan_answer(
     missed = [target for target in verification.targets if not target.holds]
     settings = next_settings(asked, verification)
     rows = [
-        {
-            "quantity": row.quantity,
-            "predicted": row.predicted,
-            "low": row.low,
-            "high": row.high,
-            "measured": row.measured,
-            "inside": row.inside,
-        }
+        {name: getattr(row, name) for name in ("quantity", "predicted", "low", "high", "measured", "inside")}
         for row in verification.rows
     ]
     load = (
@@ -89,7 +83,7 @@ def _another_model(asked: AskedFleet, measured: str | None) -> tuple[str, ...]:
     return (f"the result is of a model called {measured}, and the plan serves {asked.scenario.model}",)
 
 
-def _row(row: dict[str, object]) -> dict[str, object]:
+def _row(row: dict[str, Any]) -> dict[str, Any]:
     latency = str(row["quantity"]).partition(".")[0] in LATENCIES
     screen = screen_of("s" if latency else "count", [row["predicted"], row["measured"]])
     shown = {
@@ -103,7 +97,7 @@ def _row(row: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _target(name: str, limit_s: float, measured_s: float, *, holds: bool) -> dict[str, object]:
+def _target(name: str, limit_s: float, measured_s: float, *, holds: bool) -> dict[str, Any]:
     screen = screen_of("s", [limit_s, measured_s])
     return {
         "target": name,
