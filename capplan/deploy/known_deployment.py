@@ -50,28 +50,11 @@ def known_deployment(source: str, folder: Path) -> Known:
 
 def _of_launch(read: ReadLaunch, source: str) -> Known:
     launch = read.launch
-    top: dict[str, object] = {"model": launch.model}
-    named = {
-        "revision": launch.revision,
-        "weight_dtype": launch.weight_dtype,
-        "kv_dtype": launch.kv_dtype,
-        "engine": launch.engine,
-        "engine_version": launch.version,
-        "max_model_len": launch.max_model_len,
-        "max_num_seqs": launch.max_num_seqs,
-        "max_num_batched_tokens": launch.max_num_batched_tokens,
-        "gpu_memory_utilization": launch.memory_fraction,
-        "prefix_caching": None if launch.prefix_caching else False,
-    }
-    top |= {key: value for key, value in named.items() if value is not None}
+    top: dict[str, object] = {"model": launch.model, **launch.stated}
+    if not launch.prefix_caching:
+        top["prefix_caching"] = False
     if launch.host_cache_bytes is not None:
         top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
-    degrees = {
-        "tensor_parallel": launch.tensor_parallel,
-        "pipeline_parallel": launch.pipeline_parallel,
-        "expert_parallel": launch.expert_parallel,
-        "data_parallel": launch.data_parallel,
-    }
     remarks = [f"not read: {', '.join(read.unread)}"] if read.unread else []
     if launch.drafts is not None:
         remarks.append(
@@ -81,7 +64,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
         raise InputError(
             "--from: it serves one phase alone, in a separate pool; write their scenario with fleet.disaggregation: only"
         )
-    return Known(source, top, fleet=degrees, remarks=tuple(remarks))
+    return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
 
 
 def _of_traffic(path: Path, source: str, folder: Path) -> Known:

@@ -72,19 +72,4 @@ def serving_flags(read: ReadLaunch, place: str = "--launch") -> dict[str, Any]:
         raise InputError(
             f"{place}: it serves one phase alone, which an estimate does not model; see: capplan simulate --help"
         )
-    said = {
-        "tensor_parallel": launch.tensor_parallel,
-        "pipeline_parallel": launch.pipeline_parallel,
-        "expert_parallel": launch.expert_parallel,
-        "data_parallel": launch.data_parallel,
-        "weight_dtype": launch.weight_dtype,
-        "kv_dtype": launch.kv_dtype,
-        "engine": launch.engine,
-        "engine_version": launch.version,
-        "max_model_len": launch.max_model_len,
-        "max_num_seqs": launch.max_num_seqs,
-        "max_num_batched_tokens": launch.max_num_batched_tokens,
-        "gpu_memory_utilization": launch.memory_fraction,
-        "revision": launch.revision,
-    }
-    return {name: value for name, value in said.items() if value is not None}
+    return {**launch.degrees, **launch.stated}

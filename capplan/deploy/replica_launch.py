@@ -11,6 +11,10 @@ from capplan.readers.plan_record import LaunchRow
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+_STATED = (
+    "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+)  # fmt: skip
 PUBLISHED = "auto"
 """Weight dtype of a plan that takes the checkpoint as it is."""
 _FROM_A_FILE = ("config of ", "header of ")
@@ -63,6 +67,18 @@ class ReplicaLaunch:
     def devices(self) -> int:
         """Devices of the replica."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Return how it is split, by the names of flags and scenario keys."""
+        return {name: getattr(self, name) for name in _DEGREES}
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """Return what else is said of its engine, by the names of flags and scenario keys; what is not said is left out."""
+        renamed = {"engine_version": self.version, "gpu_memory_utilization": self.memory_fraction}
+        said = {name: getattr(self, name) for name in _STATED} | renamed
+        return {name: value for name, value in said.items() if value is not None}
 
 
 def launch_of(
