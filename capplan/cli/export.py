@@ -1,6 +1,5 @@
 """`capplan export`: what starts the fleet of a plan."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +10,6 @@ from capplan.cli.kinds import one_of
 from capplan.questions.flags import OutputFlags
 
 _TARGETS = ("vllm", "sglang", "trtllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "keda")
-Plan = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
-]
 Target = Annotated[
     str,
     one_of(
@@ -49,7 +45,7 @@ Text = Annotated[OutputFlags, Group(file=o.OUTPUT["file"])]
 @grouped
 def command(
     *,
-    plan_file: Plan,
+    plan_file: o.NeededPlan,
     target: Target,
     checkpoint: Checkpoint = None,
     draft: Draft = None,

@@ -41,6 +41,9 @@ PlanFile: TypeAlias = Annotated[
         "--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json, instead of a new search."
     ),
 ]
+NeededPlan: TypeAlias = Annotated[
+    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
+]
 SET = typer.Option(
     "--set", metavar="KEY=VALUE", help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
 )

@@ -9,9 +9,6 @@ from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import measure, whole
 
-Plan = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
-]
 Results = Annotated[
     list[Path],
     typer.Option(
@@ -29,7 +26,7 @@ Replicas = Annotated[int, whole("--replicas", of="replicas", says="Replicas that
 @grouped
 def command(
     *,
-    plan_file: Plan,
+    plan_file: o.NeededPlan,
     results: Results,
     interval: Interval = None,
     replicas: Replicas = 1,
