@@ -34,16 +34,11 @@ def command(
     to: o.Output,
 ) -> int:
     """Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
-    from capplan.questions.plan_file import asked_of_plan
-    from capplan.questions.plan_verification import measured_result, verified
+    from capplan.questions.plan_verification import measured_result, planned, verified
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.report.answers.verify_plan import verify_plan_answer
     from capplan.report.show import show
 
-    asked, answer = asked_of_plan(None, plan_file, offline=offline)
-    assert answer is not None
-    assert answer.chosen is not None
-    verification = verified(
-        asked, answer.chosen, *measured_result(results, interval), replicas, shipped_intervals()
-    )
-    return show(verify_plan_answer(asked, answer.chosen, verification, tuple(results)), to)
+    asked, plan = planned(plan_file, offline=offline)
+    verification = verified(asked, plan, *measured_result(results, interval), replicas, shipped_intervals())
+    return show(verify_plan_answer(asked, plan, verification, tuple(results)), to)

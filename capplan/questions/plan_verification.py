@@ -15,6 +15,7 @@ from capplan.errors import InputError
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.search import spec_of_layout
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.plan_file import asked_of_plan
 from capplan.readers.results.read import read_results
 from capplan.readers.results.record import BenchmarkResult, Spread
 from capplan.readers.traces.read import format_of, workload_of
@@ -87,6 +88,15 @@ class Verification:
     def culprits(self) -> tuple[str, ...]:
         """Return the latencies that are slower than predicted, each once."""
         return tuple(dict.fromkeys(row.quantity.partition(".")[0] for row in self.rows if row.slower))
+
+
+def planned(plan_file: Path, *, offline: bool) -> tuple[AskedFleet, FleetPlan]:
+    """Return the question and the recommended plan of a plan file; InputError for one with separate pools."""
+    asked, answer = asked_of_plan(None, plan_file, offline=offline)
+    plan = answer.chosen if answer and answer.chosen_pools is None else None
+    if not isinstance(plan, FleetPlan):
+        raise InputError(f"{plan_file}: has separate pools, and measurements of them are not compared yet")
+    return asked, plan
 
 
 def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[BenchmarkResult, float]:
