@@ -205,8 +205,8 @@ def _value(value: object) -> str:
 
     Examples
     --------
-    >>> _value({"mean": 1500, "p95": 4500}), _value(["a: b", "no"]), _value("20 %")
-    ('{mean: 1500, p95: 4500}', "['a: b', no]", '20 %')
+    >>> _value({"mean": 1500, "p95": 4500}), _value(["l4", "a: b"]), _value("20 %")
+    ('{mean: 1500, p95: 4500}', "[l4, 'a: b']", '20 %')
     """
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items()) + "}"
