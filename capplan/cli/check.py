@@ -1,17 +1,11 @@
 """`capplan check`: whether a plan still holds."""
 
-from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import whole
 
-Plan = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
-]
 PriceAge = Annotated[
     int,
     whole("--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."),
@@ -22,7 +16,7 @@ PriceAge = Annotated[
 def command(
     *,
     scenario: o.ScenarioOfPlan = None,
-    plan_file: Plan,
+    plan_file: o.NeededPlan,
     max_price_age: PriceAge = 365,
     settings: o.Settings = None,
     offline: o.Offline = False,

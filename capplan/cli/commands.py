@@ -6,6 +6,8 @@ before the command is called.
 """
 
 COMMANDS = {
+    "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",
+    "list": "List shipped scenarios, models, hardware, engines or prices, all or those of a word.",
     "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
     "fit": "Show whether a model fits, what uses the memory, and how many sequences there is room for.",
@@ -14,7 +16,9 @@ COMMANDS = {
     "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
     "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and certainty.",
     "check": "Show whether a plan still holds: targets, certainty, capacity, budget and the dates of its prices; exits 4 if not.",
+    "verify-plan": "Verify a plan with measured results: predicted beside measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold.",
     "explain": "Explain a number of a plan: its formula, what went into it, and where each of those is from.",
+    "export": "Export a plan as what starts its fleet: engine commands, a Compose file, Kubernetes manifests, values of a chart.",
     "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever alone, and the best combination.",
     "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
     "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",

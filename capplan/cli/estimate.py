@@ -1,20 +1,53 @@
 """`capplan estimate`: latency and throughput of one replica."""
 
+from typing import Annotated
+
+import typer
+
 from capplan.cli import options as o
 from capplan.cli.groups import grouped
 
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help=f"{o.MODEL}; default: the one of --launch.", show_default=False),
+]
+Launch = Annotated[
+    str | None,
+    typer.Option(
+        "--launch",
+        metavar="COMMAND",
+        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+    ),
+]
+STATED = [name for name in o.SERVING if name not in ("engine_version", "calibration", "offline")]
+"""Flags that the command of an engine states."""
+
 
 @grouped
-def command(model: o.Model, hardware: o.Hardware, load: o.Load, serving: o.Serving, to: o.Output) -> int:
+def command(
+    context: typer.Context,
+    *,
+    model: Model = None,
+    launch: Launch = None,
+    hardware: o.Hardware,
+    load: o.Load,
+    serving: o.Serving,
+    to: o.Output,
+) -> int:
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
     from capplan.accuracy.bounded import bounded_estimate
+    from capplan.deploy.launched_replica import launched_replica
     from capplan.questions.replica import asked_replica
     from capplan.readers.catalogue.intervals import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.estimate import estimate_answer
     from capplan.report.show import show
 
-    asked = asked_replica(model, hardware, serving)
+    if launch is not None:
+        o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
+    launched = launched_replica(model, launch, serving, load)
+    asked = asked_replica(launched.model, hardware, launched.serving)
     replica = replica_of(asked.spec)
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    return show(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings), to)
+    warnings = (*launched.warnings, *asked.warnings)
+    return show(estimate_answer(replica, load, bounded, asked.assumptions, warnings), to)

@@ -27,17 +27,22 @@ PIPELINE_PARALLEL = whole(
 Model: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False)]
 Hardware: TypeAlias = Annotated[str, HARDWARE]
 Scenario: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML; see scenarios/.")
+    Path, typer.Argument(metavar="SCENARIO", help="Scenario YAML, or a name of capplan list scenarios.")
 ]
 ScenarioOfPlan: TypeAlias = Annotated[
     Path | None,
-    typer.Argument(metavar="[SCENARIO]", help="Scenario YAML; default: the one that --plan was made for."),
+    typer.Argument(
+        metavar="[SCENARIO]", help="Scenario YAML or name; default: the one that --plan was made for."
+    ),
 ]
 PlanFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json, instead of a new search."
     ),
+]
+NeededPlan: TypeAlias = Annotated[
+    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
 ]
 SET = typer.Option(
     "--set", metavar="KEY=VALUE", help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."

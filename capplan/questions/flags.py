@@ -118,3 +118,19 @@ class StatedResult:
     input_tokens: float | None = None
     output_tokens: float | None = None
     concurrency: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstScenario:
+    """What `capplan init` asks; None is asked, or assumed where nobody can be asked."""
+
+    model: str | None = None
+    request_rate: str | None = None
+    """Such as '20 req/s'."""
+    input_tokens: str | None = None
+    """Written as MEAN or MEAN,P95, as the next."""
+    output_tokens: str | None = None
+    ttft_p95: str | None = None
+    """Such as '800 ms'."""
+    tpot_p95: str | None = None
+    hardware: list[str] | None = None

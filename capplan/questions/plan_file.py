@@ -130,7 +130,9 @@ def asked_of_plan(
         )
     if plan is None:
         if scenario is None:
-            raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
+            raise InputError(
+                "no scenario is given\n  e.g. support-chat, the path of a YAML, or --plan plan.json"
+            )
         return asked_fleet(read_scenario(scenario, settings), offline=offline), None
     file = read_plan_file(plan)
     as_read = scenario_beside(scenario, file, file.settings if scenario else ())

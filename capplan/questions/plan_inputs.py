@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search import spec_of_layout
@@ -11,7 +13,7 @@ from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.model import model_source
 from capplan.readers.plan_file import file_digest
 from capplan.readers.text_file import path_of, whole_path
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import engine_scheduling, plans_of
 
 
 def plan_inputs(asked: AskedFleet, chosen: FleetPlan | None) -> dict[str, Any]:
@@ -94,13 +96,17 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
 
 def _launch(asked: AskedFleet, plan: FleetPlan) -> dict[str, Any]:
     scenario = asked.scenario
-    limits = engine_scheduling(spec_of_layout(plan.layout, plan.weight_dtype, asked.question))
+    spec = spec_of_layout(plan.layout, plan.weight_dtype, asked.question)
+    limits, engine = engine_scheduling(spec), plans_of([spec]).launch
     speculation = scenario.speculation
     return {
         "max_model_len": asked.question.max_model_len,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "gpu_memory_utilization": scenario.gpu_memory_utilization,
+        "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
+        "devices_per_server": plan.layout.device.node_devices,
+        "vendor": plan.layout.device.vendor,
         "prefix_caching": scenario.prefix_caching,
         "published_weight_dtypes": list(asked.published_formats),
         "speculation": speculation

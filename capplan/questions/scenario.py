@@ -29,11 +29,15 @@ from capplan.questions.sense import warn_of_odd_targets
 from capplan.questions.traffic import request_classes
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
+from capplan.readers.catalogue.scenarios import scenario_file
+from capplan.readers.data_folder import data_folder
 from capplan.readers.text_file import is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.workload.request_class import RequestClass, without_prefix_cache
 from capplan.workload.slo import METRICS, STATISTICS, Slo, Target
 
+SCHEMA = data_folder("docs/schema") / "scenario.json"
+"""Every key, for editors."""
 DEFAULT_HARDWARE = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200")
 
 ANY_PROVIDER = "any"
@@ -360,9 +364,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
 def scenario_document(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Document:
     """Return the YAML of a scenario with some keys overridden, not checked yet."""
     document = read_yaml(
-        path,
+        scenario_file(path),
         kind="a scenario YAML",
-        way_out="examples: scenarios/support-chat.yaml, docs/schema/scenario.json",
+        way_out=f"shipped ones: capplan list scenarios; a new one: capplan init; keys: {SCHEMA}",
     )
     return overridden(document, settings)
 
@@ -372,7 +376,7 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
 
     Parameters
     ----------
-    path : path
+    path : of the file, or the name of a shipped scenario
     settings : keys that are overridden, each KEY=VALUE
 
     Returns
@@ -384,4 +388,4 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     InputError
         All errors, with file, line and key.
     """
-    return scenario_from(scenario_document(path, settings), Path(path).resolve().parent)
+    return scenario_from(scenario_document(path, settings), scenario_file(path).resolve().parent)

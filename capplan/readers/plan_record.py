@@ -193,6 +193,10 @@ class LaunchRow(_Row):
     max_num_seqs: Count
     max_num_batched_tokens: Count
     gpu_memory_utilization: Amount | None
+    memory_fraction: Probability | None = None
+    """As it is started, the engine's default included; None in files of older versions, as the next two."""
+    devices_per_server: Count | None = None
+    vendor: str | None = None
     prefix_caching: bool
     published_weight_dtypes: list[str]
     speculation: SpeculationRow | None

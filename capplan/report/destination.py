@@ -105,6 +105,32 @@ def write_whole(path: Path, content: str | bytes, option: str = "--output") -> N
         raise _unwritable(path, option, _reason(error)) from error
 
 
+def refuse_existing(path: Path) -> None:
+    """Raise the error for a file that exists, or could not be written, before anything is asked or computed for it."""
+    refuse_unwritable(path, "FILE")
+    if path.exists() or path.is_symlink():
+        raise _existing(path)
+
+
+def _existing(path: Path) -> InputError:
+    return InputError(f"{visible(str(path))!r} exists; name another file, or remove it")
+
+
+def write_new(path: Path, content: str) -> None:
+    """Write a file that does not exist yet, whole or not at all; InputError where it exists or cannot be written."""
+    refuse_existing(path)
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    try:
+        _write_new(part, content.encode(), None)
+        os.link(part, path)  # fails where somebody wrote it meanwhile
+    except FileExistsError:
+        raise _existing(path) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unwritable(path, "FILE", _reason(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def _write_new(path: Path, data: bytes, mode: int | None) -> None:
     """Write a file that nobody else may read before it has its mode; None: the mode of new files."""
     path.unlink(missing_ok=True)

@@ -55,6 +55,7 @@ EXAMPLES = {
         "5",
     ),
     "hardware": ("h100-sxm",),
+    "list": ("engines", "sglang"),
 }
 """One example per command; its output is shown as it is printed."""
 
@@ -62,7 +63,7 @@ _HEAD = """# Commands
 
 Written by `python -m docs.generators.commands` (`make docs`) from the commands themselves; do not edit.
 
-Every command takes `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
+All commands but `init` and `export` take `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
 

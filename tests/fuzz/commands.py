@@ -13,12 +13,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import yaml
+
 from capplan.cli.main import main as capplan
+from capplan.questions.scenario import read_scenario
 from docs.generators.scenario_keys import example, keys_of
 from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty
 from tests.fuzz.turns import arguments, asked_until_time_is_over
@@ -33,10 +36,15 @@ LONGEST_LINE = 2000
 REFUSED = 2
 FILES = (
     "config.json", "hardware.yaml", "c.calibration.yaml", "model.gguf", "scenario.yaml", "money.yaml", "table.csv", "scrape.txt", "log.jsonl",
-    "tokens.yaml", "litellm.json",
+    "tokens.yaml", "litellm.json", "plan.json", "results.json",
 )  # fmt: skip
 """Files with faults that stand in a command line by their name."""
 
+SOUND = ("sound.json", "sound.yaml", "sound-plan.json", "sound-result.json")
+RESULT = {
+    "backend": "vllm", "num_prompts": 20, "completed": 20, "duration": 10.0, "total_input_tokens": 8000, "total_output_tokens": 1200,
+    "request_rate": 2.0, "mean_ttft_ms": 60.0, "p95_ttft_ms": 90.0, "mean_tpot_ms": 20.0,
+}  # fmt: skip
 DEVICES = ("l4", "h100-sxm", "mi300x", "cpu", "hardware.yaml", "h20", "")
 MODELS = (
     "llama-3.2-1b", "llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "sound.json", "config.json", "model.gguf", "nobody/none",
@@ -49,6 +57,22 @@ APIS = (
     "openai/",
     "/",
 )
+LAUNCHES = (
+    "vllm serve llama-3.2-1b --max-num-seqs 8", "vllm serve llama-3.2-1b -tp 2 --kv-cache-dtype fp8", "vllm serve 'llama", "vllm serve x --enforce-eager",
+    "python3 -m sglang.launch_server --model-path llama-3.2-1b --tp 2", "trtllm-serve llama-3.2-1b --config config.json", "docker run vllm", "--launch",
+    "vllm serve llama-3.2-1b --speculative-config [1] --max-model-len 9" + "9" * 300, "vllm serve llama-3.2-1b --port 1 --port 2 --\x1b[2J 3",
+)  # fmt: skip
+TARGETS = ("vllm", "k8s", "compose", "kserve", "llm-d", "keda", "dynamo", "sglang", "none")
+KINDS = ("scenarios", "models", "hardware", "engines", "prices", "none")
+QUANTITIES = (
+    "usd_per_month",
+    "ttft_s.p95",
+    "gpus",
+    "decode.attention_s",
+    "kv_cache_tokens",
+    "none",
+    "ttft_s",
+)
 LEVERS = ("kv-dtype", "target", "commitment", "answers", "weight-dtype", "speculation", "nothing")
 NUMBERS = (
     "1", "2", "8", "64", "1000", "0", "-1", "1.5", "1e9", "1e-14", "nan", "inf", "1,8", "٣", "9" * 400, "", "5 s", "20 ms", "-5 s", "3 req/s",
@@ -58,7 +82,7 @@ NUMBERS = (
 SERVED = (
     "--tensor-parallel", "--pipeline-parallel", "--expert-parallel", "--data-parallel", "--weight-dtype", "--kv-dtype", "--engine",
     "--engine-version", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
-    "--prefix-hit-fraction", "--calibration", "-tp",
+    "--prefix-hit-fraction", "--calibration", "-tp", "--launch",
 )  # fmt: skip
 LOADS = ("--concurrency", "--request-rate", "--input-tokens", "--output-tokens")
 SIMULATED = (
@@ -72,7 +96,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": (("MODEL",), ("--weight-dtype", "--revision")),
     "kv-size": (("MODEL",), ("--context", "--sequences", "--kv-dtype", "-tp", "--engine")),
     "hardware": (("DEVICE",), ()),
-    "fit": (("MODEL", "--hardware", "DEVICE"), SERVED),
+    "fit": (("MODEL", "--hardware", "DEVICE"), SERVED[:-1]),
     "estimate": (("MODEL", *OF_ONE, "--concurrency", "4"), (*SERVED, *LOADS)),
     "spec": (
         ("--draft-step-time", "2 ms", "--target-step-time", "30 ms", "--acceptance", "0.7"),
@@ -86,6 +110,16 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "bill": (("SCENARIO", "--focus", "focus.csv"), ("--month", *SETS)),
     "report": (("SCENARIO",), SETS),
     "sweep": (("MODEL", *OF_ONE, "--concurrency", "1,4"), ("--slo", "--seed", "-tp", "--weight-dtype", "--kv-dtype", *LOADS)),
+    "diff": (("PLAN", "PLAN"), ()),
+    "check": (("SCENARIO", "--plan", "PLAN"), ("--max-price-age", *SETS)),
+    "explain": (("PLAN", "QUANTITY"), ()),
+    "export": (("--plan", "PLAN", "--target", "TARGET"), ("--checkpoint", "--draft", "--image", "--target")),
+    "verify-plan": (("--plan", "PLAN", "--results", "RESULT"), ("--interval", "--replicas", "--results")),
+    "list": (("KIND", "WORD"), ()),
+    "init": (
+        ("made.yaml", "--model", "MODEL"),
+        ("--from", "--request-rate", "--input-tokens", "--output-tokens", "--ttft-p95", "--tpot-p95", "--hardware"),
+    ),
     "cache": (
         ("--prefix-tokens", "4000", "--requests-per-day", "1000", "--api", "API"),
         ("--input-price", "--read-price", "--write-price", "--prices", "--date", "--suffix-tokens", "--time-to-live", "--api"),
@@ -99,6 +133,12 @@ PLACES = {
     "TRACE": ("table.csv", "scrape.txt", "log.jsonl"),
     "API": APIS,
     "LEVER": LEVERS,
+    "PLAN": ("sound-plan.json", "plan.json"),
+    "RESULT": ("sound-result.json", "results.json", "scrape.txt"),
+    "TARGET": TARGETS,
+    "KIND": KINDS,
+    "WORD": ("llama", "h100", "chat", "", "0.5", "zzz"),
+    "QUANTITY": QUANTITIES,
 }
 VALUES = {
     "--api": APIS,
@@ -112,12 +152,20 @@ VALUES = {
     "--kv-offload": ("host:9 GB@5 GB/s",),
     "--fail": ("0@1 s",),
     "--autoscale": ("1:9",),
+    "--launch": LAUNCHES,
+    "--from": (*LAUNCHES, "support-chat", "table.csv", "scrape.txt", "suport-chat"),
+    "--target": TARGETS,
+    "--results": ("scrape.txt", "results.json"),
+    "--hardware": DEVICES,
+    "--input-tokens": ("900,2000", "1,2,3", "9,1"),
 }
 """What an option takes besides numbers."""
 KEYS = [(key.replace("traffic.", "traffic[0].", 1), key, field) for key, field in keys_of()]
 """Of a scenario, as --set takes them."""
-ONLINE = ("hardware", "workload", "cache")
+ONLINE = ("hardware", "workload", "cache", "list", "export")
 """Commands that never open a connection, and have no --offline."""
+TEXTS = ("export", "init")
+"""Commands whose answer is no table."""
 NO_NUMBERS = {"nan", "inf", "-inf", "None", "True", "False"}
 USD_AND_LATENCY = ("usd_per_million_output_tokens", "usd_per_million_tokens", "usd_per_hour")
 SIGNED = {
@@ -235,8 +283,30 @@ def check_same_on_screen(words: list[str], code: int) -> None:
     assert not odd, f"{odd} on the screen"
 
 
+def check_text(words: list[str]) -> None:
+    """Run a command line whose answer is a text or a file of its own, and look at what it says."""
+    before = set(Path().iterdir())
+    code, out, err = ran(words)
+    made = [path for path in set(Path().iterdir()) - before if path.is_file()]
+    assert code in (0, REFUSED), f"exit {code}"
+    assert all(len(line) <= LONGEST_LINE + 10 for line in err.splitlines()), "a line that is too long"
+    if code == REFUSED:
+        assert not out, "refused with an answer"
+        assert err.strip(), "refused without a word"
+        assert not made, "refused with a file"
+    elif words[0] == "export":
+        assert list(yaml.safe_load_all(out)), "an empty document"
+    else:
+        (path,) = made
+        read_scenario(path.rename("made.yaml"))
+        Path("made.yaml").unlink()
+
+
 def check(words: list[str]) -> None:
     """Run a command line and look at what it says."""
+    if words[0] in TEXTS:
+        check_text(words)
+        return
     began = time.process_time()
     code, out, err = ran([*words, "--format", "json"])
     took = time.process_time() - began
@@ -256,10 +326,18 @@ def check(words: list[str]) -> None:
     check_same_on_screen(words, code)
 
 
+@cache
+def sound_plan() -> str:
+    """Return a plan of the tiny scenario."""
+    return json.dumps(NAMED["plan.json"].sound()[0])
+
+
 def prepared(folder: Path, random: Random) -> None:
     """Write the files that command lines name: sound ones, and others with faults."""
     (folder / "sound.json").write_text(json.dumps(CONFIG))
     (folder / "sound.yaml").write_text(json.dumps(SCENARIO))
+    (folder / "sound-plan.json").write_text(sound_plan())
+    (folder / "sound-result.json").write_text(json.dumps(RESULT))
     for name in FILES:
         (folder / name).write_bytes(faulty(NAMED[name], random))
 
@@ -275,9 +353,7 @@ def some(name: str, folder: Path, number: int) -> int:
         if done % 8 == 0:
             prepared(folder, random)
         line = [word for word in command_line(name, random) if word]
-        words = [
-            str(folder / word) if word in (*FILES, "sound.json", "sound.yaml") else word for word in line
-        ]
+        words = [str(folder / word) if word in (*FILES, *SOUND) else word for word in line]
         LAST[:] = [words]
         check(words)
         done += 1

@@ -39,6 +39,10 @@ SEEN = {
     "cache.txt": ("cache", "--prefix-tokens", "4000", "--requests-per-day", "10000", "--api", "anthropic/claude-sonnet-4-5"),
     "simulate.txt": ("simulate", SMALL, "--until", "10 s", "--hardware", "l40s", "--replicas", "2"),
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
+    "list-of-engines.txt": ("list", "engines", "sglang"),
+    "estimate-of-a-launch.txt": (
+        "estimate", "--launch", "vllm serve qwen3-0.6b --max-num-seqs 64 --port 80", "--hardware", "l4", "--concurrency", "8", *VERSION,
+    ),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip
 SIMULATED = {"compare", "diff", "estimate", "explain", "fleet", "levers", "simulate", "sweep"}
@@ -56,3 +60,31 @@ def test_what_people_see_of_a_mistake_is_unchanged(capplan, golden):
     ran = capplan("fit", "llama-3.1-8b", "--hardware", "h109")
     assert ran.code == 2
     golden("mistake.txt", ran.err)
+
+
+EXPORTED = {
+    "export.sh": "vllm",
+    "export-k8s.yaml": "k8s",
+    "export-keda.yaml": "keda",
+    "export-llm-d.yaml": "llm-d",
+}
+
+
+def test_what_a_plan_is_exported_as_is_unchanged(capplan, golden, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert capplan("fleet", SMALL, "-o", plan).code == 0
+    for name, target in EXPORTED.items():
+        ran = capplan("export", "--plan", plan, "--target", target)
+        assert ran.code == 0, ran.err
+        golden(name, ran.out, simulated=True)
+
+
+def test_a_first_scenario_is_unchanged(capplan, golden, tmp_path):
+    file = tmp_path / "scenario.yaml"
+    assert (
+        capplan("init", file, "--model", "qwen3-0.6b", "--hardware", "l4", "--request-rate", "5 req/s").code
+        == 0
+    )
+    first, _, rest = file.read_text().partition("\n")
+    assert first.startswith("# yaml-language-server: $schema=")
+    golden("init.yaml", rest)

@@ -12,6 +12,7 @@ from capplan.cli.main import main
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS
+from tests.plan_files import with_changes
 from tests.sweeps import size_on_few_requests
 
 SMALL = {
@@ -49,6 +50,10 @@ RESULT = {
     "output_sequence_length": "tokens",
     "inter_token_latency": "ms",
 }
+SERVED = {
+    "backend": "vllm", "num_prompts": 50, "completed": 50, "duration": 25.0, "total_input_tokens": 20_000, "total_output_tokens": 3000,
+    "request_rate": 2.0, "mean_ttft_ms": 40.0, "p95_ttft_ms": 60.0, "mean_tpot_ms": 10.0,
+}  # fmt: skip
 OFFER = {"device": "h100-sxm", "provider": "Own", "commitment": "on-demand", "price": "2 $/h", "date": "2026", "source": "page"}  # fmt: skip
 PRICES = {"sources": {"page": {"title": "page", "url": "https://example.org"}}, "prices": [OFFER]}
 VMS = """InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone
@@ -87,13 +92,18 @@ def write_traces(folder):
         for i in range(240)
     ]  # fmt: skip
     (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
-    (folder / "scrape.txt").write_text("\n".join([*BUCKETS, *SUMS, "vllm:request_success_total 50"]) + "\n")
+    counters = [*BUCKETS, *SUMS, "vllm:request_success_total 50"]
+    (folder / "scrape.txt").write_text("\n".join(counters) + "\n")
+    waits = ["vllm:time_to_first_token_seconds_sum 5", "vllm:time_to_first_token_seconds_count 50"]
+    (folder / "latencies.txt").write_text("\n".join([*counters, *waits]) + "\n")
 
 
 def write_results(folder):
     for name in ("bare", "more", "third"):
         values = {key: {"avg": 20.0, "unit": unit} for key, unit in RESULT.items()}
         (folder / f"{name}.json").write_text(json.dumps({"schema_version": "1.4", **values}))
+    for name, ttft_ms in (("served", 40.0), ("slow", 90.0)):
+        (folder / f"{name}.json").write_text(json.dumps(SERVED | {"mean_ttft_ms": ttft_ms}))
     with BUILT_IN_POINTS.open() as file:
         rows = [
             row
@@ -150,6 +160,9 @@ def small_files(tmp_path_factory, host_file):
     with pytest.MonkeyPatch.context() as patch:
         size_on_few_requests(patch)
         assert main(plan) == 0
+    with_changes(
+        folder / "plan.json", folder / "hub-plan.json", inputs={"content": {"model": "tiny/unknown"}}
+    )
     return folder
 
 

@@ -22,6 +22,11 @@ traffic:
   - {name: chat, request_rate: 1 req/s, input_tokens: {mean: 500}, output_tokens: {mean: 50}}
 fleet: {hardware: [a100-sxm-80gb], tensor_parallel: [1], pipeline_parallel: [1]}
 """
+RESULT = {
+    "num_prompts": 20, "completed": 20, "duration": 20.0, "total_input_tokens": 10_000, "total_output_tokens": 1000, "request_rate": 1.0,
+    "mean_ttft_ms": 50.0,
+}  # fmt: skip
+FILES = {"SCENARIO": "chat.yaml", "TRACE": "trace.csv", "RESULT": "result.json"}
 REPLICA = ("llama-3.1-8b", "--hardware", "mi300x", "--weight-dtype", "int4")
 LINES = [
     ("model", "llama-3.1-8b", "--weight-dtype", "int4"),
@@ -40,6 +45,7 @@ LINES = [
     ("explain", "SCENARIO"),
     ("check", "SCENARIO", "--plan", "PLAN"),
     ("diff", "SCENARIO", "PLAN"),
+    ("verify-plan", "--plan", "PLAN", "--results", "RESULT"),
     ("bill", "SCENARIO"),
     ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "cerebras/llama3.1-8b"),
     (
@@ -62,7 +68,7 @@ LINES = [
 ]
 OUTSIDE = {
     "a quantised checkpoint's own config", "Hedging in Python", "shared_prefix in the workload YAML",
-    "a config.json without them", "the config.json of the text model alone",
+    "a config.json without them", "a run with lengths that do not vary", "the config.json of the text model alone",
 }  # fmt: skip
 """What replaces an assumption and is no flag, key or command of ours."""
 
@@ -115,7 +121,8 @@ def assumptions(tmp_path, capplan):
     """Run a command line and return the assumptions that it prints."""
     (tmp_path / "chat.yaml").write_text(SCENARIO, encoding="utf-8")
     (tmp_path / "trace.csv").write_text(TRACE, encoding="utf-8")
-    places = {"SCENARIO": tmp_path / "chat.yaml", "TRACE": tmp_path / "trace.csv"}
+    (tmp_path / "result.json").write_text(json.dumps(RESULT), encoding="utf-8")
+    places = {name: tmp_path / file for name, file in FILES.items()}
 
     def run(*words):
         if "PLAN" in words:
@@ -159,8 +166,8 @@ def test_the_key_of_an_assumption_is_one_of_a_scenario():
 
 
 def test_commands_without_such_lines_are_known():
-    """These assume nothing of what they show, or need a device to be measured first."""
-    assert set(COMMANDS) - {line[0] for line in LINES} == {"validate", "calibrate"}
+    """These assume nothing of what they show, mark it in the file that they write, or need a device to be measured first."""
+    assert set(COMMANDS) - {line[0] for line in LINES} == {"validate", "calibrate", "init", "list", "export"}
 
 
 def test_an_assumption_of_flags_is_one_of_a_scenario_by_its_key():

@@ -72,7 +72,15 @@ LITELLM = "cache --prefix-tokens 4000 --requests-per-day 1000 --prices litellm.j
 RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
 COMPARED = "calibrate --compare host.calibration.yaml h100-sxm"
 
+LAUNCH = "'vllm serve llama-3.1-8b --max-num-seqs 4'"
+EXPORTED = "export --plan plan.json --target vllm"
+FIRST = "init made.yaml --model llama-3.1-8b --offline"
+
 LINES = {
+    "init": FIRST,
+    "list": "list hardware h100-sxm",
+    "export": EXPORTED,
+    "verify-plan": "verify-plan --plan plan.json --results served.json --offline",
     "model": "model llama-3.1-8b --offline",
     "kv-size": "kv-size gemma-3-27b --offline",
     "fit": "fit llama-3.1-8b --hardware h100-sxm --offline",
@@ -95,6 +103,37 @@ LINES = {
     "calibrate": "calibrate --device cpu -o made.calibration.yaml",
 }
 CASES = {
+    "init": {
+        "{file}": Case("other.yaml", FIRST.replace("made", "another"), file="other.yaml"),
+        "--from": Case(LAUNCH, file="made.yaml"),
+        "--model": Case("qwen3-8b", file="made.yaml"),
+        "--request-rate": Case("'9 req/s'", file="made.yaml"),
+        "--input-tokens": Case("900,2000", file="made.yaml"),
+        "--output-tokens": Case("90", file="made.yaml"),
+        "--ttft-p95": Case("3s", file="made.yaml"),
+        "--tpot-p95": Case("30ms", file="made.yaml"),
+        "--hardware": Case("l4", file="made.yaml"),
+        "--offline": HUB._replace(line="init hub-made.yaml --model tiny/unknown"),
+    },
+    "list": {"{kind}": Case("prices"), "{word}": Case("h200-sxm"), **OUT},
+    "export": {
+        "--plan": Case("busy.yaml", refused="is not a plan file"),
+        "--target": Case("k8s", words=True),
+        "--checkpoint": Case("owner/name", words=True),
+        "--draft": Case("owner/name", refused="does not speculate"),
+        "--image": Case("owner/name:1", "export --plan plan.json --target k8s", words=True),
+        "--output": Case("written.sh", file="written.sh"),
+    },
+    "verify-plan": {
+        "--plan": Case("busy.yaml", refused="is not a plan file"),
+        "--results": Case("slow.json"),
+        "--interval": Case(
+            "90s", "verify-plan --plan plan.json --results latencies.txt --interval 60s --offline"
+        ),
+        "--replicas": Case("2"),
+        "--offline": HUB._replace(line="verify-plan --plan hub-plan.json --results served.json"),
+        **OUT,
+    },
     "model": {
         "{model}": Case("qwen3-8b"),
         "--weight-dtype": Case("fp8"),
@@ -126,6 +165,7 @@ CASES = {
         "--max-model-len": TOO_SHORT,
         "--input-tokens": Case("300"),
         "--output-tokens": Case("90"),
+        "--launch": Case(LAUNCH),
         "--concurrency": Case("16"),
         "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
         "--prefix-hit-fraction": Case("0.5"),
@@ -354,6 +394,13 @@ CASES = {
     },
 }
 UNREAD = {
+    "estimate --launch 'vllm serve llama-3.1-8b' --hardware h100-sxm --concurrency 8 --offline": [
+        "-tp 2",
+        "--engine vllm",
+        "--kv-dtype fp8",
+    ],
+    EXPORTED: ["--image owner/name:1", "--draft owner/name"],
+    "init copied.yaml --from support-chat": ["--model llama-3.1-8b"],
     "bill small.yaml --offline": ["--month 2026-12"],
     "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],
     "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini": [

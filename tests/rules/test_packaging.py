@@ -1,5 +1,6 @@
 """The wheel holds one import package with its data, and the program runs from it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -106,3 +107,20 @@ def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert "torch==2.13.0" in project["optional-dependencies"]["test"]
     assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy", "matplotlib"))]
+
+
+def test_an_installed_program_has_its_scenarios_by_name_and_the_schemas_that_it_names(installed, tmp_path):
+    listed = json.loads(
+        run_installed(installed, "list", "scenarios", "--format", "json", cwd=tmp_path).stdout
+    )
+    rows = {row["scenario"]: Path(row["file"]) for row in listed["result"]["rows"]}
+    assert rows["support-chat"].is_relative_to(installed)
+    refused = run_installed(installed, "fleet", "absent.yaml", cwd=tmp_path)
+    assert refused.returncode == 2
+    schema = Path(re.search(r"keys: (\S+)", refused.stderr)[1])
+    assert schema.is_file()
+    assert schema.is_relative_to(installed)
+    assert (
+        run_installed(installed, "init", "mine.yaml", "--from", "support-chat", cwd=tmp_path).returncode == 0
+    )
+    assert f"$schema={schema}" in (tmp_path / "mine.yaml").read_text()

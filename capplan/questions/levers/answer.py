@@ -146,7 +146,7 @@ def asked_levers(
         assert answer.choices is not None
         return asking, Base(_record(asking), asked, answer.chosen, answer.choices.cheapest)
     if scenario is None:
-        raise InputError("no scenario is given\n  e.g. scenarios/support-chat.yaml, or --plan plan.json")
+        raise InputError("no scenario is given\n  e.g. support-chat, the path of a YAML, or --plan plan.json")
     asking = Asking(scenario, settings, scenario_document(scenario, settings), offline)
     asked = asking.changed(())
     if asked.scenario.fleet.pools is not None and asked.scenario.fleet.pools.only:

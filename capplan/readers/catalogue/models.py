@@ -6,6 +6,7 @@ reads two files. `catalogue_index` writes it from the folders and `variants.yaml
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,23 @@ def shipped_names() -> list[str]:
     """
     index = _index()
     return sorted([*index["models"], *index["aliases"]])
+
+
+def model_rows() -> Iterator[dict[str, Any]]:
+    """Yield every shipped model: its id, its quantisation where the config of a variant states one, and its folder.
+
+    Examples
+    --------
+    >>> next(row["folder"] for row in model_rows() if row["model"] == "meta-llama/Llama-3.1-8B-Instruct")
+    'meta-llama--Llama-3.1-8B-Instruct'
+    """
+    for model, entry in _index()["models"].items():
+        yield {
+            "model": model,
+            "quantization": entry.get("quantization"),
+            "folder": entry["folder"],
+            "note": entry.get("note"),
+        }
 
 
 def shipped_id(name: str) -> str | None:

@@ -28,6 +28,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
             "plan": str(file.path),
         },
         tables=(Table([_row(check) for check in checked.checks], title=f"The plan of {plan}"),),
+        csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
         headline=f"{name}: {plan} no longer holds: {missed}" if failures else f"{name}: {plan} holds",
         closing=(f"search again: capplan fleet {asked.scenario.path} -o {file.path}",) if failures else (),
         assumptions=asked.assumptions,

@@ -23,6 +23,7 @@ def explain_answer(of: Subject, quantity: str | None) -> Answer:
             command="explain",
             result={"quantities": rows},
             tables=(Table([_exact(row) for row in rows], title="What can be explained"),),
+            csv_rows=rows,
             headline=f"{name}: {fleet}",
             assumptions=asked.assumptions,
             warnings=asked.warnings,

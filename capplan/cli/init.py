@@ -1,0 +1,61 @@
+"""`capplan init`: a first scenario."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.groups import Group, grouped
+from capplan.questions.flags import FirstScenario
+
+File = Annotated[
+    Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="SOURCE",
+        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), or the name of a shipped scenario.",
+    ),
+]
+_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
+First = Annotated[
+    FirstScenario,
+    Group(
+        model=typer.Option("--model", metavar="MODEL", help=f"{o.MODEL}."),
+        request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
+        input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
+        output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=f"Output {_LENGTH}"),
+        ttft_p95=typer.Option(
+            "--ttft-p95", metavar="TIME", help="Target of the first token, such as '800 ms'."
+        ),
+        tpot_p95=typer.Option("--tpot-p95", metavar="TIME", help="Target of every further token."),
+        hardware=typer.Option("--hardware", metavar="NAME", help="Device that may be bought; repeatable."),
+    ),
+]
+
+
+@grouped
+def command(
+    *, file: File = Path("scenario.yaml"), source: Source = None, first: First, offline: o.Offline = False
+) -> int:
+    """Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one."""
+    from capplan.cli.asking import answered_by_people
+    from capplan.deploy.known_deployment import known_deployment
+    from capplan.questions.first_scenario import Known, checked_scenario_text, copied_scenario_text
+    from capplan.readers.catalogue.scenarios import shipped_scenarios
+    from capplan.readers.text_file import is_there
+    from capplan.report.destination import refuse_existing, write_new
+    from capplan.report.show import say
+
+    refuse_existing(file)
+    if source in shipped_scenarios() and not is_there(Path(source)):
+        text = copied_scenario_text(source, file, first)
+    else:
+        known = known_deployment(source, file.resolve().parent) if source else Known()
+        text = checked_scenario_text(file, answered_by_people(first, known), known, offline=offline)
+    write_new(file, text)
+    say(f"wrote {file}\n  answer it: capplan fleet {file}")
+    return 0

@@ -1,0 +1,333 @@
+"""A command line of vLLM, SGLang or TensorRT-LLM, as people run it, read into the launch of one replica."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from capplan.deploy.command_words import GB, GIB, METHODS, ROLES
+from capplan.deploy.flag_table import EngineFlags, engine_flags
+from capplan.deploy.option_values import amount, count, json_object, kv_format, weight_dtype
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, Role
+from capplan.errors import LONGEST_SHOWN, InputError
+
+_PROGRAMS = {
+    ("vllm", "serve"): "vllm",
+    ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
+    ("-m", "sglang.launch_server"): "sglang",
+    ("sglang", "serve"): "sglang",
+    ("trtllm-serve",): "trtllm",
+}
+"""Words that start an engine -> the engine."""
+_IMAGE = re.compile(r"(?:[\w.-]+/)*(?:vllm-openai|vllm|sglang|tensorrt-?llm(?:/release)?)(?P<tag>:[\w.-]+)?")
+_CONTAINER = ("docker", "podman", "nerdctl")
+_ENDS = ("&&", "||", "|", ";", "&", ">", ">>", "2>&1")
+_KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
+_OPTION = re.compile(r"--?[A-Za-z]")
+_LIKENESS = 0.85
+"""Of two options, from which on one is taken for the other misspelt."""
+_AS_IT_IS = ("none", "auto", "0", "pytorch")
+"""Values with which an option changes nothing."""
+_COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLaunch:
+    """What a command line says of a replica, and what of it was not read."""
+
+    launch: ReplicaLaunch
+    unread: tuple[str, ...]
+    """Options and variables that were not read, as written."""
+
+
+def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReadLaunch:
+    """Return the replica that a command line starts.
+
+    Parameters
+    ----------
+    text : as typed in a shell, on one line or several; `docker run ...` and variables may stand before it
+    place : of the text, for errors
+    folder : that files in it are relative to; None: the working folder
+
+    Returns
+    -------
+    the launch, and what was not read of it
+
+    Raises
+    ------
+    InputError
+        it is no such command, is badly quoted, or has an option that changes memory or speed and is not modelled
+    """
+    words = _words(text, place)
+    engine, version, before, words = _program(words, place)
+    table = engine_flags(engine)
+    said, unread, model = _options(table, words, place)
+    model = said.pop("model", None) or model
+    if model is None:
+        raise InputError(f"{place}: names no model; write it behind the program, e.g. {_example(engine)}")
+    launch = ReplicaLaunch(engine, version, model)
+    launch = _with(launch, said, place)
+    if "config" in said:
+        launch = _configured(launch, (folder or Path()) / said["config"], place)
+    return ReadLaunch(launch, (*before, *unread))
+
+
+def _example(engine: str) -> str:
+    return {
+        "vllm": "vllm serve OWNER/NAME",
+        "sglang": "--model-path OWNER/NAME",
+        "trtllm": "trtllm-serve OWNER/NAME",
+    }[engine]
+
+
+def _words(text: str, place: str) -> list[str]:
+    joined = re.sub(r"\\\s*\n", " ", text.strip())
+    lines = [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    try:
+        words = shlex.split(" ".join(lines).removeprefix("$ "))
+    except ValueError as error:
+        raise InputError(f"{place}: is badly quoted ({str(error).lower()}); quote JSON in '...'") from None
+    end = next((word for word in words if word in _ENDS), None)
+    if end is not None:
+        raise InputError(f"{place}: holds {end!r}; give one command that starts one engine")
+    if not words:
+        raise InputError(f"{place}: is empty; known commands: {_KNOWN}")
+    return words
+
+
+def _program(words: Sequence[str], place: str) -> tuple[str, str | None, list[str], list[str]]:
+    """Return the engine, its version where an image tells it, variables before it, and the words behind the program."""
+    version = None
+    for at, word in enumerate(words):
+        for program, engine in _PROGRAMS.items():
+            name = Path(word).name if program[0] != "-m" else word
+            if (name, *words[at + 1 : at + len(program)]) == program:
+                return engine, version, _variables(words[:at]), list(words[at + len(program) :])
+        image = _IMAGE.fullmatch(word) if at and Path(words[0]).name in _CONTAINER else None
+        if image is not None:
+            tag = re.search(r"\d+\.\d+(?:\.\d+)?", image["tag"] or "")
+            version = tag[0] if tag else None
+            if image[0].partition(":")[0].endswith("vllm-openai") and not _starts_an_engine(words[at + 1 :]):
+                return "vllm", version, _variables(words[:at]), list(words[at + 1 :])
+    shown = " ".join(words)[:LONGEST_SHOWN]
+    raise InputError(
+        f"{place}: {shown!r} starts no engine that is known\n  known commands: {_KNOWN}, also behind docker run"
+    )
+
+
+def _starts_an_engine(words: Sequence[str]) -> bool:
+    return any(
+        tuple(words[at : at + len(program)]) == program for program in _PROGRAMS for at in range(len(words))
+    )
+
+
+def _variables(words: Sequence[str]) -> list[str]:
+    """Return the variables that stand before a program, by name; their values may be secret."""
+    return list(
+        dict.fromkeys(
+            word.partition("=")[0] for word in words if re.fullmatch(r"[A-Za-z_]\w*=.*", word, re.DOTALL)
+        )
+    )
+
+
+def _options(
+    table: EngineFlags, words: Sequence[str], place: str
+) -> tuple[dict[str, str], list[str], str | None]:
+    """Return what the options say, those that were not read, and the first word that belongs to none."""
+    names = {name: key for key, flag in table.flags.items() for name in flag.names}
+    said: dict[str, str] = {}
+    unread: list[str] = []
+    model: str | None = None
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not _OPTION.match(word):
+            if model is not None:
+                raise InputError(
+                    f"{place}: {model!r} and {word!r} both stand where the model is; quote values with spaces"
+                )
+            model = word
+            continue
+        name, equals, value = word.partition("=")
+        name = _spelled(name, names, table)
+        key = names.get(name)
+        if key is None:
+            _refuse_unmodelled(table, name, value if equals else next(iter(rest), ""), place)
+            unread.append(name)
+            while not equals and name not in table.switches and rest and not _OPTION.match(rest[0]):
+                rest.pop(0)
+            continue
+        if key in said:
+            raise InputError(f"{place}: {name} says again what was said before; keep one")
+        if not table.flags[key].switch and not equals:
+            if not rest or rest[0].startswith("--"):
+                raise InputError(f"{place}: {name} has no value behind it")
+            value = rest.pop(0)
+        said[key] = value
+    return said, unread, model
+
+
+def _spelled(name: str, names: Mapping[str, str], table: EngineFlags) -> str:
+    """Return an option as the table spells it, whether it has - or _ between its words."""
+    forms = (name, name[:2] + name[2:].replace("_", "-"), name[:2] + name[2:].replace("-", "_"))
+    known = (form for form in forms if form in names or form in table.refused or form in table.harmless)
+    return next(known, name)
+
+
+def _refuse_unmodelled(table: EngineFlags, name: str, value: str, place: str) -> None:
+    """Raise the error for an option that changes memory or speed and is not modelled, or that is probably misspelt."""
+    if name in table.refused:
+        if value in _AS_IT_IS:
+            return
+        why = table.refused[name] or "may change memory or speed"
+        raise InputError(
+            f"{place}: {name} {why}, which is not modelled\n  leave it out to estimate without it"
+        )
+    if name in table.harmless:
+        return
+    read = {word for flag in table.flags.values() for word in flag.names} | set(table.refused)
+    near = next(iter(get_close_matches(name, sorted(read), n=1, cutoff=_LIKENESS)), None)
+    if near is not None:
+        raise InputError(
+            f"{place}: {name} is no option of {table.engine} that is known; did you mean {near}?"
+        )
+
+
+def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+    """Return a launch with what its options say."""
+    table = engine_flags(launch.engine)
+
+    def name(key: str) -> str:
+        return table.flags[key].names[0]
+
+    counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
+    launch = replace(launch, **counts, revision=said.get("revision"))
+    if "memory_fraction" in said:
+        launch = replace(
+            launch, memory_fraction=amount(said["memory_fraction"], name("memory_fraction"), place, 1.0)
+        )
+    if "kv_dtype" in said:
+        launch = replace(launch, kv_dtype=kv_format(said["kv_dtype"], name("kv_dtype"), place))
+    launch = replace(launch, weight_dtype=weight_dtype(said, place))
+    if "no_prefix_caching" in said or "prefix_caching_off" in said:
+        launch = replace(launch, prefix_caching=False)
+    if "speculation" in said:
+        launch = replace(launch, drafts=_drafts(launch.engine, said, place))
+    if launch.engine == "sglang":
+        return _of_sglang(launch, said, place)
+    if launch.engine == "vllm":
+        return _of_vllm(launch, said, place)
+    return launch
+
+
+def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+    if "experts_spread" in said:
+        launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
+    if "host_cache" in said:
+        launch = replace(
+            launch, host_cache_bytes=amount(said["host_cache"], "--kv-offloading-size", place) * GIB
+        )
+    return replace(launch, role=_vllm_role(said, place))
+
+
+def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
+    """Return the pool of an engine that sends caches to others or takes them."""
+    if "transfer" not in said:
+        return None
+    values = json_object(said["transfer"], "--kv-transfer-config", place)
+    for role, word in ROLES.items():
+        if values.get("kv_role") == word:
+            return role
+    raise InputError(
+        f"{place}: --kv-transfer-config with kv_role {values.get('kv_role')!r} is not read; known: {', '.join(ROLES.values())}"
+    )
+
+
+def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+    """Return a launch of SGLang, whose options count the ranks, sequences and tokens of all attention groups together."""
+    groups = launch.data_parallel
+    if groups > 1 and "attention_groups" not in said:
+        raise InputError(
+            f"{place}: --dp-size {groups} without --enable-dp-attention starts {groups} engines; leave it out to estimate one of them"
+        )
+    for key in ("tensor_parallel", "max_num_seqs", "max_num_batched_tokens"):
+        total = getattr(launch, key)
+        if total is not None and total % groups:
+            raise InputError(
+                f"{place}: {total} of {key.replace('_', ' ')} cannot be divided by {groups} attention groups"
+            )
+        launch = replace(launch, **{key: total and total // groups})
+    if "expert_switch" in said and "expert_parallel" not in said:
+        launch = replace(launch, expert_parallel=launch.tensor_parallel * groups)
+    if "host_cache" in said:
+        launch = replace(
+            launch,
+            host_cache_bytes=amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
+        )
+    elif "host_cache_switch" in said:
+        raise InputError(f"{place}: --enable-hierarchical-cache needs its size here: --hicache-size 64")
+    roles: dict[str, Role | None] = {"null": None, "prefill": "prefill", "decode": "decode"}
+    mode = said.get("role", "null")
+    if mode not in roles:
+        raise InputError(f"{place}: --disaggregation-mode {mode!r} is not prefill, decode or null")
+    return replace(launch, role=roles[mode])
+
+
+def _drafts(engine: str, said: Mapping[str, str], place: str) -> Drafts:
+    methods = {word: name for name, word in METHODS[engine].items()}
+    if engine == "vllm":
+        values = json_object(said["speculation"], "--speculative-config", place)
+        method, draft = values.get("method", "draft_model"), values.get("model")
+        each = values.get("num_speculative_tokens")
+    else:
+        method, draft = said["speculation"].upper(), said.get("draft")
+        each = count(said.get("draft_tokens", ""), "--speculative-num-draft-tokens", place) - 1
+        if said.get("draft_branches", "1") != "1":
+            raise InputError(
+                f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
+            )
+    plain = str(method).removesuffix("3")
+    if plain not in methods or not isinstance(each, int) or not 1 <= each <= 64:
+        raise InputError(
+            f"{place}: drafts by {method!r} with {each!r} tokens a round are not read; "
+            f"known: {', '.join(methods)} with 1 to 64 tokens"
+        )
+    return Drafts(methods[plain], None if draft is None else str(draft), each)
+
+
+def _configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
+    """Return a launch of TensorRT-LLM with what its YAML file says."""
+    from capplan.readers.yaml_file import read_yaml
+
+    document = read_yaml(path, kind="the YAML of trtllm-serve --config", way_out=f"named by {place}")
+    values: dict[str, Any] = dict(document.value) if isinstance(document.value, dict) else {}
+    cache = values.pop("kv_cache_config", None) or {}
+    groups = values.pop("enable_attention_dp", False)
+    others = [*values, *(f"kv_cache_config.{key}" for key in _other_keys(cache))]
+    if others or not isinstance(groups, bool):
+        raise InputError(
+            f"{path}: {', '.join(map(str, others)) or 'enable_attention_dp'}: is not read; leave it out to estimate without it"
+        )
+    if "dtype" in cache:
+        launch = replace(launch, kv_dtype=kv_format(str(cache["dtype"]), "kv_cache_config.dtype", str(path)))
+    if "free_gpu_memory_fraction" in cache:
+        launch = replace(
+            launch,
+            memory_fraction=amount(
+                str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", str(path), 1.0
+            ),
+        )
+    if groups:
+        launch = replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
+    return replace(launch, prefix_caching=cache.get("enable_block_reuse", True) is not False)
+
+
+def _other_keys(cache: object) -> Iterator[str]:
+    if not isinstance(cache, dict):
+        yield "(not a mapping)"
+        return
+    known = ("dtype", "free_gpu_memory_fraction", "enable_block_reuse")
+    yield from (str(key) for key in cache if key not in known)

@@ -1,0 +1,147 @@
+"""A plan file as the text that starts its fleet: command lines, a Compose file, manifests, values of a chart."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from capplan import __version__
+from capplan.deploy.command_words import CONFIG_FILE, Command, command_of, shell_text
+from capplan.deploy.containers import container_command, server_words
+from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.deploy.kubernetes import kubernetes_objects, scaled_objects
+from capplan.deploy.platforms import chart_values, compose_file, dynamo_graph, inference_service
+from capplan.errors import InputError, unknown
+from capplan.readers.plan_file import PlanFile
+
+ENGINES = ("vllm", "sglang", "trtllm")
+_OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
+    "compose": lambda fleet: [compose_file(fleet)],
+    "k8s": kubernetes_objects,
+    "kserve": lambda fleet: [inference_service(fleet)],
+    "llm-d": lambda fleet: [chart_values(fleet)],
+    "dynamo": lambda fleet: [dynamo_graph(fleet)],
+    "keda": scaled_objects,
+}
+TARGETS = (*ENGINES, *_OBJECTS)
+_APPLY = {
+    "compose": "docker compose -f FILE up -d",
+    "k8s": "kubectl apply -f FILE",
+    "kserve": "kubectl apply -f FILE",
+    "llm-d": "helm install NAME llm-d-modelservice/llm-d-modelservice -f FILE",
+    "dynamo": "kubectl apply -f FILE",
+    "keda": "kubectl apply -f FILE, beside the objects of --target k8s",
+}
+_LEADER = "LEADER_ADDRESS"
+_WITHOUT_CONTAINERS = (*ENGINES, "keda")
+
+
+def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
+    """Return what a target starts the fleet of a plan with, behind comments that say what it is and what it leaves out.
+
+    Parameters
+    ----------
+    file : the plan file
+    fleet : what its recommended plan starts
+    target : one of `TARGETS`
+
+    Raises
+    ------
+    InputError
+        the target, or the engine's version, cannot express the plan
+    """
+    if fleet.image is not None and target in _WITHOUT_CONTAINERS:
+        raise InputError(f"--image: --target {target} starts no container; leave it out")
+    if target in ENGINES:
+        if target != fleet.engine:
+            raise InputError(
+                f"--target {target}: the plan is for {fleet.engine} {fleet.groups[0].launch.version}\n"
+                f"  plan with: capplan fleet {file.scenario} --set engine={target} -o plan.json"
+            )
+        body = "\n".join(_commands(fleet))
+    elif target in _OBJECTS:
+        from capplan.readers.yaml_file import yaml_text
+
+        body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
+    else:
+        raise unknown("target", target, TARGETS, place="--target")
+    return "".join(f"# {_in_one_line(line)}\n" for line in _header(file, fleet, target)) + body
+
+
+def _in_one_line(text: str) -> str:
+    """Return a comment without line ends and control characters, so that a name in it stays a comment."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
+    inputs = file.inputs
+    yield f"{inputs.content.get('name')}: {_purchase(file)}; written by capplan {__version__} from {file.path.name}"
+    yield f"{inputs.engine.name} {inputs.engine.version}, {inputs.model.name}, at a peak of {inputs.request_rate:.4g} req/s"
+    limits = ", ".join(f"{key} {limit * 1e3:.4g} ms" for key, limit in inputs.targets.items())
+    if limits:
+        yield f"targets: {limits}, {inputs.confidence:.0%} sure at the least"
+    for group in fleet.groups:
+        yield from _load(file, group)
+    yield from dict.fromkeys(
+        (*fleet.remarks, *(remark for group in fleet.groups for remark in command_of(group.launch).remarks))
+    )
+    yield from _left_out(fleet, target)
+    if target in _APPLY:
+        yield f"apply: {_APPLY[target]}"
+
+
+def _purchase(file: PlanFile) -> str:
+    chosen = file.result["chosen"]
+    return f"{chosen['gpus']} x {chosen['hardware']} in {chosen['replicas']} replicas, {chosen['spare_replicas']} of them spare"
+
+
+def _load(file: PlanFile, group: Group) -> Iterator[str]:
+    if group.planned_rate:
+        rate = file.inputs.request_rate / group.busy_replicas
+        yield (
+            f"a replica serves {rate:.4g} req/s at the peak and counts as full at {group.planned_rate:.4g} req/s, "
+            "headroom and confidence included"
+        )
+
+
+def _left_out(fleet: FleetLaunch, target: str) -> Iterator[str]:
+    """Yield what a target does not say of the fleet."""
+    group = fleet.groups[0]
+    if target in ENGINES:
+        yield (
+            f"start it {group.replicas} times, behind a router"
+            if len(fleet.groups) == 1
+            else "start each pool as often as it says"
+        )
+    if target == "compose":
+        held = sum(min(g.replicas, fleet.devices_per_server // g.launch.devices) for g in fleet.groups)
+        total = sum(g.replicas for g in fleet.groups)
+        if held < total:
+            yield f"one server of {fleet.devices_per_server} x {group.hardware}; {total} replicas need several, each started with its part of this file"
+    if target in ("k8s", "kserve", "llm-d", "dynamo"):
+        yield f"the cluster has to have {group.hardware}; where it has other devices too, add a nodeSelector for them"
+    if target == "keda":
+        yield "serverAddress is that of your Prometheus; service is the label that its scrape gives the pods"
+        yield "finished requests are counted: a queue that grows shows in them only once it is served"
+    if target == "kserve" and fleet.usd_per_hour is not None:
+        each = fleet.usd_per_hour / sum(g.replicas for g in fleet.groups)
+        yield f"a replica costs ${each:.4g} an hour: scaling.wva.variantCost, where the workload variant autoscaler is used"
+
+
+def _commands(fleet: FleetLaunch) -> Iterator[str]:
+    for group in fleet.groups:
+        command, servers = command_of(group.launch), fleet.servers(group)
+        if len(fleet.groups) > 1:
+            yield f"# {group.launch.role}: {group.replicas} replicas on {group.hardware}\n"
+        if command.config:
+            yield _here(command)
+        if servers == 1:
+            yield shell_text(command)
+            continue
+        for rank in range(servers):
+            words = (*container_command(group).words, *server_words(group, servers, str(rank), _LEADER))
+            yield f"# server {rank} of {servers}; {_LEADER} is server 0\n{shell_text(Command(words))}"
+
+
+def _here(command: Command) -> str:
+    from capplan.readers.yaml_file import yaml_text
+
+    return f"cat > {CONFIG_FILE} <<'EOF'\n{yaml_text(command.config, short=False)}EOF\n"

@@ -1,0 +1,212 @@
+"""All replicas of a plan as they are started: which engine, how many of it, on what, and at what load another one is needed."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capplan.deploy.replica_launch import ReplicaLaunch, Role, launch_of
+from capplan.errors import LONGEST_SHOWN, InputError
+from capplan.readers.plan_file import AGAIN, PlanFile
+from capplan.readers.plan_record import LaunchRow
+
+IMAGES = {
+    "vllm": "vllm/vllm-openai:v{version}",
+    "sglang": "lmsysorg/sglang:v{version}",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:{version}",
+}
+"""Engine -> image of a release, for NVIDIA devices."""
+RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+"""Vendor -> what Kubernetes calls its devices."""
+USUAL_SERVER = 8
+"""Devices of a server, for plan files that do not say."""
+LONGEST_NAME = 40
+_LIMITS_FOLLOW = ("hardware", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""What the limits of an engine depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Replicas that are started alike: all of them, or those of one pool."""
+
+    name: str
+    """A DNS label; of a pool, with its role."""
+    launch: ReplicaLaunch
+    hardware: str
+    replicas: int
+    spare_replicas: int
+    planned_rate: float
+    """Largest that one replica is planned for [1/s]: at which its targets just hold, less headroom, and with the confidence."""
+
+    @property
+    def busy_replicas(self) -> int:
+        """Replicas at work at the peak."""
+        return self.replicas - self.spare_replicas
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLaunch:
+    """What a plan starts."""
+
+    name: str
+    groups: tuple[Group, ...]
+    vendor: str
+    devices_per_server: int
+    least_replicas: int
+    """That an autoscaler keeps."""
+    most_replicas: int
+    usd_per_hour: float | None
+    """Of all devices."""
+    image: str | None
+    remarks: tuple[str, ...]
+    """What people have to know and no option says."""
+
+    @property
+    def resource(self) -> str:
+        """What Kubernetes calls the devices."""
+        return RESOURCES[self.vendor]
+
+    @property
+    def engine(self) -> str:
+        """Of all groups."""
+        return self.groups[0].launch.engine
+
+    def servers(self, group: Group) -> int:
+        """Return the servers that one replica spans; InputError where it would fill one of them in part."""
+        devices, each = group.launch.devices, self.devices_per_server
+        if devices <= each:
+            return 1
+        if devices % each:
+            raise InputError(
+                f"a replica of {devices} x {group.hardware} is not a whole number of servers of {each}"
+            )
+        return devices // each
+
+    def needed_image(self) -> str:
+        """Return the image; InputError where none of a release is known."""
+        if self.image is not None:
+            return self.image
+        if self.vendor != "nvidia":
+            raise InputError(
+                f"no image of {self.engine} for {self.vendor} devices is known\n  name one: --image REGISTRY/NAME:TAG"
+            )
+        return IMAGES[self.engine].format(version=self.groups[0].launch.version)
+
+
+def dns_label(text: str) -> str:
+    """Return a name that Kubernetes takes.
+
+    Examples
+    --------
+    >>> dns_label("Support chat (EU)"), dns_label("日本")
+    ('support-chat-eu', 'capplan')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_NAME].strip("-") or "capplan"
+
+
+def fleet_launch(
+    file: PlanFile, *, checkpoint: str | None = None, draft: str | None = None, image: str | None = None
+) -> FleetLaunch:
+    """Return what the recommended plan of a file starts.
+
+    Parameters
+    ----------
+    file : the plan file
+    checkpoint : served instead of the model of the plan
+    draft : checkpoint of the draft, where the plan does not name one
+    image : of the containers, instead of the engine's release
+    """
+    chosen, inputs = file.result["chosen"], file.inputs
+    if inputs.launch is None:
+        raise InputError(f"{file.path}: does not say what its engines are started with\n  {AGAIN}")
+    if draft is not None and inputs.launch.speculation is None:
+        raise InputError(
+            f"--draft: the plan of {file.path} does not speculate, so there is nothing to draft with"
+        )
+    name = dns_label(str(inputs.content.get("name", "")))
+    groups = tuple(_groups(file, inputs.launch, name, checkpoint, draft))
+    for what, written in (("model", groups[0].launch.model), ("--draft", draft), ("--image", image)):
+        _refuse_odd_name(what, written)
+    asked = inputs.content.get("commitments") or {}
+    least = asked.get("min_replicas", groups[-1].spare_replicas + 1)
+    return FleetLaunch(
+        name=name,
+        groups=groups,
+        vendor=_vendor(inputs.launch.vendor, chosen["hardware"]),
+        devices_per_server=inputs.launch.devices_per_server or USUAL_SERVER,
+        least_replicas=least,
+        most_replicas=max(least, asked.get("max_replicas", groups[-1].replicas)),
+        usd_per_hour=chosen["usd_per_hour"],
+        image=image,
+        remarks=_remarks(file, groups),
+    )
+
+
+def _groups(
+    file: PlanFile, started: LaunchRow, name: str, checkpoint: str | None, draft: str | None
+) -> Iterator[Group]:
+    """Yield all replicas as one group, or the prefill pool and then the decode pool."""
+    chosen = file.result["chosen"]
+    pools: Mapping[Role, Mapping[str, Any]] | None = chosen.get("pools")
+    if pools is None:
+        launch = launch_of(file, chosen, started, checkpoint=checkpoint, draft=draft)
+        yield Group(
+            name,
+            launch,
+            chosen["hardware"],
+            chosen["replicas"],
+            chosen["spare_replicas"],
+            _planned_rate(file),
+        )
+        return
+    decode = pools["decode"]
+    for role, pool in pools.items():
+        row = {"weight_dtype": chosen["weight_dtype"], "kv_dtype": chosen["kv_dtype"], **pool}
+        launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft, role=role)
+        if any(pool[key] != decode[key] for key in _LIMITS_FOLLOW):  # the limits are those of a decode engine
+            launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
+        planned = pool.get("planned_request_rate_limit_per_replica", 0.0)
+        yield Group(
+            f"{name}-{role}", launch, pool["hardware"], pool["replicas"], pool["spare_replicas"], planned
+        )
+
+
+def _refuse_odd_name(what: str, name: str | None) -> None:
+    """Raise the error for a name that no registry and no folder has, and that could write lines of its own."""
+    if name is not None and (not name.strip() or not name.isprintable() or name.startswith("-")):
+        raise InputError(f"{what}: {name[:LONGEST_SHOWN]!r} is not a name that an engine can be started with")
+
+
+def _planned_rate(file: PlanFile) -> float:
+    """Return the rate at which a replica is full: the knee of its targets, less headroom, and with the confidence asked for."""
+    chosen = file.result["chosen"]
+    predicted = chosen["request_rate_limit_per_replica"] * (1.0 - file.inputs.headroom_fraction)
+    return float(min(predicted, chosen["sure_request_rate_limit_per_replica"]))
+
+
+def _vendor(vendor: str | None, hardware: str) -> str:
+    known = (vendor or "nvidia").lower()
+    if known not in RESOURCES:
+        raise InputError(
+            f"{hardware}: devices of {vendor} are not exported; known vendors: {', '.join(RESOURCES)}"
+        )
+    return known
+
+
+def _remarks(file: PlanFile, groups: tuple[Group, ...]) -> tuple[str, ...]:
+    said = []
+    started = file.inputs.launch
+    if started is not None and started.memory_fraction is None and groups[-1].launch.memory_fraction is None:
+        said.append(
+            "the plan file is of an older capplan and does not state the memory fraction: the engine's default"
+        )
+    if any(group.launch.max_num_seqs is None for group in groups):
+        said.append(
+            "limits of the prefill engines are left to the engine: the plan states those of its decode engines"
+        )
+    routing = file.result["chosen"].get("routing", "round_robin")
+    if routing != "round_robin":
+        said.append(
+            f"requests are planned to be routed by {routing}, which the router in front of the replicas has to do"
+        )
+    return tuple(said)

@@ -1,0 +1,94 @@
+"""`init --from`: what a trace, the counters of a server or the command of an engine say of a scenario."""
+
+from pathlib import Path
+
+from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.errors import InputError, unknown
+from capplan.questions.first_scenario import Known
+from capplan.readers.catalogue.scenarios import shipped_scenarios
+from capplan.readers.text_file import first_bytes, is_there, path_of
+from capplan.readers.traces.read import format_of, workload_of
+from capplan.workload.statistics import LengthSummary
+
+MOST_BYTES = 65_536
+"""Of a file with the command of an engine."""
+GIB = 2.0**30
+_NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
+
+
+def known_deployment(source: str, folder: Path) -> Known:
+    """Return what is known of a deployment.
+
+    Parameters
+    ----------
+    source : a file (a trace, a request log, Prometheus text, a script with the command of an engine), or the command
+    folder : of the scenario, which a trace is named from
+
+    Raises
+    ------
+    InputError
+        it is none of them
+    """
+    path = path_of(source) if " " not in source else Path(source)
+    if not is_there(path):
+        if " " not in source.strip():
+            raise unknown(
+                "source",
+                source,
+                shipped_scenarios(),
+                place="--from",
+                hint="or a file, or the command of an engine: --from 'vllm serve OWNER/NAME'",
+            )
+        return _of_launch(read_command_line(source, "--from"), "the command of an engine")
+    text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
+    if any(
+        word in text for word in ("vllm serve", "sglang.launch_server", "trtllm-serve", "vllm.entrypoints")
+    ):
+        return _of_launch(read_command_line(text, source, path.parent), source)
+    return _of_traffic(path, source, folder)
+
+
+def _of_launch(read: ReadLaunch, source: str) -> Known:
+    launch = read.launch
+    top: dict[str, object] = {"model": launch.model, **launch.stated}
+    if not launch.prefix_caching:
+        top["prefix_caching"] = False
+    if launch.host_cache_bytes is not None:
+        top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
+    remarks = [f"not read: {', '.join(read.unread)}"] if read.unread else []
+    if launch.drafts is not None:
+        remarks.append(
+            f"it speculates by {launch.drafts.method} with {launch.drafts.draft_tokens} draft tokens: add the key speculation with the measured acceptance"
+        )
+    if launch.role is not None:
+        raise InputError(
+            "--from: it serves one phase alone, in a separate pool; write their scenario with fleet.disaggregation: only"
+        )
+    return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
+
+
+def _of_traffic(path: Path, source: str, folder: Path) -> Known:
+    if format_of(path) == "prometheus":
+        summary = workload_of([path])
+        traffic: dict[str, object] = {
+            "input_tokens": _lengths(summary.input_tokens),
+            "output_tokens": _lengths(summary.output_tokens),
+        }
+        if summary.prefix_hit_fraction:
+            tokens = max(int(summary.input_tokens.mean) - 1, 1)
+            traffic["shared_prefix"] = {
+                "tokens": tokens,
+                "hit_fraction": round(summary.prefix_hit_fraction, 4),
+            }
+        return Known(source, traffic=traffic, remarks=(_NO_RATE,))
+    workload_of([path])
+    near = path.resolve()
+    trace = near.relative_to(folder) if near.is_relative_to(folder) else near
+    return Known(source, traffic={"trace": str(trace)})
+
+
+def _lengths(lengths: LengthSummary) -> object:
+    """Return a length as a scenario has it: one number where all are alike, else its mean and two percentiles."""
+    if lengths.values[0] == lengths.values[-1]:
+        return round(lengths.mean, 1)
+    return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}

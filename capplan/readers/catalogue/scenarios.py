@@ -1,0 +1,64 @@
+"""The scenarios that ship with the package, found by their names."""
+
+import os
+from functools import cache
+from pathlib import Path
+
+from capplan.errors import unknown
+from capplan.readers.data_folder import data_folder
+from capplan.readers.text_file import is_there, read_text
+
+FOLDER = "scenarios"
+
+
+@cache
+def shipped_scenarios() -> dict[str, Path]:
+    """Return the files of the shipped scenarios by name.
+
+    Examples
+    --------
+    >>> shipped_scenarios()["support-chat"].name
+    'support-chat.yaml'
+    """
+    return {path.stem: path for path in sorted(data_folder(FOLDER).glob("*.yaml"))}
+
+
+def scenario_text(name: str) -> str:
+    """Return the text of a shipped scenario."""
+    return read_text(shipped_scenarios()[name], kind="a shipped scenario")
+
+
+def described(name: str) -> str:
+    """Return the comment at the top of a shipped scenario, in one line.
+
+    Examples
+    --------
+    >>> described("support-chat").partition(":")[0]
+    'A support assistant behind one long system prompt'
+    """
+    lines = scenario_text(name).splitlines()[1:]
+    comments = [line.removeprefix("#").strip() for line in lines[: _first_key(lines)]]
+    return " ".join(comments).strip()
+
+
+def _first_key(lines: list[str]) -> int:
+    return next((at for at, line in enumerate(lines) if not line.startswith("#")), len(lines))
+
+
+def scenario_file(path: str | os.PathLike[str]) -> Path:
+    """Return the file of a scenario that is named by its path, or by the name of a shipped one.
+
+    Raises
+    ------
+    InputError
+        it is a mere name, and neither a file nor a shipped scenario
+    """
+    file = Path(path)
+    if file.suffix or file.parent != Path() or is_there(file):
+        return file
+    shipped = shipped_scenarios()
+    if file.name.lower() not in shipped:
+        raise unknown(
+            "scenario", str(path), shipped, hint="or the path of a scenario YAML; new ones: capplan init"
+        )
+    return shipped[file.name.lower()]

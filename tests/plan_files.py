@@ -1,0 +1,40 @@
+"""Plan files for tests: one that a search wrote, and the same with other layouts, signed again."""
+
+import copy
+import json
+
+from capplan.cli.main import main
+from capplan.readers.plan_file import result_digest
+
+SCENARIO = """name: small
+model: llama-3.1-8b-instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic:
+  - {name: chat, request_rate: 30 req/s, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 120, p95: 300}}
+slo: {ttft_p95: 600 ms, tpot_p95: 30 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
+"""
+
+
+def plan_in(folder, *settings):
+    """Write a scenario and its plan into a folder, and return the path of the plan."""
+    (folder / "small.yaml").write_text(SCENARIO)
+    words = [part for setting in settings for part in ("--set", setting)]
+    plan = folder / "plan.json"
+    assert main(["fleet", str(folder / "small.yaml"), *words, "-o", str(plan), "--offline"]) == 0
+    return plan
+
+
+def with_changes(plan, target, *, chosen=None, launch=None, inputs=None):
+    """Write a plan file with some values changed, signed as a search would; return its path."""
+    envelope = copy.deepcopy(json.loads(plan.read_text()))
+    result = envelope["result"]
+    result["chosen"].update(chosen or {})
+    origin = result["plan_file"]["inputs"]
+    origin["launch"].update(launch or {})
+    for key, value in (inputs or {}).items():
+        origin[key] = origin[key] | value if isinstance(value, dict) else value
+    result["plan_file"]["result_sha256"] = result_digest(result)
+    target.write_text(json.dumps(envelope))
+    return target

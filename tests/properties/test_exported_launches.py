@@ -1,0 +1,402 @@
+"""What is exported of a plan: read back it is the same replica, no version gets an option that it does not know, and nothing is left out in silence."""
+
+import json
+import math
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.command_words import METHODS, command_of, shell_text
+from capplan.deploy.flag_table import engine_flags
+from capplan.deploy.launched_replica import serving_flags
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
+from capplan.engine.lookup import version_key
+from capplan.errors import InputError
+from capplan.questions.flags import ServingFlags
+from capplan.questions.replica import asked_replica
+from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
+from tests.plan_files import plan_in, with_changes
+from tests.sweeps import size_on_few_requests
+
+ENGINES = ("vllm", "sglang", "trtllm")
+NEWEST = {engine: engine_flags(engine).releases[-1] for engine in ENGINES}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        return plan_in(tmp_path_factory.mktemp("export"))
+
+
+@st.composite
+def launches(draw, engine, version=None):
+    """Draw a replica that the newest version of an engine can express."""
+    data = draw(st.sampled_from((1, 2, 8)))
+    tensor = 1 if engine == "trtllm" and data > 1 else draw(st.sampled_from((1, 2, 4, 8)))
+    spread = draw(st.booleans())
+    method = draw(st.sampled_from((None, *METHODS[engine])))
+    drafts = method and Drafts(
+        method, None if method in ("mtp", "ngram") else "owner/draft", draw(st.integers(1, 8))
+    )
+    gigabytes = draw(st.none() | st.integers(1, 500)) if engine != "trtllm" else None
+    unit = 2.0**30 if engine == "vllm" else 1e9 * tensor * data
+    return ReplicaLaunch(
+        engine=engine,
+        version=version or NEWEST[engine],
+        model=draw(st.sampled_from(("owner/name", "/models/a b", "o/n-'quoted'"))),
+        revision=draw(st.sampled_from((None, "v1.0"))),
+        tensor_parallel=tensor,
+        data_parallel=data,
+        expert_parallel=tensor * data if spread else 1,
+        weight_dtype=draw(st.sampled_from((None, "fp8", "bf16"))) if engine != "trtllm" else None,
+        kv_dtype=draw(st.sampled_from(("bf16", "fp8"))),
+        max_model_len=draw(st.integers(1, 200_000)),
+        max_num_seqs=draw(st.integers(1, 4096)),
+        max_num_batched_tokens=draw(st.integers(1, 65_536)),
+        memory_fraction=draw(st.floats(0.1, 0.99).map(lambda value: round(value, 4))),
+        prefix_caching=draw(st.booleans()),
+        drafts=drafts,
+        host_cache_bytes=gigabytes and gigabytes * unit,
+    )
+
+
+def names_in(words):
+    return [word for word in words if re.match(r"--[A-Za-z]", word)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=st.data())
+def test_an_exported_command_is_read_back_as_the_same_replica(engine, data, tmp_path_factory):
+    launch = data.draw(launches(engine))
+    command = command_of(launch)
+    folder = tmp_path_factory.getbasetemp()
+    if command.config:
+        (folder / "trtllm.yaml").write_text(json.dumps(command.config))
+    read = read_command_line(shell_text(command), folder=folder)
+    assert read.launch == replace(launch, version=None)
+    assert read.unread == ()
+
+
+def written_or_refused(launch):
+    """Return the words of a launch and no reason, or no words and the reason."""
+    try:
+        return command_of(launch).words, ""
+    except InputError as error:
+        return (), str(error)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=st.data())
+def test_no_version_gets_an_option_that_it_does_not_know(engine, data):
+    table = engine_flags(engine)
+    version = data.draw(st.sampled_from(table.releases))
+    launch = replace(data.draw(launches(engine)), version=version)
+    words, refusal = written_or_refused(launch)
+    if refusal:
+        assert version in refusal or "known" in refusal
+        return
+    by_name = {name: flag for flag in table.flags.values() for name in flag.names}
+    for name in names_in(words):
+        flag = by_name[name]
+        assert version_key(flag.first) <= version_key(version)
+        assert flag.last is None or version_key(version) <= version_key(flag.last)
+
+
+def test_the_newest_versions_know_every_option_of_the_table(shared):
+    """Against the parsers of vLLM 0.33.0 and SGLang 0.5.23 themselves."""
+    vllm = json.loads((shared / "formats" / "vllm_serve_flags_0.33.0.json").read_text())
+    known = {name: row for row in vllm for name in row["flags"]} | {
+        "--headless": {"nargs": 0, "choices": None}
+    }
+    for flag in (flag for flag in engine_flags("vllm").flags.values() if flag.last is None):
+        assert set(flag.names) <= set(known), flag
+        assert flag.switch == (known[flag.names[0]]["nargs"] == 0), flag
+        choices = known[flag.names[0]]["choices"]
+        assert choices is None or set(flag.values) <= set(choices)
+    rows = json.loads((shared / "formats" / "sglang_flags_0.5.23.json").read_text())
+    fields = {"--" + row[1].replace("_", "-"): row[2] for row in rows}
+    written = [flag for flag in engine_flags("sglang").flags.values() if flag.last is None]
+    for flag in written:
+        assert flag.names[0] in fields, flag
+        assert flag.switch == (fields[flag.names[0]] == "bool"), flag
+
+
+GONE = (
+    "--swap-space",
+    "--max-num-partial-prefills",
+    "--num-scheduler-steps",
+    "--speculative-model",
+    "--device",
+    "--task",
+)
+"""Options that vLLM once had; release notes and the parsers of each release."""
+
+
+@given(data=st.data())
+def test_options_that_are_gone_are_never_written(data):
+    assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).words)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "change", "says"),
+    [
+        ("vllm", "0.10.2", {"host_cache_bytes": 2.0**34}, "no option for a cache in host memory"),
+        ("vllm", "0.30.0", {"prefix_caching": False}, "no option for prompts without a prefix cache"),
+        ("vllm", "0.7.3", {"data_parallel": 2}, "no option for data parallel"),
+        ("vllm", "0.7.3", {"expert_parallel": 2, "tensor_parallel": 2}, "no option for experts"),
+        ("vllm", "0.8.5", {"drafts": Drafts("eagle", "o/EAGLE3-x", 2)}, "does not draft by eagle3"),
+        ("vllm", "0.33.0", {"drafts": Drafts("eagle", None, 2)}, "names no checkpoint"),
+        ("vllm", "0.33.0", {"drafts": Drafts("medusa", "o/m", 2)}, "drafts by medusa are not exported"),
+        ("vllm", "0.33.0", {"kv_dtype": "int8"}, "no option for a KV cache in int8"),
+        ("vllm", "0.33.0", {"expert_parallel": 2, "tensor_parallel": 4}, "over all 4 ranks"),
+        ("sglang", "0.4.6", {"pipeline_parallel": 2}, "no option for pipeline parallel"),
+        ("sglang", "0.5.1", {"drafts": Drafts("ngram", None, 2)}, "does not draft by NGRAM"),
+        ("sglang", "0.5.23", {"host_cache_bytes": 5e8}, "at least 1 GB"),
+        ("trtllm", "1.2.0", {"data_parallel": 2, "tensor_parallel": 2}, "an attention group is one device"),
+        ("trtllm", "1.2.0", {"host_cache_bytes": 1e12}, "not exported"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_cannot_express_is_refused(engine, version, change, says):
+    with pytest.raises(InputError, match=says):
+        command_of(replace(ReplicaLaunch(engine, version, "o/n", kv_dtype="bf16"), **change))
+
+
+def exported(capplan, plan, target, *more):
+    ran = capplan("export", "--plan", plan, "--target", target, *more)
+    assert ran.code == 0, ran.err
+    return ran.out
+
+
+def test_the_exported_replica_holds_what_the_plan_says(capplan, plan):
+    """The command, read as any command line is and sized anew, has the cache of the plan, to the token."""
+    text = exported(capplan, plan, "vllm")
+    read = read_command_line(text)
+    inputs = json.loads(plan.read_text())["result"]
+    serving = ServingFlags(
+        **serving_flags(read)
+        | {"engine_version": inputs["plan_file"]["inputs"]["engine"]["version"], "offline": True}
+    )
+    spec = asked_replica(read.launch.model, inputs["chosen"]["hardware"], serving).spec
+    plans = plans_of([spec])
+    (tokens,) = plans_cache_tokens(plans, plans_memory(plans), 1020.0)
+    assert tokens == pytest.approx(inputs["chosen"]["kv_cache_tokens"], rel=1e-9)
+
+
+def test_scaling_has_as_many_replicas_at_the_peak_as_the_plan(capplan, plan):
+    (scaled,) = yaml.safe_load_all(exported(capplan, plan, "keda"))
+    result = json.loads(plan.read_text())["result"]
+    (trigger,) = scaled["spec"]["triggers"]
+    threshold = float(trigger["metadata"]["threshold"])
+    spares = re.search(r"\+ (\d+) \* ([\d.]+)$", trigger["metadata"]["query"])
+    wanted = result["plan_file"]["inputs"]["request_rate"] + int(spares[1]) * float(spares[2])
+    assert math.ceil(wanted / threshold * (1 - 1e-5)) == result["chosen"]["replicas"]
+    assert (
+        scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"] == result["chosen"]["replicas"]
+    )
+
+
+PER_TARGET = {
+    "vllm": lambda documents: documents,
+    "k8s": lambda documents: [c["command"] + c["args"] for d in documents if d["kind"] == "Deployment" for c in d["spec"]["template"]["spec"]["containers"]],
+    "compose": lambda documents: [s["entrypoint"] + s["command"] for s in documents[0]["services"].values()],
+    "dynamo": lambda documents: [["vllm", "serve", *c["args"]] for part in documents[0]["spec"]["components"][1:] for c in part["podTemplate"]["spec"]["containers"]],
+}  # fmt: skip
+"""Target -> the command lines in its documents."""
+
+
+@pytest.mark.parametrize("target", ["k8s", "compose", "dynamo"])
+def test_every_manifest_starts_the_same_replica(capplan, plan, target):
+    alone = read_command_line(exported(capplan, plan, "vllm")).launch
+    text = exported(capplan, plan, target, *(["--image", "r/n:1"] if target == "dynamo" else []))
+    commands = PER_TARGET[target](list(yaml.safe_load_all(text)))
+    assert commands
+    for words in commands:
+        assert read_command_line(shlex.join(words)).launch == alone
+
+
+@pytest.mark.parametrize("target", ["kserve", "llm-d"])
+def test_platforms_that_write_the_parallelism_get_the_rest_as_options(capplan, plan, target, tmp_path):
+    moe = with_changes(
+        plan, tmp_path / "p.json", chosen={"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 4}
+    )
+    (document,) = yaml.safe_load_all(exported(capplan, moe, target))
+    part = document["spec"] if target == "kserve" else document["decode"]
+    assert part["parallelism"]["tensor"] == part["parallelism"]["data"] == 2
+    assert part["replicas"] == json.loads(plan.read_text())["result"]["chosen"]["replicas"]
+    container = (part["template"]["containers"] if target == "kserve" else part["containers"])[0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    words = container["args"] if target == "llm-d" else shlex.split(container["env"][0]["value"])
+    assert ("--enable-expert-parallel" in words) == (target == "llm-d")
+    assert part["parallelism"].get("expert") == (True if target == "kserve" else None)
+    kept = [word for word in words if word != "--enable-expert-parallel"]
+    read = read_command_line(shlex.join(["vllm", "serve", "o/n", *kept])).launch
+    whole = read_command_line(exported(capplan, moe, "vllm")).launch
+    assert replace(read, model="") == replace(
+        whole, model="", tensor_parallel=1, data_parallel=1, expert_parallel=1
+    )
+
+
+def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
+    wide = with_changes(plan, tmp_path / "p.json", chosen={"tensor_parallel": 8, "pipeline_parallel": 2})
+    wide_set, service = yaml.safe_load_all(exported(capplan, wide, "k8s"))
+    template = wide_set["spec"]["leaderWorkerTemplate"]
+    assert (wide_set["kind"], template["size"]) == ("LeaderWorkerSet", 2)
+    leader, worker = (
+        template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate")
+    )
+    assert leader["resources"]["limits"] == worker["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert leader["args"][-6:] == [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "0",
+        "--master-addr",
+        "$(LWS_LEADER_ADDRESS)",
+    ]
+    assert worker["args"][-7:] == ["--nnodes", "2", "--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)", "--headless"]  # fmt: skip
+    assert service["spec"]["selector"]["role"] == "leader"
+    for target in ("compose", "kserve", "llm-d"):
+        assert (
+            "servers" in capplan("export", "--plan", wide, "--target", target).err
+            or "spans 2" in capplan("export", "--plan", wide, "--target", target).err
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "says"),
+    [
+        ("sglang", {}, "the plan is for vllm"),
+        ("kubernetes", {}, "known: compose, dynamo, k8s"),
+        ("dynamo", {}, "--image nvcr.io"),
+        ("vllm", {"launch": {"kv_offload": [{"name": "nvme", "capacity_bytes": 1e12}]}}, "keeps prefixes in nvme"),
+        ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),
+        ("vllm", {"chosen": {"weight_dtype": "int4"}}, "--checkpoint OWNER/NAME"),
+        ("vllm", {"inputs": {"model": {"source": "config of config.json"}}}, "--checkpoint OWNER/NAME"),
+        ("k8s", {"launch": {"vendor": "google"}}, "known vendors: nvidia, amd"),
+        ("k8s", {"launch": {"vendor": "amd"}}, "--image REGISTRY/NAME:TAG"),
+        ("compose", {"launch": {"vendor": "amd"}}, "reserves NVIDIA devices"),
+        ("vllm", {"launch": {"speculation": {"method": "eagle", "draft": None, "draft_tokens": 3}}}, "--draft OWNER/NAME"),
+    ],
+)  # fmt: skip
+def test_what_a_target_cannot_express_is_refused_in_a_line(capplan, plan, tmp_path, target, changes, says):
+    ran = capplan("export", "--plan", with_changes(plan, tmp_path / "p.json", **changes), "--target", target)
+    assert ran.code == 2
+    assert says in ran.err
+    assert ran.out == ""
+
+
+def test_what_was_named_by_hand_is_served(capplan, plan, tmp_path):
+    changed = with_changes(
+        plan, tmp_path / "p.json", chosen={"weight_dtype": "int4"}, launch={"speculation": {"method": "eagle", "draft": None, "draft_tokens": 3}}
+    )  # fmt: skip
+    launch = read_command_line(
+        exported(capplan, changed, "vllm", "--checkpoint", "o/x-w4a16", "--draft", "o/EAGLE3-y")
+    ).launch
+    assert (launch.model, launch.weight_dtype, launch.drafts) == (
+        "o/x-w4a16",
+        None,
+        Drafts("eagle", "o/EAGLE3-y", 3),
+    )
+    assert "image: r/n:1" in exported(capplan, plan, "k8s", "--image", "r/n:1")
+
+
+def test_what_no_option_says_stands_in_a_comment(capplan, plan, tmp_path):
+    old = with_changes(
+        plan,
+        tmp_path / "p.json",
+        chosen={"kv_dtype": "bf16", "routing": "prefix_aware"},
+        inputs={"engine": {"version": "0.8.5"}},
+    )
+    comments = [line for line in exported(capplan, old, "vllm").splitlines() if line.startswith("#")]
+    assert any("KV cache is planned in bf16; auto is" in line for line in comments)
+    assert any("routed by prefix_aware" in line for line in comments)
+    assert "--kv-cache-dtype auto" in exported(capplan, old, "vllm")
+
+
+def model_or_refusal(line):
+    """Return the model of a command line and no reason, or no model and the reason."""
+    try:
+        return read_command_line(line).launch.model, ""
+    except InputError as error:
+        return "", str(error)
+
+
+@given(st.text(max_size=60))
+@example("vllm serve o/n --max-num-seqs")
+@example("vllm serve 'o/n")
+@example("docker run vllm/vllm-openai")
+@example("vllm serve o/n --speculative-config [1]")
+def test_any_text_is_a_launch_or_one_clear_refusal(text):
+    for line in (text, f"vllm serve {text}", f"vllm serve o/n --max-model-len {text}"):
+        model, refusal = model_or_refusal(line)
+        assert model or refusal.startswith("--launch: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("vllm serve o/n --enforce-eager", "runs without CUDA graphs, which is not modelled"),
+        ("vllm serve o/n --attention-backend FLASHINFER", "may change memory or speed, which is not modelled"),
+        ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
+        ("vllm serve o/n --max-model-len auto", "is not a whole number"),
+        ("vllm serve o/n --max-num-seqs 4 --max-num-seqs 8", "says again"),
+        ("vllm serve o/n p/q", "both stand where the model is"),
+        ("vllm serve o/n --kv-cache-dtype turboquant_k8v4", "is not modelled"),
+        ("vllm serve o/n -q bitsandbytes", "weights that are not modelled"),
+        ("vllm serve 'o/n", "badly quoted"),
+        ("vllm serve o/n && sleep 1", "give one command"),
+        ("vllm serve --port 8000", "names no model"),
+        ("nginx -c x", "starts no engine that is known"),
+        ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
+        ("python3 -m sglang.launch_server --model-path o/n --tp 4 --dp 3 --enable-dp-attention", "cannot be divided by 3"),
+        ("trtllm-serve o/n --extra_llm_api_options absent.yaml", "no such file"),
+    ],
+)  # fmt: skip
+def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
+    ran = capplan("estimate", "--launch", line, "--hardware", "h100-sxm", "--concurrency", 1, "--offline")
+    assert ran.code == 2
+    assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),
+        ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
+        ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),
+        ("docker run --gpus all -e HF_TOKEN=s -p 80:80 vllm/vllm-openai:v0.19.1 --model o/n", {"version": "0.19.1"}),
+        ("A=1 python -m vllm.entrypoints.openai.api_server --model o/n -tp 2", {"tensor_parallel": 2}),
+        ("vllm serve o/n -tp 2 -dp 4 -ep", {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 8}),
+        ("docker run lmsysorg/sglang:v0.5.9-cu126 python3 -m sglang.launch_server --model-path o/n --tp 8 --dp 4 --enable-dp-attention --max-running-requests 64",
+         {"engine": "sglang", "version": "0.5.9", "tensor_parallel": 2, "data_parallel": 4, "max_num_seqs": 16}),
+    ],
+)  # fmt: skip
+def test_launches_as_people_write_them(line, read):
+    launch = read_command_line(line).launch
+    assert launch.model == "o/n"
+    assert {name: getattr(launch, name) for name in read} == read
+
+
+def test_what_was_not_read_is_named_without_its_value(capplan):
+    line = "HF_TOKEN=secret vllm serve llama-3.1-8b --api-key hidden --port 80 --brand-new 3"
+    ran = capplan("estimate", "--launch", line, "--hardware", "h100-sxm", "--concurrency", 1, "--offline")
+    assert ran.code == 0
+    assert "not read of --launch: HF_TOKEN, --api-key, --port, --brand-new" in ran.err
+    assert "secret" not in ran.err + ran.out
+    assert "hidden" not in ran.err + ran.out
+
+
+def test_an_estimate_of_a_launch_is_that_of_its_flags(capplan):
+    by_launch = capplan("estimate", "--launch", "vllm serve llama-3.1-8b -tp 2 --kv-cache-dtype fp8 --max-num-seqs 64",
+                        "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
+    by_flags = capplan("estimate", "llama-3.1-8b", "-tp", 2, "--kv-dtype", "fp8", "--max-num-seqs", 64,
+                       "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
+    assert by_launch.code == by_flags.code == 0
+    assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]

@@ -1,0 +1,357 @@
+"""Every exported document against a closed schema of its kind: apiVersion, required fields, no field that the kind does not have, types.
+
+The schemas hold the fields that are exported, as the API reference of Kubernetes 1.32, LeaderWorkerSet v1, KEDA v1alpha1, KServe v1alpha2,
+llm-d-modelservice, Dynamo v1beta1 and the Compose specification state them.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+import yaml
+
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.command_words import command_of, shell_text
+from capplan.deploy.export import export_text
+from capplan.deploy.fleet_launch import fleet_launch
+from capplan.errors import InputError
+from capplan.readers.plan_file import read_plan_file
+from tests.plan_files import plan_in, with_changes
+from tests.sweeps import size_on_few_requests
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+QUANTITY = re.compile(r"[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class Object:
+    """A mapping with these fields and no others; a name with `!` is required."""
+
+    fields: dict
+
+
+@dataclass(frozen=True)
+class Of:
+    """A list of at least one item, or a mapping whose keys are free."""
+
+    item: object
+    keys: re.Pattern | None = None
+
+
+def mismatch(value, schema, place="document"):
+    """Yield what of a value is not as its schema says."""
+    if isinstance(schema, Object):
+        if not isinstance(value, dict):
+            yield f"{place}: no mapping"
+            return
+        fields = {name.rstrip("!"): inner for name, inner in schema.fields.items()}
+        yield from (f"{place}.{name}: unknown" for name in value if name not in fields)
+        needed = {name.rstrip("!") for name in schema.fields if name.endswith("!")}
+        yield from (f"{place}.{name}: missing" for name in needed - set(value))
+        for name in set(value) & set(fields):
+            yield from mismatch(value[name], fields[name], f"{place}.{name}")
+    elif isinstance(schema, Of) and schema.keys is not None:
+        for name, inner in value.items():
+            if not schema.keys.fullmatch(name):
+                yield f"{place}.{name}: no such key"
+            yield from mismatch(inner, schema.item, f"{place}.{name}")
+    elif isinstance(schema, Of):
+        if not isinstance(value, list) or not value:
+            yield f"{place}: no list of at least one"
+            return
+        for at, inner in enumerate(value):
+            yield from mismatch(inner, schema.item, f"{place}[{at}]")
+    elif isinstance(schema, re.Pattern):
+        if not isinstance(value, str) or not schema.fullmatch(value):
+            yield f"{place}: {value!r} is not {schema.pattern}"
+    elif isinstance(schema, type):
+        if not isinstance(value, schema) or (schema is int and (isinstance(value, bool) or value < 0)):
+            yield f"{place}: {value!r} is no {schema.__name__}"
+    elif value != schema:
+        yield f"{place}: {value!r} is not {schema!r}"
+
+
+ANY_LABELS = Of(LABEL, re.compile(r"([a-z0-9.-]+/)?[a-z0-9.-]+"))
+META = Object({"name!": LABEL, "labels": ANY_LABELS})
+LIMITS = Object({"limits!": Object({"nvidia.com/gpu!": QUANTITY})})
+MOUNT = Object({"name!": LABEL, "mountPath!": str})
+ENV = Object(
+    {
+        "name!": str,
+        "value": str,
+        "valueFrom": Object({"secretKeyRef!": Object({"name!": LABEL, "key!": str, "optional": bool})}),
+    }
+)
+CONTAINER = Object(
+    {
+        "name!": LABEL, "image!": re.compile(r"\S+:\S+"), "command": Of(str), "args": Of(str), "env": Of(ENV), "resources": LIMITS,
+        "volumeMounts": Of(MOUNT), "ports": Of(Object({"name!": LABEL, "containerPort!": int})),
+        "readinessProbe": Object({"httpGet!": Object({"path!": str, "port!": "http"}), "periodSeconds": int}),
+    }
+)  # fmt: skip
+VOLUME = Object(
+    {"name!": LABEL, "emptyDir": Object({"medium!": "Memory"}), "configMap": Object({"name!": LABEL})}
+)
+POD = Object({"containers!": Of(CONTAINER), "volumes": Of(VOLUME)})
+TEMPLATE = Object({"metadata!": Object({"labels!": ANY_LABELS}), "spec!": POD})
+
+
+def kind(version, name, spec, **more):
+    return Object({"apiVersion!": version, "kind!": name, "metadata!": META, "spec!": Object(spec), **more})
+
+
+WORKLOAD = {
+    "replicas!": int,
+    "parallelism!": Object({"tensor!": int, "data": int, "dataLocal": int, "expert": bool}),
+    "template!": POD,
+}
+CHART_CONTAINER = Object(
+    {
+        "name!": LABEL, "image!": str, "modelCommand!": "vllmServe", "args!": Of(str), "resources!": LIMITS, "mountModelVolume": bool
+    }
+)  # fmt: skip
+CHART_WORKLOAD = {
+    "create!": bool,
+    "replicas": int,
+    "parallelism": Object({"tensor!": int, "data!": int, "dataLocal!": int}),
+    "containers": Of(CHART_CONTAINER),
+}
+DEVICE = Object({"driver!": "nvidia", "device_ids!": Of(re.compile("[0-9]+")), "capabilities!": Of("gpu")})
+SERVICE = Object(
+    {
+        "image!": str, "entrypoint!": Of(str), "command!": Of(str), "ports!": Of(re.compile("[0-9]+:[0-9]+")), "ipc": "host",
+        "environment": Of(str, re.compile("[A-Z_]+")), "volumes": Of(str), "configs": Of(Object({"source!": LABEL, "target!": str})),
+        "deploy!": Object({"resources!": Object({"reservations!": Object({"devices!": Of(DEVICE)})})}),
+    }
+)  # fmt: skip
+SCHEMAS = {
+    "Deployment": kind("apps/v1", "Deployment", {"replicas!": int, "selector!": Object({"matchLabels!": ANY_LABELS}), "template!": TEMPLATE}),
+    "Service": kind("v1", "Service", {"selector!": ANY_LABELS, "ports!": Of(Object({"name!": LABEL, "port!": int, "targetPort!": "http"}))}),
+    "ConfigMap": Object({"apiVersion!": "v1", "kind!": "ConfigMap", "metadata!": META, "data!": Of(str, re.compile(r"[\w.]+"))}),
+    "LeaderWorkerSet": kind(
+        "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet",
+        {
+            "replicas!": int,
+            "leaderWorkerTemplate!": Object(
+                {"size!": int, "restartPolicy": "RecreateGroupOnPodRestart", "leaderTemplate": TEMPLATE, "workerTemplate!": TEMPLATE}
+            ),
+        },
+    ),
+    "ScaledObject": kind(
+        "keda.sh/v1alpha1", "ScaledObject",
+        {
+            "scaleTargetRef!": Object({"apiVersion!": str, "kind!": str, "name!": LABEL}), "minReplicaCount": int, "maxReplicaCount": int,
+            "triggers!": Of(Object({"type!": "prometheus", "metricType": "AverageValue",
+                                    "metadata!": Object({"serverAddress!": str, "query!": str, "threshold!": re.compile(r"[0-9.]+")})})),
+        },
+    ),
+    "LLMInferenceService": kind(
+        "serving.kserve.io/v1alpha2", "LLMInferenceService",
+        {
+            "model!": Object({"uri!": re.compile(r"hf://\S+"), "name": str}), **WORKLOAD, "prefill": Object(WORKLOAD),
+            "router": Object({"gateway": Object({}), "route": Object({}), "scheduler": Object({})}),
+        },
+    ),
+    "DynamoGraphDeployment": kind(
+        "nvidia.com/v1beta1", "DynamoGraphDeployment",
+        {
+            "components!": Of(Object({"name!": str, "type!": re.compile("frontend|worker|prefill|decode"), "replicas!": int,
+                                      "podTemplate!": Object({"spec!": POD})})),
+        },
+    ),
+    "compose": Object({"services!": Of(SERVICE, LABEL), "volumes": Object({"huggingface": object}), "configs": Of(Object({"content!": str}), LABEL)}),
+    "llm-d": Object(
+        {
+            "multinode!": bool, "modelArtifacts!": Object({"name!": str, "uri!": re.compile(r"hf://\S+")}),
+            "accelerator": Object({"type!": "nvidia"}), "decode!": Object(CHART_WORKLOAD), "prefill!": Object(CHART_WORKLOAD),
+        }
+    ),
+}  # fmt: skip
+"""Kind of a document, or target of one without a kind -> its schema."""
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """Return plans of every engine and shape: one device, several servers, attention groups, a config of its own."""
+    folder = tmp_path_factory.mktemp("manifests")
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        plan = plan_in(folder)
+    shapes = {
+        "one": {},
+        "wide": {"chosen": {"tensor_parallel": 8, "pipeline_parallel": 2}},
+        "experts": {"chosen": {"tensor_parallel": 1, "data_parallel": 4, "expert_parallel": 4}},
+        "sglang": {"inputs": {"engine": {"name": "sglang", "version": "0.5.23"}}},
+        "sglang-wide": {
+            "chosen": {"tensor_parallel": 16},
+            "inputs": {"engine": {"name": "sglang", "version": "0.5.23"}},
+        },
+        "trtllm": {
+            "chosen": {"weight_dtype": "bf16"},
+            "inputs": {"engine": {"name": "trtllm", "version": "1.2.0"}},
+        },
+    }
+    return {name: with_changes(plan, folder / f"{name}.json", **changes) for name, changes in shapes.items()}
+
+
+SHAPES = ("one", "wide", "experts", "sglang", "sglang-wide", "trtllm")
+REFUSED = {
+    ("compose", "wide"), ("compose", "sglang-wide"), ("kserve", "wide"), ("llm-d", "wide"), ("dynamo", "wide"), ("dynamo", "sglang-wide"),
+    *((target, shape) for target in ("kserve", "llm-d") for shape in ("sglang", "sglang-wide", "trtllm")), ("dynamo", "trtllm"),
+}  # fmt: skip
+"""Target and shape that the target cannot express."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d", "dynamo", "keda"])
+def test_every_document_is_as_its_schema_says(capplan, plans, target, shape):
+    ran = capplan(
+        "export",
+        "--plan",
+        plans[shape],
+        "--target",
+        target,
+        *(["--image", "r/n:1"] if target == "dynamo" else []),
+    )
+    if (target, shape) in REFUSED:
+        assert (ran.code, ran.out) == (2, "")
+        return
+    assert ran.code == 0, ran.err
+    documents = list(yaml.safe_load_all(ran.out))
+    assert documents
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[document.get("kind", target)])) == []
+    named = {document["metadata"]["name"] for document in documents if "metadata" in document}
+    assert named <= {"small"}
+
+
+def test_a_service_reaches_the_pods_of_its_deployment(capplan, plans):
+    for shape in ("one", "wide"):
+        workload, service = yaml.safe_load_all(
+            capplan("export", "--plan", plans[shape], "--target", "k8s").out
+        )
+        spec = workload["spec"]
+        template = spec["template"] if shape == "one" else spec["leaderWorkerTemplate"]["leaderTemplate"]
+        assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+        ports = [port["name"] for container in template["spec"]["containers"] for port in container["ports"]]
+        assert service["spec"]["ports"][0]["targetPort"] in ports
+
+
+def test_replicas_of_a_server_have_devices_and_ports_of_their_own(capplan, plans):
+    services = yaml.safe_load(capplan("export", "--plan", plans["one"], "--target", "compose").out)[
+        "services"
+    ]
+    devices = [
+        d
+        for s in services.values()
+        for r in s["deploy"]["resources"]["reservations"]["devices"]
+        for d in r["device_ids"]
+    ]
+    ports = [port.split(":")[0] for service in services.values() for port in service["ports"]]
+    assert len(set(devices)) == len(devices) <= 8
+    assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"kind": "Deployment"},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "A"}, "spec": {}},
+    ],
+)
+def test_the_schemas_find_what_is_wrong(document):
+    assert list(mismatch(document, SCHEMAS["Deployment"]))
+
+
+def test_the_config_of_trtllm_lies_where_its_command_reads_it(capplan, plans):
+    config, workload, _ = yaml.safe_load_all(
+        capplan("export", "--plan", plans["trtllm"], "--target", "k8s").out
+    )
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    path = container["args"][container["args"].index("--extra_llm_api_options") + 1]
+    mount = next(mount for mount in container["volumeMounts"] if mount["name"] == "config")
+    assert path == f"{mount['mountPath']}/{next(iter(config['data']))}"
+    assert yaml.safe_load(config["data"]["trtllm.yaml"]) == {
+        "kv_cache_config": {"enable_block_reuse": True, "dtype": "fp8"}
+    }
+
+
+@pytest.fixture(scope="module")
+def pools(plans):
+    """Return what a plan with a prefill and a decode pool starts: two devices for each prompt, one for each output."""
+    file = read_plan_file(plans["one"])
+    chosen = file.result["chosen"]
+    degrees = {
+        name: chosen[name]
+        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+    }
+    pool = {"hardware": "h100-sxm", "replicas": 3, "spare_replicas": 1, "kv_cache_tokens": 1e5, **degrees}
+    apart = {
+        key: chosen[key]
+        for key in (
+            "hardware",
+            "gpus",
+            "weight_dtype",
+            "kv_dtype",
+            "replicas",
+            "spare_replicas",
+            "usd_per_hour",
+        )
+    } | {"pools": {"prefill": pool | {"tensor_parallel": 2}, "decode": pool}}
+    file = replace(file, result={**file.result, "chosen": apart})
+    return file, fleet_launch(file, image="r/n:1")
+
+
+@pytest.mark.parametrize("target", ["k8s", "kserve", "llm-d", "dynamo"])
+def test_pools_are_started_apart(pools, target):
+    documents = list(yaml.safe_load_all(export_text(*pools, target)))
+    for document in documents:
+        assert list(mismatch(document, SCHEMAS[document.get("kind", target)])) == []
+    text = yaml.safe_dump(documents)
+    assert text.count("NixlConnector") == 2
+    if target == "k8s":
+        assert [d["metadata"]["name"] for d in documents if d["kind"] == "Deployment"] == [
+            "small-prefill",
+            "small-decode",
+        ]
+    elif target == "kserve":
+        spec = documents[0]["spec"]
+        assert (spec["parallelism"]["tensor"], spec["prefill"]["parallelism"]["tensor"]) == (1, 2)
+    elif target == "llm-d":
+        assert [documents[0][role]["parallelism"]["tensor"] for role in ("prefill", "decode")] == [2, 1]
+    else:
+        parts = documents[0]["spec"]["components"]
+        assert [part["type"] for part in parts] == ["frontend", "prefill", "decode"]
+        words = [part["podTemplate"]["spec"]["containers"][0]["args"] for part in parts[1:]]
+        assert [line[-2:] for line in words] == [
+            ["--disaggregation-mode", "prefill"],
+            ["--disaggregation-mode", "decode"],
+        ]
+
+
+def test_pools_of_engines_are_read_back_as_pools(pools):
+    file, fleet = pools
+    text = export_text(file, replace(fleet, image=None), "vllm")
+    prefill, decode = (
+        read_command_line(part[part.index("vllm serve") :]).launch for part in text.split("\n# ")[-2:]
+    )
+    assert (prefill.role, prefill.tensor_parallel, prefill.max_num_seqs) == ("either", 2, None)
+    assert (decode.role, decode.tensor_parallel, decode.max_num_seqs) == (
+        "either",
+        1,
+        file.inputs.launch.max_num_seqs,
+    )
+    assert "limits of the prefill engines are left to the engine" in text
+    sglang = [replace(group.launch, engine="sglang", version="0.5.23") for group in fleet.groups]
+    assert [read_command_line(shell_text(command_of(launch))).launch.role for launch in sglang] == [
+        "prefill",
+        "decode",
+    ]
+
+
+def test_pools_that_cannot_be_started_or_scaled_are_refused(pools):
+    file, fleet = pools
+    with pytest.raises(InputError, match="separate pools are not scaled by one rate"):
+        export_text(file, replace(fleet, image=None), "keda")
+    with pytest.raises(InputError, match="separate pools are not exported"):
+        command_of(replace(fleet.groups[0].launch, engine="trtllm", version="1.2.0"))

@@ -1,0 +1,242 @@
+"""What `capplan init` writes is answered at once, holds what was said, and never takes the place of a file."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.deploy.known_deployment import known_deployment
+from capplan.questions.first_scenario import (
+    ASSUMED,
+    QUESTIONS,
+    Known,
+    answers_of,
+    first_scenario_text,
+)
+from capplan.questions.flags import FirstScenario
+from capplan.questions.scenario import DEFAULT_HARDWARE, scenario_from
+from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.yaml_file import parse_yaml
+from tests.sweeps import size_on_few_requests
+
+ROOT = Path(__file__).resolve().parents[2]
+SAID = (
+    "--model", "llama-3.1-8b-instruct", "--request-rate", "3 req/s", "--input-tokens", "800,2000", "--output-tokens", "90",
+    "--ttft-p95", "700 ms", "--tpot-p95", "40 ms", "--hardware", "h100-sxm",
+)  # fmt: skip
+
+
+def read(path):
+    return scenario_from(parse_yaml(path.read_text(), str(path)), path.parent)
+
+
+def test_what_was_said_is_written_and_nothing_of_it_is_assumed(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    ran = capplan("init", file, *SAID, "--offline")
+    assert (ran.code, ran.out) == (0, "")
+    assert f"capplan fleet {file}" in ran.err
+    scenario = read(file)
+    assert ASSUMED not in file.read_text()
+    assert (scenario.name, scenario.model) == ("mine", "llama-3.1-8b-instruct")
+    assert {target.key: target.limit_s for target in scenario.slo.targets} == {
+        "ttft_p95": 0.7,
+        "tpot_p95": 0.04,
+    }
+    (requests,) = scenario.classes
+    assert requests.request_rate_at() == 3.0
+    assert [device.name for device in scenario.fleet.hardware] == ["h100-sxm"]
+    assert all(
+        "  # " in line
+        for line in file.read_text().splitlines()
+        if re.match(r"\s+\w+: |(model|prices): ", line)
+    )
+
+
+def test_a_first_scenario_is_answered_at_once(capplan, tmp_path, monkeypatch):
+    size_on_few_requests(monkeypatch)
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, *SAID, "--offline").code == 0
+    ran = capplan("fleet", file, "--offline", "--format", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["result"]["chosen"]["hardware"] == "h100-sxm"
+
+
+def test_what_nobody_said_is_assumed_and_marked(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, "--model", "qwen3-8b", "--offline").code == 0
+    marked = [line.split(":")[0].strip() for line in file.read_text().splitlines() if ASSUMED in line]
+    assert marked == ["request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95", "hardware"]
+    assert [device.name for device in read(file).fleet.hardware] == list(DEFAULT_HARDWARE)
+
+
+def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("kept")
+    for words in (SAID, ("--from", "support-chat")):
+        ran = capplan("init", file, *words, "--offline")
+        assert ran.code == 2
+        assert "exists; name another file" in ran.err
+        assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "there is no terminal to ask in"),
+        (("--model", "lama-3.1-8b"), "did you mean"),
+        (("--model", "qwen3-8b", "--request-rate", "fast"), "traffic[0].request_rate"),
+        (("--model", "qwen3-8b", "--input-tokens", "1,2,3"), "a mean and a 95th percentile"),
+        (("--model", "qwen3-8b", "--hardware", "h109"), "unknown hardware 'h109'"),
+        (("--from", "suport-chat"), "did you mean 'support-chat'?"),
+        (("--from", "vllm serve qwen3-8b --enforce-eager"), "runs without CUDA graphs"),
+        (("--from", "support-chat", "--model", "qwen3-8b"), "copies a scenario as it is"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_writes_nothing(capplan, tmp_path, words, says):
+    ran = capplan("init", tmp_path / "mine.yaml", *words, "--offline")
+    assert ran.code == 2
+    assert says in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_named(capplan, tmp_path):
+    ran = capplan("init", tmp_path / "no" / "mine.yaml", *SAID, "--offline")
+    assert ran.code == 2
+    assert "name a file in a folder that exists" in ran.err
+
+
+@pytest.mark.parametrize("name", shipped_scenarios())
+def test_a_shipped_scenario_is_copied_under_another_name(capplan, tmp_path, name):
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, "--from", name).code == 0
+    ours, theirs = (parse_yaml(path.read_text(), "x").value for path in (file, shipped_scenarios()[name]))
+    assert ours == theirs | {"name": "mine"}
+    schema = re.match(r"# yaml-language-server: \$schema=(\S+)", file.read_text())[1]
+    assert (tmp_path / schema).is_file()
+    assert described(name)
+
+
+def test_a_launch_command_says_model_engine_and_layout(capplan, tmp_path):
+    script = tmp_path / "serve.sh"
+    script.write_text(
+        "#!/bin/sh\n# as it runs\nexec vllm serve qwen3-8b \\\n  --tensor-parallel-size 2 --kv-cache-dtype fp8 \\\n  --port 80\n"
+    )
+    for name, source in (
+        ("one", "vllm serve qwen3-8b -tp 2 --kv-cache-dtype fp8 --port 80"),
+        ("two", str(script)),
+    ):
+        file = tmp_path / f"{name}.yaml"
+        assert capplan("init", file, "--from", source, "--offline").code == 0
+        scenario = read(file)
+        assert (scenario.model, scenario.engine, scenario.kv_dtypes) == ("qwen3-8b", "vllm", ("fp8",))
+        assert scenario.fleet.tensor_parallel == (2,)
+        assert "# not read: --port" in file.read_text()
+
+
+def test_a_trace_is_named_relative_to_the_scenario(capplan, tmp_path):
+    rows = [f"{at},500,60" for at in range(300)]
+    (tmp_path / "day.csv").write_text("\n".join(["timestamp,input_tokens,output_tokens", *rows]))
+    file = tmp_path / "mine.yaml"
+    assert capplan("init", file, "--from", tmp_path / "day.csv", "--model", "qwen3-8b", "--offline").code == 0
+    assert "trace: day.csv" in file.read_text()
+    assert read(file).classes[0].request_rate_at() == pytest.approx(1.0, rel=0.02)
+
+
+def test_counters_say_lengths_and_hits(shared, tmp_path):
+    known = known_deployment(
+        str(shared / "formats" / "examples" / "vllm_0.33.0_metrics_exposition.txt"), tmp_path
+    )
+    assert known.traffic["input_tokens"]["mean"] == pytest.approx(857.5)
+    assert "request_rate" not in known.fields
+
+
+@given(
+    st.builds(
+        FirstScenario,
+        model=st.none() | st.sampled_from(("owner/na me", "a: b", "#x", "{y}", "no")),
+        request_rate=st.none() | st.floats(0.01, 1e4).map(lambda rate: f"{rate} req/s"),
+        input_tokens=st.none()
+        | st.integers(2, 10**6).map(str)
+        | st.integers(2, 10**5).map(lambda n: f"{n}, {3 * n}"),
+        hardware=st.none() | st.lists(st.sampled_from(("l4", "h100-sxm", "b200")), min_size=1, unique=True),
+    )
+)
+def test_whatever_is_said_the_text_is_yaml_that_says_it(first):
+    text = first_scenario_text("mine", first, Known(), ROOT)
+    value = parse_yaml(text, "mine.yaml").value
+    assert value["model"] == (first.model or QUESTIONS[0].default)
+    (traffic,) = value["traffic"]
+    if first.request_rate:
+        assert traffic["request_rate"] == first.request_rate
+    if first.input_tokens and "," not in first.input_tokens:
+        assert traffic["input_tokens"] == int(first.input_tokens)
+    if first.hardware:
+        assert value["fleet"]["hardware"] == first.hardware
+
+
+def test_every_default_is_an_answer_to_its_question():
+    for asked in QUESTIONS:
+        assert set(answers_of(asked, asked.default)) == set(asked.fields)
+
+
+def test_at_a_terminal_what_is_not_said_is_asked(tmp_path):
+    """Five questions, each with a default; a wrong answer is asked again."""
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "capplan", "init", "mine.yaml", "--model", "qwen3-8b", "--offline"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"}
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
+    ) as process:
+        os.close(theirs)
+        os.write(ours, b"7 req/s\n100\n100; 20\n\nl4\n")
+        shown, until = b"", time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:
+                break
+        assert process.wait(60) == 0, shown
+    os.close(ours)
+    assert b"Model:" not in shown
+    assert b"2 parts between ';' are expected" in shown
+    scenario = read(tmp_path / "mine.yaml")
+    assert scenario.classes[0].request_rate_at() == 7.0
+    assert [device.name for device in scenario.fleet.hardware] == ["l4"]
+    assert "input_tokens: 100 " in (tmp_path / "mine.yaml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["scenarios", "models", "hardware", "engines", "prices"])
+def test_a_list_has_all_its_names_and_finds_them(capplan, kind):
+    rows = json.loads(capplan("list", kind, "--format", "json").out)["result"]["rows"]
+    assert rows
+    key = next(iter(rows[0]))
+    assert capplan("list", kind, "zzzz").code == 2
+    found = json.loads(capplan("list", kind, str(rows[-1][key]).upper(), "--format", "json").out)["result"][
+        "rows"
+    ]
+    assert rows[-1] in found
+    assert len(found) <= len(rows)
+
+
+def test_scenarios_are_answered_by_name_from_any_folder(program, tmp_path):
+    ran = program("workload", "no-such.csv", cwd=tmp_path)
+    assert ran.code == 2
+    named = program("explain", "suport-chat", cwd=tmp_path)
+    assert (named.code, "did you mean 'support-chat'?" in named.err) == (2, True)
+    listed = json.loads(program("list", "scenarios", "--format", "json", cwd=tmp_path).out)["result"]["rows"]
+    assert {row["scenario"] for row in listed} == {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
+    assert all(Path(row["file"]).is_file() for row in listed)
+
+
+def test_the_path_that_an_error_names_exists(capplan):
+    ran = capplan("fleet", "absent.yaml")
+    assert ran.code == 2
+    assert Path(re.search(r"keys: (\S+)", ran.err)[1]).is_file()

@@ -1,0 +1,185 @@
+"""A plan beside its measurement: what the replica of the plan produces lies in its intervals, what is slower does not."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from capplan.accuracy.replay import metrics_of, outcome_of
+from capplan.fleet.search import spec_of_layout
+from capplan.questions.plan_file import asked_of_plan
+from capplan.questions.plan_verification import LATENCIES, Compared, MissedTarget, Verification, _benchmark
+from capplan.readers.results.record import BenchmarkResult
+from capplan.replica.replica import replica_of
+from tests.plan_files import plan_in, with_changes
+from tests.sweeps import size_on_few_requests
+
+SERVED = {
+    "backend": "vllm", "num_prompts": 400, "completed": 400, "duration": 40.0, "total_input_tokens": 360_000, "total_output_tokens": 48_000,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        return plan_in(tmp_path_factory.mktemp("verified"))
+
+
+@pytest.fixture(scope="module")
+def own(plan):
+    """Return what the replica of the plan itself would measure at ten requests per second."""
+    asked, answer = asked_of_plan(None, plan, offline=True)
+    chosen = answer.chosen
+    result = BenchmarkResult(
+        "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=900.0, output_tokens=120.0
+    )
+    replica = replica_of(spec_of_layout(chosen.layout, chosen.weight_dtype, asked.question))
+    return metrics_of(outcome_of(_benchmark(asked, chosen, result, 1), replica), replica.spec.devices)
+
+
+def verified(capplan, plan, folder, result, *more):
+    (folder / "result.json").write_text(json.dumps(SERVED | result))
+    ran = capplan(
+        "verify-plan",
+        "--plan",
+        plan,
+        "--results",
+        folder / "result.json",
+        "--offline",
+        "--format",
+        "json",
+        *more,
+    )
+    assert ran.code in (0, 4), ran.err
+    return ran.code, json.loads(ran.out)["result"]
+
+
+def as_measured(own, slowness=1.0):
+    return {
+        "request_rate": 10.0,
+        **{f"{name}_{latency}_ms": slowness * own[f"{latency}_ms_{column}"] for latency in ("ttft", "tpot") for name, column in (("mean", "mean"), ("p99", "p99"))},
+    }  # fmt: skip
+
+
+def test_what_the_replica_of_a_plan_produces_is_what_is_predicted(capplan, plan, own, tmp_path):
+    code, found = verified(capplan, plan, tmp_path, as_measured(own))
+    assert (code, found["verdict"], found["recalibrate"]) == (0, "holds", [])
+    rows = {row["quantity"]: row for row in found["rows"]}
+    assert {"ttft_s.mean", "ttft_s.p99", "tpot_s.mean", "tpot_s.p99"} <= set(rows)
+    for row in rows.values():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=1e-9)
+        assert row["low"] <= row["predicted"] <= row["high"]
+        assert row["inside"]
+    assert found["next_settings"] == ["traffic[0].input_tokens=900", "traffic[0].output_tokens=120"]
+
+
+def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path):
+    code, found = verified(
+        capplan, plan, tmp_path, as_measured(own) | {"mean_tpot_ms": 20 * own["tpot_ms_mean"]}
+    )
+    assert (code, found["verdict"], found["recalibrate"]) == (4, "slower", ["tpot_s"])
+    assert found["next_settings"][-1] == "calibration=own.calibration.yaml"
+    shown = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline").out
+    assert "recalibrate: time per output token" in shown
+    assert "capplan calibrate --from" in shown
+
+
+def test_a_server_that_is_faster_is_told(capplan, plan, own, tmp_path):
+    code, found = verified(capplan, plan, tmp_path, as_measured(own, slowness=0.05))
+    assert (code, found["verdict"]) == (0, "faster")
+
+
+def test_a_missed_target_is_one_whatever_was_predicted(capplan, plan, own, tmp_path):
+    code, found = verified(capplan, plan, tmp_path, as_measured(own) | {"p95_ttft_ms": 601.0})
+    assert code == 4
+    (ttft,) = (row for row in found["targets"] if row["target"] == "ttft_p95")
+    assert (ttft["limit_s"], ttft["measured_s"], ttft["holds"]) == (0.6, 0.601, False)
+
+
+def test_replicas_share_the_load(capplan, plan, own, tmp_path):
+    """Twice the replicas at twice the rate: the same prediction."""
+    one = verified(capplan, plan, tmp_path, as_measured(own))[1]
+    two = as_measured(own) | {
+        "request_rate": 20.0,
+        "completed": 800,
+        "total_input_tokens": 720_000,
+        "total_output_tokens": 96_000,
+    }
+    both = verified(capplan, plan, tmp_path, two, "--replicas", 2)[1]
+    assert [row["predicted"] for row in one["rows"]] == [row["predicted"] for row in both["rows"]]
+
+
+def test_rates_count_where_the_load_waits_for_the_server(capplan, plan, own, tmp_path):
+    open_loop = {
+        row["quantity"]
+        for row in verified(capplan, plan, tmp_path, as_measured(own) | {"output_throughput": 900.0})[1][
+            "rows"
+        ]
+    }
+    closed = as_measured(own) | {"output_throughput": 900.0, "request_rate": "inf", "max_concurrency": 16}
+    closed_loop = {row["quantity"] for row in verified(capplan, plan, tmp_path, closed)[1]["rows"]}
+    assert "output_tokens_per_s" not in open_loop
+    assert "output_tokens_per_s" in closed_loop
+
+
+def counters(ttft_s, *, requests=600):
+    lines = [f'vllm:request_success_total{{finished_reason="stop"}} {requests}']
+    for name, mean in (("prompt", 900), ("generation", 120)):
+        lines += [
+            f"vllm:request_{name}_tokens_sum {mean * requests}",
+            f"vllm:request_{name}_tokens_count {requests}",
+        ]
+    lines += [
+        f"vllm:time_to_first_token_seconds_sum {ttft_s * requests}",
+        f"vllm:time_to_first_token_seconds_count {requests}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_counters_of_a_server_are_compared_too(capplan, plan, tmp_path):
+    (tmp_path / "scrape.txt").write_text(counters(30.0))
+    words = ("verify-plan", "--plan", plan, "--results", tmp_path / "scrape.txt", "--offline")
+    refused = capplan(*words)
+    assert (refused.code, "--interval" in refused.err) == (2, True)
+    ran = capplan(*words, "--interval", "60 s", "--format", "json")
+    found = json.loads(ran.out)["result"]
+    assert (ran.code, found["verdict"], [row["quantity"] for row in found["rows"]]) == (
+        4,
+        "slower",
+        ["ttft_s.mean"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ({"mean_ttft_ms": 5.0, "TP": 4}, "was measured with tensor_parallel 4"),
+        ({"mean_ttft_ms": 5.0, "total_input_tokens": 0}, "input_tokens"),
+        ({}, "mean_ttft_ms"),
+    ],
+)
+def test_what_is_no_measurement_of_the_plan_is_refused(capplan, plan, tmp_path, result, says):
+    (tmp_path / "result.json").write_text(json.dumps(SERVED | result))
+    ran = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline")
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_a_plan_that_speculates_is_refused(capplan, plan, tmp_path):
+    changed = with_changes(plan, tmp_path / "p.json", chosen={"draft_tokens": 3})
+    (tmp_path / "result.json").write_text(json.dumps(SERVED | {"mean_ttft_ms": 5.0}))
+    ran = capplan("verify-plan", "--plan", changed, "--results", tmp_path / "result.json", "--offline")
+    assert (ran.code, "speculates" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("quantity", [*(f"{latency}.mean" for latency in LATENCIES), "output_tokens_per_s"])
+def test_slower_is_a_higher_latency_or_a_lower_rate(quantity):
+    row = Compared(quantity, predicted=10.0, low=8.0, high=12.0, measured=10.0)
+    worse, better = (13.0, 7.0) if quantity.endswith("mean") else (7.0, 13.0)
+    assert (row.inside, row.slower) == (True, False)
+    assert replace(row, measured=worse).slower
+    assert not replace(row, measured=better).slower
+    both = Verification(BenchmarkResult("t", "p"), 1, (row, replace(row, measured=better)), ())
+    assert both.verdict == "faster"
+    assert MissedTarget("ttft_p95", 1.0, 1.0).holds
