@@ -104,7 +104,7 @@ def command(
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.sweep import by_plan, sweep_answer
-    from capplan.report.picture import frontier_picture
+    from capplan.report.charts.picture import frontier_picture
     from capplan.report.show import row_progress, say, show, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))

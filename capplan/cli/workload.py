@@ -53,7 +53,7 @@ def command(
     from capplan.questions.workload_file import is_workload, workload_text
     from capplan.readers.traces.read import workload_of
     from capplan.report.answers.workload import workload_answer
-    from capplan.report.picture import workload_picture
+    from capplan.report.charts.picture import workload_picture
     from capplan.report.show import send, show, shown_anyway
 
     policies = tuple(eviction or ())
