@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.report.review.bars import Bar, Bars, svg_of
+from capplan.report.charts.records import Bar, Bars
+from capplan.report.charts.svg import svg_of
 
 AMOUNT = st.floats(0.0, 1e12)
 NAME = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)

@@ -66,7 +66,7 @@ def _held_text(given: Findings, plan: FleetPlan) -> str:
     if not margins:
         return "No target is set, so it is sized for throughput alone."
     chance = plan.slo_met_probability
-    what = "its target" if len(margins) == 1 else f"all {len(margins)} targets"
+    what = {1: "its target", 2: "both targets"}.get(len(margins), f"all {len(margins)} targets")
     more = surer_text(plan, given.answer)
     return f"It is {likely(chance)} to meet {what} ({sure(chance)}){f'; {more}' if more else ''}."
 

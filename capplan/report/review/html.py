@@ -31,9 +31,9 @@ def review_html(review: Review) -> str:
         "\n".join(part) for part in (sections[: review.first_screen], sections[review.first_screen :])
     )
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#plan">To the plan</a>\n<main id="plan">\n<h1>{title}</h1>\n'
         f'<p class="byline">{html_words(review.byline)}</p>\n'

@@ -244,7 +244,7 @@ def levers_section(given: Findings) -> Section:
         "Levers",
         text=(
             "What would lower the bill among the cases above. The other levers (dtypes, caching, speculation, engine settings, commitments, their "
-            "combination) each take a search of their own; the command below tries them on this plan.",
+            "combination) each take a search of their own; the command below tries them on this scenario.",
         ),
         tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
         if rows
