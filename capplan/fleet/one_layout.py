@@ -9,7 +9,7 @@ from capplan.fleet.candidates import Layout
 from capplan.fleet.cheapest import Search, Terms
 from capplan.fleet.confirmed import met_probability
 from capplan.fleet.search import Question, search
-from capplan.fleet.shared import Shared
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 from capplan.workload.slo import Target
 
@@ -18,7 +18,7 @@ _ANY_LATENCY_S = 1e9
 
 
 def trial_of(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, shared: Shared | None = None
+    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
 ) -> Trial | Reason:
     """Return the trial of one layout under the traffic and the targets of a question.
 
@@ -28,7 +28,7 @@ def trial_of(
     layout : of one replica, on a device and in dtypes of the question
     weight_dtype : one of the question's networks
     terms : headroom, spares and prices
-    shared : replicas and runs of questions before
+    cache : replicas and runs of questions before
 
     Returns
     -------
@@ -52,7 +52,7 @@ def trial_of(
     result = search(replace(alone, slo=replace(question.slo, targets=loose)))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
-    return Search(alone, result.candidates, terms, shared).trial(result.candidates[0])
+    return Search(alone, result.candidates, terms, cache).trial(result.candidates[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import FleetPlan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search import Question
-from capplan.fleet.shared import Shared
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.trial import Trial
 
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 8.0) for step in range(-16, 17))
@@ -75,9 +75,11 @@ def turned(change: str, plan: FleetPlan, busy: int | None, usd_per_gpu_hour: flo
     return Turn(change, gpus, usd)
 
 
-def resized(question: Question, plan: FleetPlan, terms: Terms, shared: Shared | None = None) -> int | None:
+def resized(
+    question: Question, plan: FleetPlan, terms: Terms, cache: SearchCache | None = None
+) -> int | None:
     """Return the replicas without spares that the layout of a plan takes for a question; None if no number is enough."""
-    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, shared)
+    trial = trial_of(question, plan.layout, plan.weight_dtype, terms, cache)
     if isinstance(trial, Reason):
         return None
     return busy_replicas(trial, trial.limits, question.slo.confidence, terms)

@@ -7,9 +7,9 @@ from capplan.errors import Reason
 from capplan.fleet.demand import demand_of
 from capplan.fleet.one_layout import trial_of
 from capplan.fleet.plan import FleetAnswer, FleetPlan
+from capplan.fleet.search_cache import SearchCache
 from capplan.fleet.sensitivity import Swing, Turn, WhatIf, resized, speed_swing, turned, what_if
-from capplan.fleet.shared import Shared
-from capplan.questions.fleet import AskedFleet, wanted_context, terms_of
+from capplan.questions.fleet import AskedFleet, terms_of, wanted_context
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass
 
@@ -41,12 +41,12 @@ def sensitivity_of(asked: AskedFleet, answer: FleetAnswer) -> Sensitivity:
 
 
 def _swings(asked: AskedFleet, plan: FleetPlan) -> list[Swing]:
-    terms, shared = terms_of(asked), Shared()
+    terms, cache = terms_of(asked), SearchCache()
     hourly = terms.hourly(plan.hardware)
 
     def both(change: Callable[[RequestClass, float], RequestClass]) -> tuple[Turn, Turn]:
         low, high = (
-            turned(f"{ratio - 1.0:+.0%}", plan, _busy(asked, plan, change, ratio, shared), hourly)
+            turned(f"{ratio - 1.0:+.0%}", plan, _busy(asked, plan, change, ratio, cache), hourly)
             for ratio in (1.0 - CHANGE, 1.0 + CHANGE)
         )
         return low, high
@@ -60,7 +60,7 @@ def _swings(asked: AskedFleet, plan: FleetPlan) -> list[Swing]:
         offers = (plan.price.low_usd_per_hour, plan.price.high_usd_per_hour)
         low, high = (turned(f"${usd:.4g} an hour", plan, plan.busy_replicas, usd + energy) for usd in offers)
         swings.append(Swing("price of a GPU", low, high))
-    trial = trial_of(asked.question, plan.layout, plan.weight_dtype, terms, shared)
+    trial = trial_of(asked.question, plan.layout, plan.weight_dtype, terms, cache)
     return swings if isinstance(trial, Reason) else [*swings, speed_swing(trial, plan, terms)]
 
 
@@ -69,7 +69,7 @@ def _busy(
     plan: FleetPlan,
     change: Callable[[RequestClass, float], RequestClass],
     ratio: float,
-    shared: Shared,
+    cache: SearchCache,
 ) -> int | None:
     """Return the replicas of the plan's layout for changed traffic; None where none are enough, or a mean request is too long."""
     classes = tuple(change(item, ratio) for item in asked.scenario.classes)
@@ -80,7 +80,7 @@ def _busy(
     if demand.lengths.input_tokens + demand.lengths.output_tokens > tokens:
         return None
     question = replace(asked.question, demand=demand, max_model_len=tokens)
-    return resized(question, plan, terms_of(asked), shared)
+    return resized(question, plan, terms_of(asked), cache)
 
 
 def busier(item: RequestClass, ratio: float) -> RequestClass:

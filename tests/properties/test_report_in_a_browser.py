@@ -56,14 +56,14 @@ def test_every_number_of_every_table_is_the_one_of_the_json(page, result):
 def test_a_pointer_on_a_mark_says_its_value(page):
     page.point_at("g.mark rect")
     said = page.run("document.getElementById('tip').textContent")
-    assert said == page.run("document.querySelector('g.mark').getAttribute('aria-label')")
+    assert said == page.run("document.querySelector('g.mark').dataset.said")
     assert "$" in said
 
 
 def test_arrow_keys_walk_over_the_marks_of_a_chart(page):
     page.run("document.querySelector('svg.chart').focus()")
     marks = page.run(
-        "Array.from(document.querySelector('svg.chart').querySelectorAll('g.mark')).map(m => m.getAttribute('aria-label'))"
+        "Array.from(document.querySelector('svg.chart').querySelectorAll('g.mark')).map(m => m.dataset.said)"
     )
     page.press("ArrowRight")
     assert page.run("document.getElementById('tip').textContent") == marks[0]

@@ -110,7 +110,7 @@ def _table(table: Table, section: str) -> str:
     kinds = [' class="number"' if right else "" for right in grid.right]
     heading = f"<h3>{html_words(table.title)}</h3>\n" if table.title else ""
     head = "".join(
-        f'<th scope="col"{kind}>{html_words(text)}</th>'
+        f'<th scope="col"{kind}>{html_words(text)}</th>' if text else "<td></td>"
         for text, kind in zip(grid.headings, kinds, strict=True)
     )
     rows = "\n".join(

@@ -9,7 +9,7 @@
 
   function show(mark) {
     const box = mark.getBoundingClientRect();
-    tip.textContent = mark.getAttribute("aria-label");
+    tip.textContent = mark.dataset.said;
     const left = Math.min(box.right + 8, window.innerWidth - tip.offsetWidth - 4);
     tip.style.left = Math.max(4, left) + "px";
     tip.style.top = Math.max(4, box.top - tip.offsetHeight - 4) + "px";
@@ -25,7 +25,7 @@
     let at = -1;
     marks.forEach(function (mark) {
       const title = mark.querySelector("title");
-      mark.setAttribute("aria-label", title.textContent);
+      mark.dataset.said = title.textContent;
       title.remove();
       mark.addEventListener("pointerenter", function () { show(mark); });
       mark.addEventListener("pointerleave", hide);

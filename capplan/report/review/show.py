@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from capplan.errors import InputError
 from capplan.questions.flags import OutputFlags
-from capplan.readers.text_file import reading_none_of
+from capplan.readers.text_file import protecting_outputs
 from capplan.report.charts.svg import svg_file
 from capplan.report.data_text import rows_csv
 from capplan.report.destination import beside, refuse_losing, write_whole
@@ -52,7 +52,7 @@ def written_with(to: OutputFlags) -> Iterator[None]:
     if to.file is None or suffix is None:
         yield
         return
-    with reading_none_of({**refuse_losing({"--output": to.file}, ()), **beside(to.file, suffix)}):
+    with protecting_outputs({**refuse_losing({"--output": to.file}, ()), **beside(to.file, suffix)}):
         yield
 
 
