@@ -83,7 +83,7 @@ def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
 
 
 _OUTPUTS = {
-    "file": "--output", "picture": "--picture", "predictions": "--predictions", "points": "--points", "focus": "--focus",
+    "file": "--output", "picture": "--plot", "predictions": "--predictions", "points": "--points", "focus": "--focus",
 }  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
 _REWRITTEN = {"calibration", "points"}

@@ -44,7 +44,8 @@ SET = typer.Option(
 )
 Settings: TypeAlias = Annotated[list[str] | None, SET]
 Picture: TypeAlias = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf.")
+    Path | None,
+    typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf."),
 ]
 
 SERVING = Group(

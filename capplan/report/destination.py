@@ -73,7 +73,7 @@ def place_of(path: Path, *, existing: bool) -> object:
         return None
 
 
-def refuse_picture(path: Path, option: str = "--picture") -> None:
+def refuse_picture(path: Path, option: str = "--plot") -> None:
     """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
     if path.suffix.lower() not in PICTURES:
         raise InputError(f"{option}: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")

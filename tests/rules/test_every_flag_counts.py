@@ -232,6 +232,8 @@ CASES = {
         "{scenario}": Case("busy.yaml"),
         "--set": Case("traffic[0].input_tokens=900"),
         "--plan": Case("plan.json"),
+        "--author": Case("'Platform team'", "report small.yaml --offline --format markdown", words=True),
+        "--date": Case("2026-11-22", "report small.yaml --offline --format markdown", words=True),
         "--offline": HUB._replace(line="report hub.yaml"),
         **OUT,
     },

@@ -24,7 +24,7 @@ _STYLE = {
 }
 
 
-def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--picture") -> None:
+def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--plot") -> None:
     """Draw some panels side by side into a file; the same values give the same bytes.
 
     Raises
@@ -35,13 +35,13 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--
     refuse_picture(path, option)
     width, height = _PANEL_INCHES
     form = path.suffix.lower().removeprefix(".")
-    write_whole(path, _bytes(panels, (width * len(panels), height), form, side_by_side=True), option)
+    write_whole(path, _bytes(panels, (width * len(panels), height), form), option)
 
 
 def chart_bytes(charts: Sequence[Chart], form: str) -> bytes:
     """Return charts below each other as svg, png or pdf; the same charts give the same bytes."""
-    height = sum(height_inches(chart) for chart in charts)
-    return _bytes([panel_of(chart) for chart in charts], (_WIDE_INCHES, height), form, side_by_side=False)
+    heights = [height_inches(chart) for chart in charts]
+    return _bytes([panel_of(chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
 
 
 def chart_picture(path: Path, charts: Sequence[Chart], option: str = "--plot") -> None:
@@ -57,16 +57,21 @@ def chart_picture(path: Path, charts: Sequence[Chart], option: str = "--plot") -
 
 
 def _bytes(
-    panels: Sequence[Callable[[Any], None]], inches: tuple[float, float], form: str, *, side_by_side: bool
+    panels: Sequence[Callable[[Any], None]],
+    inches: tuple[float, float],
+    form: str,
+    heights: Sequence[float] = (),
 ) -> bytes:
+    """Return panels side by side, or below each other where their heights are given."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     with mpl.rc_context(_STYLE):
-        shape = (1, len(panels)) if side_by_side else (len(panels), 1)
-        figure, axes = plt.subplots(*shape, figsize=inches, squeeze=False)
+        shape = (len(panels), 1) if heights else (1, len(panels))
+        ratios = list(heights) or None
+        figure, axes = plt.subplots(*shape, figsize=inches, squeeze=False, height_ratios=ratios)
         for panel, axis in zip(panels, axes.flat, strict=True):
             panel(axis)
         figure.tight_layout()

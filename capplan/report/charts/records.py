@@ -154,3 +154,14 @@ def ticks(low: float, high: float, *, log: bool = False, most: int = 6) -> tuple
     step = next(times * power for times in (1.0, 2.0, 5.0, 10.0) if times * power >= rough * (1.0 - 1e-9))
     first = ceil(low / step - 1e-9)
     return tuple(step * place for place in range(first, floor(high / step + 1e-9) + 1))
+
+
+def tick_text(value: float) -> str:
+    """Format a round number beside an axis.
+
+    Examples
+    --------
+    >>> tick_text(20000.0), tick_text(12.5), tick_text(0.0), tick_text(1e10)
+    ('20,000', '12.5', '0', '1e+10')
+    """
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e9 else f"{value:g}"

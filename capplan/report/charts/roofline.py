@@ -93,12 +93,12 @@ def roofline_chart(device: Device, compute: str, rows: Sequence[OperatorRow]) ->
     ]
     return Lines(
         f"Roofline of {device.name}: operators on one device",
-        "intensity",
+        "flop_per_byte",
         "flop_per_s",
         (roof, *phases),
         log=True,
         mark=ridge,
         mark_name=f"ridge {shown_number(ridge, 1.0)} FLOP/B",
-        x_title="arithmetic intensity (FLOP/B)",
+        x_title="arithmetic intensity",
         y_title="rate",
     )

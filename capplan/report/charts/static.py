@@ -1,13 +1,30 @@
 """Charts drawn by matplotlib: the same records that a page shows, for files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import log10
 from typing import Any
 
-from capplan.report.charts.records import COLOURS, Bars, Chart, Lines, Tornado, amount_text, axis_title
+from capplan.report.charts.records import (
+    COLOURS,
+    Bars,
+    Chart,
+    Line,
+    Lines,
+    Tornado,
+    amount_text,
+    axis_title,
+    tick_text,
+)
 from capplan.report.safe_text import visible
 
 _LETTERS = 8
 """Size of the values beside bars."""
+_SMALL = 6.5
+"""Size of the names of points."""
+_NEAR = 0.25
+"""Powers of ten between points that share one name."""
+_BELOW_INCHES = 0.5
+"""From an axis to the legend below its words."""
 
 
 def panel_of(chart: Chart) -> Callable[[Any], None]:
@@ -28,7 +45,8 @@ def panel_of(chart: Chart) -> Callable[[Any], None]:
 def height_inches(chart: Chart) -> float:
     """Return how high a chart wants to be: a line for each bar."""
     if isinstance(chart, Bars):
-        return 1.1 + 0.34 * len(chart.bars) + (0.5 if len(chart.bars[0].parts) > 1 else 0.0)
+        parts = {name for bar in chart.bars for name, _ in bar.parts}
+        return 1.1 + 0.34 * len(chart.bars) + (0.2 * (1 + len(parts) // 3) if len(parts) > 1 else 0.0)
     return 1.1 + 0.34 * len(chart.turned) if isinstance(chart, Tornado) else 3.4
 
 
@@ -42,9 +60,8 @@ def _bars(axis: Any, chart: Bars) -> None:
     for row, bar in enumerate(chart.bars):
         left = 0.0
         for name, amount in bar.parts:
-            colour, first = COLOURS[names.index(name) % len(COLOURS)], row == 0 and len(names) > 1
             shown = amount * screen.factor
-            axis.barh(row, shown, left=left, height=0.5, color=colour, label=visible(name) if first else None)
+            axis.barh(row, shown, left=left, height=0.5, color=COLOURS[names.index(name) % len(COLOURS)])
             left += shown
         if bar.low is not None and bar.high is not None:
             low, high = bar.low * screen.factor, bar.high * screen.factor
@@ -63,13 +80,25 @@ def _bars(axis: Any, chart: Bars) -> None:
         )  # fmt: skip
     axis.set_yticks(range(len(chart.bars)), [visible(bar.label) for bar in chart.bars])
     axis.invert_yaxis()
-    axis.margins(x=0.16)
+    axis.margins(x=0.2)
     axis.set_xlim(left=0.0)
     axis.set_xlabel(words)
+    axis.xaxis.set_major_formatter(lambda value, _: tick_text(value))
     if len(names) > 1:
-        axis.legend(
-            frameon=False, fontsize=_LETTERS, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.45)
-        )
+        _legend_below(axis, names)
+
+
+def _legend_below(axis: Any, names: Sequence[str]) -> None:
+    """Put the colours of the parts of bars under the words of the axis."""
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
+    patches = [Patch(color=COLOURS[at % len(COLOURS)], label=visible(name)) for at, name in enumerate(names)]
+    below = ScaledTranslation(0.0, -_BELOW_INCHES, axis.figure.dpi_scale_trans)
+    axis.legend(
+        handles=patches, frameon=False, fontsize=_LETTERS, ncols=3, loc="upper left", bbox_to_anchor=(0.0, 0.0),
+        bbox_transform=axis.transAxes + below, borderaxespad=0.0,
+    )  # fmt: skip
 
 
 def _tornado(axis: Any, chart: Tornado) -> None:
@@ -92,7 +121,23 @@ def _tornado(axis: Any, chart: Tornado) -> None:
     axis.set_yticks(range(len(chart.turned)), [visible(row.label) for row in chart.turned])
     axis.invert_yaxis()
     axis.margins(x=0.25)
+    axis.xaxis.set_major_formatter(lambda value, _: tick_text(value))
     axis.set_xlabel(f"{words}; as planned {amount_text(chart.quantity, chart.base, max(values))}")
+
+
+def _name_points(axis: Any, line: Line, x: Sequence[float], y: Sequence[float]) -> None:
+    """Write the names of points beside them, once for those that lie on top of each other."""
+    groups: list[list[int]] = []
+    for at in range(len(line.labels)):
+        near = (g for g in groups if max(abs(log10(x[at] / x[g[0]])), abs(log10(y[at] / y[g[0]]))) < _NEAR)
+        if (group := next(near, None)) is None:
+            groups.append([at])
+        else:
+            group.append(at)
+    for group in groups:
+        words = ", ".join(visible(line.labels[at].partition(",")[0]) for at in group)
+        right = (x[group[0]], y[group[0]])
+        axis.annotate(words, right, xytext=(5, -9), textcoords="offset points", fontsize=_SMALL)
 
 
 def _lines(axis: Any, chart: Lines) -> None:
@@ -107,11 +152,14 @@ def _lines(axis: Any, chart: Lines) -> None:
         colour, name = COLOURS[at % len(COLOURS)], visible(line.name)
         if line.kind == "points":
             axis.scatter(x, y, s=18, color=colour, label=name)
+            _name_points(axis, line, x, y)
         else:
             style = "steps-post" if line.kind == "step" else "default"
             axis.plot(x, y, color=colour, drawstyle=style, label=name)
     if chart.log:
         axis.set(xscale="log", yscale="log")
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter(lambda value, _: tick_text(value))
     else:
         axis.set_ylim(bottom=0.0)
     if chart.mark is not None:

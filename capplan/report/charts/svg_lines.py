@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log10
 
-from capplan.report.charts.records import COLOURS, Line, Lines, amount_text, axis_title, ticks
+from capplan.report.charts.records import COLOURS, Line, Lines, amount_text, axis_title, tick_text, ticks
 from capplan.report.charts.svg_frame import LETTER, WIDTH, frame, mark, text
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 300, 74, 16, 12, 46
@@ -90,17 +90,6 @@ def _axes(chart: Lines, across: _Axis, upright: _Axis) -> list[str]:
     parts.append(text((_LEFT + right) / 2, bottom + 32, x_words, anchor="middle"))
     parts.append(text(10, (_TOP + bottom) / 2, y_words, anchor="middle", turn=True))
     return parts
-
-
-def tick_text(value: float) -> str:
-    """Format a round number beside an axis.
-
-    Examples
-    --------
-    >>> tick_text(20000.0), tick_text(0.5), tick_text(0.0), tick_text(1e10)
-    ('20,000', '0.5', '0', '1e+10')
-    """
-    return f"{value:,.0f}" if 10.0 <= abs(value) < 1e9 else f"{value:g}"
 
 
 def _series(chart: Lines, line: Line, colour: str, across: _Axis, upright: _Axis) -> list[str]:

@@ -7,14 +7,13 @@ from capplan.fleet.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
 from capplan.report.answers.fleet import (
-    certainty_rows,
     cost_texts,
     decision_tables,
     purchase_text,
     surer_text,
 )
 from capplan.report.answers.fleet_words import relaxation_text, sure
-from capplan.report.charts.records import Bar, Bars
+from capplan.report.charts.certainty import certainty_chart
 from capplan.report.review.findings import Findings, Section
 from capplan.report.screen_units import screen_of, shown_number
 
@@ -177,22 +176,12 @@ def certainty_section(given: Findings) -> Section:
     table = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))[1]
     if not table.rows:
         return Section("What certainty costs")
-    rows = certainty_rows(given.answer)
-    bars = tuple(
-        Bar(
-            f"{row['confidence']:.0%} sure: {row['gpus']} x {row['hardware']}",
-            (("cost", row["usd_per_month"]),),
-        )
-        for row in rows
-        if row["usd_per_month"] is not None
-    )
-    title = "Cost per month of the cheapest fleet, by confidence"
-    job = "usd_per_job" in table.shown
+    chart = None if "usd_per_job" in table.shown else certainty_chart(given.answer.certainty)
     return Section(
         "What certainty costs",
         text=("The cheapest fleet that meets all targets, by how sure that has to be.",),
         tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
-        pictures=() if job or not bars else (Bars(title, "usd_per_month", bars),),
+        pictures=() if chart is None else (chart,),
     )
 
 

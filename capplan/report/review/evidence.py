@@ -70,7 +70,7 @@ def roofline_section(given: Findings) -> Section:
         {
             "phase": row.phase,
             "operator": row.operator,
-            "intensity": row.flop / row.bytes,
+            "flop_per_byte": row.flop / row.bytes,
             "flop_per_s": row.flop / row.seconds,
             "of_roof_fraction": row.flop
             / row.seconds
@@ -92,7 +92,6 @@ def roofline_section(given: Findings) -> Section:
             Table(
                 rows,
                 titles={
-                    "intensity": "FLOP per byte",
                     "flop_per_s": "rate",
                     "of_roof_fraction": "of the roof",
                 },

@@ -135,6 +135,8 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
             ]
             for margins in given.margins
         ],
+        "author": given.written.author,
+        "date": given.written.date,
         "what_if": moves.what_if_rows(given.sensitivity),
         "sections": [
             {"title": section.title, "tables": [list(table.rows) for table in section.tables]}
