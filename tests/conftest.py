@@ -71,6 +71,7 @@ def capplan(capsys, monkeypatch):
     from capplan.cli.main import main
 
     monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(*words):
         capsys.readouterr()

@@ -6,11 +6,18 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import plan_files
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import whole
 
 Plan = Annotated[
-    Path, typer.Option("--plan", metavar="FILE", help="Plan written by capplan fleet -o plan.json.")
+    Path,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Plan written by capplan fleet -o plan.json.",
+        autocompletion=plan_files,
+    ),
 ]
 PriceAge = Annotated[
     int,

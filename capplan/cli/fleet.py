@@ -5,12 +5,18 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import devices
 from capplan.cli.groups import grouped
 from capplan.cli.kinds import fraction
 
 Hardware = Annotated[
     list[str] | None,
-    typer.Option("--hardware", metavar="NAME", help="Devices instead of the scenario's; repeatable."),
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="Devices instead of the scenario's; repeatable.",
+        autocompletion=devices,
+    ),
 ]
 Confidence = Annotated[
     float | None,

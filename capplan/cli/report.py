@@ -18,7 +18,6 @@ _FORM = one_of(
     _FORMATS,
     metavar="FORMAT",
     says="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
-    autocompletion=lambda: list(_FORMATS),
 )
 
 
@@ -32,7 +31,7 @@ def _day(written: str | None) -> str | None:
     return written
 
 
-Page = Annotated[OutputFlags, Group(form=_FORM, file=o.OUTPUT["file"])]
+Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
 Author = Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
+from capplan.cli.completion import devices, models
 from capplan.cli.groups import Group, grouped
 from capplan.cli.kinds import fraction, measure, one_of, whole
 from capplan.questions.simulation_flags import (
@@ -18,6 +19,7 @@ from capplan.questions.simulation_flags import (
 Requests = Annotated[
     RequestFlags,
     Group(
+        "Requests",
         trace=typer.Option(
             "--trace", metavar="FILE", help="Replay these requests instead of the scenario's traffic."
         ),
@@ -31,8 +33,12 @@ Requests = Annotated[
 Plan = Annotated[
     PlanFlags,
     Group(
+        "Plan",
         hardware=typer.Option(
-            "--hardware", metavar="NAME", help="Device; default: the plan that capplan fleet chooses."
+            "--hardware",
+            metavar="NAME",
+            help="Device; default: the plan that capplan fleet chooses.",
+            autocompletion=devices,
         ),
         tensor_parallel=o.TENSOR_PARALLEL,
         pipeline_parallel=o.PIPELINE_PARALLEL,
@@ -47,6 +53,7 @@ Plan = Annotated[
 Running = Annotated[
     OperationFlags,
     Group(
+        "Operation",
         queue_limit=whole(
             "--queue-limit",
             of="requests",
@@ -94,6 +101,7 @@ Running = Annotated[
 Engine = Annotated[
     EngineFlags,
     Group(
+        "Engine",
         scheduling=one_of(
             "--scheduling",
             ("static", "dynamic", "continuous", "chunked", "prefill-first"),
@@ -118,7 +126,13 @@ Engine = Annotated[
 Speculation = Annotated[
     SpeculationFlags,
     Group(
-        draft=typer.Option("--draft", metavar="MODEL", help="Speculative decoding with this draft model."),
+        "Speculation",
+        draft=typer.Option(
+            "--draft",
+            metavar="MODEL",
+            help="Speculative decoding with this draft model.",
+            autocompletion=models,
+        ),
         draft_step_s=measure(
             "--draft-step-time", says="One step of the draft, such as '1 ms', instead of --draft."
         ),

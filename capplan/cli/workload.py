@@ -34,7 +34,7 @@ Eviction = Annotated[
     ),
 ]
 _FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
-Output = Annotated[OutputFlags, Group(form=o.OUTPUT["form"], file=_FILE)]
+Output = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FILE)]
 
 
 @grouped
