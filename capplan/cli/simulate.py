@@ -164,30 +164,12 @@ def command(
     to: o.Output,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.fleet.routed import most_replicas, run_fleet
-    from capplan.questions import simulation as inputs
-    from capplan.questions.engine_use import engine_use_of
+    from capplan.library.simulated import SimulationRecords, simulated
     from capplan.questions.plan_file import asked_of_plan
-    from capplan.replica.replica import replica_of
-    from capplan.report.answers.simulate import simulate_answer, warn_of_overload
     from capplan.report.show import row_progress, show
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    records = SimulationRecords(requests, plan, running, engine, speculation)
     with row_progress("plans") as progress:
-        chosen = inputs.chosen_plan(asked, plan, progress, answer)
-    operation = inputs.operation_of_plan(chosen, running, plan.replicas)
-    stream = inputs.asked_stream(chosen, requests)
-    replica = replica_of(stream.spec)
-    use, stated = engine_use_of(
-        asked.scenario, stream.spec, engine, speculation, planned_drafts=chosen.draft_tokens, offline=offline
-    )
-    utilisation = inputs.utilisation_of(
-        replica, stream, most_replicas(operation, chosen.replicas), use, operation
-    )
-    warn_of_overload(stream, utilisation)
-    outcome = run_fleet(
-        replica, stream.stream, operation, replicas=chosen.replicas, slo=asked.scenario.slo, use=use,
-        until_s=requests.until_s or float("inf"),
-        admission=inputs.admission_of(stream.stream, running.queue_limit, running.deadline_s, asked.scenario.classes),
-    )  # fmt: skip
-    return show(simulate_answer(chosen, stream, outcome, requests.seed, utilisation, stated, operation), to)
+        found = simulated(asked, answer, records, progress, offline=offline)
+    return show(found, to)
