@@ -129,6 +129,7 @@ def pages(root: Path) -> list[Path]:
 
 def write(root: Path) -> None:
     """Write docs/commands.md, docs/scenario.md, docs/methodology.md and the marked blocks of all other pages anew."""
+    os.environ.pop("COLUMNS", None)  # rows of pages are whole, whatever the screen of who writes them
     os.chdir(root)  # commands of the pages are written as from the root of the repository
     texts = {root / "docs" / "commands.md": documentation()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()

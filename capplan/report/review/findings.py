@@ -33,12 +33,12 @@ class Review:
     """A whole page."""
 
     title: str
-    byline: str
-    """Versions, dates, author."""
     decision: str
     sections: tuple[Section, ...]
     answer: Answer
     """The same for JSON, CSV and the terminal."""
+    byline: str = ""
+    """Versions, dates, author."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     """Points of the slider of a page."""
     first_screen: int = 0

@@ -3,11 +3,12 @@
 import json
 from base64 import b64encode
 from hashlib import sha256
-from importlib.resources import files
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from capplan.fleet.sensitivity import WhatIf
+from capplan.readers.text_file import read_text
 from capplan.report.answer import Table
 from capplan.report.charts.svg import svg_of
 from capplan.report.grid import grid_of
@@ -45,7 +46,7 @@ def review_html(review: Review) -> str:
 
 
 def _resource(name: str) -> str:
-    return (files("capplan.report.review") / name).read_text(encoding="utf-8")
+    return read_text(Path(__file__).with_name(name), kind="a part of the page")
 
 
 def _digest(text: str) -> str:

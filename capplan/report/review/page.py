@@ -22,10 +22,10 @@ def review_of(given: Findings) -> Review:
     kept = (*first, *_kept([*_middle(given), *_appendix(given)]))
     return Review(
         given.asked.scenario.name,
-        byline(given),
         said,
         kept,
         _answer(given, said, kept, plans.plan_rows(given)),
+        byline(given),
         given.sensitivity,
         len(first),
     )
