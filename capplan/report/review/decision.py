@@ -3,6 +3,7 @@
 from math import inf
 
 from capplan.fleet.plan import FleetPlan
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.fleet.review import TargetMargin
 from capplan.report.answer import Table
@@ -91,11 +92,19 @@ def decision_section(given: Findings) -> Section:
     )
     return Section(
         "What it costs",
-        text=(*text, *endless),
+        text=(*text, *endless, *_mix_texts(given)),
         tables=(
             Table(rows, titles={"span": "", "likely_usd": "planned", "low_usd": "low", "high_usd": "high"}),
         ),
     )
+
+
+def _mix_texts(given: Findings) -> tuple[str, ...]:
+    """Return what the plan costs with its cheapest mix of commitments, where the scenario names some."""
+    if not given.outlook.mixes:
+        return ()
+    usd = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
+    return (f"With its cheapest mix of commitments: ${usd:,.0f} a month, ${MONTHS * usd:,.0f} a year.",)
 
 
 def _spans(plan: FleetPlan) -> tuple[tuple[str, float], ...]:

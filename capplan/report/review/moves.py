@@ -43,6 +43,11 @@ def moves_section(given: Findings) -> Section:
         f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
         "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
         "are counted anew by the same simulation.",
+        *(
+            ["Lengths of sessions follow from their turns, and are left out."]
+            if given.asked.question.demand.has_sessions
+            else []
+        ),
     )
     return Section(
         "What moves the number",
@@ -221,7 +226,8 @@ def _operation_risks(given: Findings, plan: FleetPlan) -> list[str]:
     share = plan.request_rate_per_replica * plan.busy_replicas
     carried = plan.request_rate_limit_per_replica * plan.busy_replicas
     lines.append(
-        f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) misses a target as predicted; "
+        f"Traffic above {carried:.3g} req/s ({carried / share - 1.0:+.0%} over the peak that was planned for) is more than "
+        f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
         f"a new replica takes {limits.start_up_s:g} s to start."
     )
     return lines
@@ -243,7 +249,10 @@ def levers_section(given: Findings) -> Section:
     return Section(
         "Levers",
         text=(
-            "What would lower the bill among the cases above. The other levers (dtypes, caching, speculation, engine settings, commitments, their "
+            "What would lower the bill among the cases above."
+            if rows
+            else "None of the cases above lowers the bill.",
+            "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
             "combination) each take a search of their own; the command below tries them on this scenario.",
         ),
         tables=(Table(rows, titles={key: "cost", "saved_usd": "saved", "price_to_pay": "what it takes"}),)
